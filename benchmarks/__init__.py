@@ -1,1 +1,3 @@
-"""Benchmarks: ``python -m benchmarks [NAME...]`` measures, ``python -m benchmarks plot FILE`` draws (docs/benchmarks)."""
+"""Benchmarks: ``python -m benchmarks [NAME...]`` measures, ``python -m benchmarks plot FILE`` draws
+(docs/benchmarks).
+"""

@@ -1,8 +1,10 @@
-"""Measure: ``python -m benchmarks [NAME...] [--repeats R] [--scale S] [--json FILE] [--against BASELINE]``.
+"""Measure: ``python -m benchmarks [NAME...] [--repeats R] [--scale S] [--json FILE] [--against
+BASELINE]``.
 
-Lines of JSON go to the standard output, tables for people to the error output. The server is DATABASE_URL's, which must name a
-database of the benchmark's own (its tasks are deleted), or a private one with synchronous_commit and fsync on.
-``python -m benchmarks plot FILE`` draws what a file of ``--json`` holds.
+Lines of JSON go to the standard output, tables for people to the error output. The server is
+DATABASE_URL's, which must name a database of the benchmark's own (its tasks are deleted), or a
+private one with synchronous_commit and fsync on. ``python -m benchmarks plot FILE`` draws what a
+file of ``--json`` holds.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ TOLERANCE = 0.1
 
 
 def compare(figures: Figures, versions: Mapping[str, str], baseline: Run) -> Iterator[str]:
-    """Give one line per reading of both runs, with a mark where this one is worse by more than a tenth; first what differs."""
+    """Give one line per reading of both runs, with a mark where this one is worse by more than a
+    tenth; first what differs.
+    """
     for what in sorted({*versions, *baseline.versions}):
         now = versions.get(what, "unknown")
         then = baseline.versions.get(what, "unknown")
@@ -25,7 +27,9 @@ def compare(figures: Figures, versions: Mapping[str, str], baseline: Run) -> Ite
         former = baseline.figures.median(name)
         ratio = f"{median / former:.3f}" if former else "none"
         mark = "  WORSE" if is_worse(median, former, figures.readings[name][0].unit) else ""
-        yield f"{name:<{width}}  {number(median):>10} against {number(former):>10}  ratio {ratio}{mark}"
+        yield (
+            f"{name:<{width}}  {number(median):>10} against {number(former):>10}  ratio {ratio}{mark}"
+        )
 
 
 def is_worse(value: float, former: float, unit: str) -> bool:

@@ -1,9 +1,11 @@
-"""What PostgreSQL and the machine leave to a queue whose claims and results are durable: a bare worker without a queue around it.
+"""What PostgreSQL and the machine leave to a queue whose claims and results are durable: a bare
+worker without a queue around it.
 
-*Lone task*: an INSERT that notifies, a worker that claims by one UPDATE, another process that says when it got the task, and one
-UPDATE that settles and notifies who waits. It is measured as in ``latency``, but nothing is validated, limited, fenced or
-recorded beside the row. *Drain*: one connection settles a batch and claims the next one in a single statement, and nobody runs
-the tasks. The table has the columns, indexes and checks of that of the tasks.
+*Lone task*: an INSERT that notifies, a worker that claims by one UPDATE, another process that says
+when it got the task, and one UPDATE that settles and notifies who waits. It is measured as in
+``latency``, but nothing is validated, limited, fenced or recorded beside the row. *Drain*: one
+connection settles a batch and claims the next one in a single statement, and nobody runs the tasks.
+The table has the columns, indexes and checks of that of the tasks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The storm at any size, and how long recovery takes: ``python -m benchmarks chaos [--tasks N] [--faults M]``.
+"""The storm at any size, and how long recovery takes: ``python -m benchmarks chaos [--tasks N]
+[--faults M]``.
 
-Both are in ``tests/stress/chaos``. Prints one line per part, with the goals and whether they were reached. A storm that lost a
-task, or finished one twice, ends the benchmark with exit code 1. It runs on a server of its own, which it stops and kills:
-never on DATABASE_URL's.
+Both are in ``tests/stress/chaos``. Prints one line per part, with the goals and whether they were
+reached. A storm that lost a task, or finished one twice, ends the benchmark with exit code 1. It
+runs on a server of its own, which it stops and kills: never on DATABASE_URL's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ GOALS = {"child death to its attempt's end": 1.0, "machine death to running else
 
 
 def chaos(scale: float, tasks: int | None, faults: int | None, seed: int) -> list[Reading]:
-    """Raise one storm, then measure recovery, which takes twelve seconds a round: at a very small scale not at all."""
+    """Raise one storm, then measure recovery, which takes twelve seconds a round: at a very small
+    scale not at all.
+    """
     tasks, faults = tasks or max(1, round(TASKS * scale)), faults or max(1, round(FAULTS * scale))
     verdict = raise_storm(
         "tests.stress.chaos", f"--tasks={tasks}", f"--faults={faults}", f"--seed={seed}"

@@ -1,4 +1,6 @@
-"""Defaults: what a worker out of the box drains, beside one whose children are never replaced, shape by shape in turns."""
+"""Defaults: what a worker out of the box drains, beside one whose children are never replaced,
+shape by shape in turns.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Drain: a worker runs a backlog of no-op tasks, from the first start to the last settle, by the database's clock.
+"""Drain: a worker runs a backlog of no-op tasks, from the first start to the last settle, by the
+database's clock.
 
-What it costs is read from the first task's end on, so that neither the worker's start nor its end is in it.
+What it costs is read from the first task's end on, so that neither the worker's start nor its end
+is in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Elected: how long the next task waits if those of five idle workers that are told of new tasks are killed or stand still.
+"""Elected: how long the next task waits if those of five idle workers that are told of new tasks
+are killed or stand still.
 
-Elected are the two oldest and the youngest. If none of them is left, the others find the task by their polls. What it would cost
-to find it within a tenth of a second without being told: the CPU time of the server if each of 64 idle workers looked that often.
+Elected are the two oldest and the youngest. If none of them is left, the others find the task by
+their polls. What it would cost to find it within a tenth of a second without being told: the CPU
+time of the server if each of 64 idle workers looked that often.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ GOALS = tuple(Goal("W1", f"{name}, next start", LIMIT_MS, at_most=True) for name
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return a case for each set of workers that are gone, and the floor. At a small scale nobody waits for elections."""
+    """Return a case for each set of workers that are gone, and the floor.
+
+    At a small scale nobody waits for elections.
+    """
     return [
         *(Case(name, partial(gone, name, min(1.0, scale))) for name in GONE),
         Case("elected floor", partial(floor, max(10, round(LOOKS * scale)))),
@@ -46,7 +51,9 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def gone(name: str, scale: float) -> list[Reading]:
-    """Signal some of the workers at once; measure how long a task takes from the beginning of its send to its first line."""
+    """Signal some of the workers at once; measure how long a task takes from the beginning of its
+    send to its first line.
+    """
     places, number = GONE[name]
     empty_tables()
     with ExitStack() as stack:

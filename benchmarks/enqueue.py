@@ -1,4 +1,6 @@
-"""Enqueue: what sending costs, with nobody there to run the tasks, against what PostgreSQL does for the same rows by itself."""
+"""Enqueue: what sending costs, with nobody there to run the tasks, against what PostgreSQL does for
+the same rows by itself.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,17 @@ GOALS = (
     Goal("P8", SEND_MANY, 70_000),
     Goal("P8", SEND_MANY, 0.35, over=COPY),
 )
-# The columns that a send writes. The values are those of a task that was sent, but for its id and its moments.
+# The columns that a send writes. The values are those of a task that was sent, but for its id and
+# its moments.
 COLUMNS = (
-    "id, task_name, queue_name, lane, priority, kwargs, good_until, partition_key, partition_version, max_retries, options, "
+    "id, task_name, queue_name, lane, priority, kwargs, good_until, partition_key, "
+    "partition_version, max_retries, options, "
     "sent_at, enqueued_at"
 )
 BARE = f"INSERT INTO horsies_tasks ({COLUMNS}) VALUES ({'%s, ' * 11}clock_timestamp(), now())"
 ONE_ROW = (
-    "SELECT task_name, queue_name, lane, priority, kwargs::text, good_until, partition_key, partition_version, max_retries, "
+    "SELECT task_name, queue_name, lane, priority, kwargs::text, good_until, partition_key, "
+    "partition_version, max_retries, "
     "options::text FROM horsies_tasks WHERE id = %s"
 )
 
@@ -57,7 +62,10 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def one_by_one(n: int) -> list[Reading]:
-    """Send, and insert the same row by hand, in turns: blocks of each, one commit a row. Then send in a single transaction."""
+    """Send, and insert the same row by hand, in turns: blocks of each, one commit a row.
+
+    Then send in a single transaction.
+    """
     empty_tables()
     sends: list[float] = []
     inserts: list[float] = []
@@ -90,7 +98,9 @@ def timed(call: Callable[[Any], object], items: Sequence[Any]) -> list[float]:
 
 
 def by_many(seconds: float) -> list[Reading]:
-    """Let eight processes send for some seconds, then as long without the trigger that wakes workers."""
+    """Let eight processes send for some seconds, then as long without the trigger that wakes
+    workers.
+    """
     readings = []
     with senders(SENDERS) as crowd:
         crowd.send(0.2)  # the first sends of a process prepare much
@@ -114,7 +124,9 @@ def trigger(*, enabled: bool) -> Iterator[None]:
 
 
 def in_bulk(n: int) -> list[Reading]:
-    """Send many tasks by one call, then COPY their rows, encoded beforehand, into a table like that of the tasks."""
+    """Send many tasks by one call, then COPY their rows, encoded beforehand, into a table like that
+    of the tasks.
+    """
     empty_tables()
     calls = [{"n": number} for number in range(n)]
     begin = time.perf_counter()

@@ -1,4 +1,6 @@
-"""What a scenario measures: cases that take turns, readings they print, and goals for the medians of one run."""
+"""What a scenario measures: cases that take turns, readings they print, and goals for the medians
+of one run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ LESS_IS_BETTER = ("ms", "us", "MB", "s", "statements", "lines", "buffers")
 
 @dataclass(frozen=True)
 class Reading:
-    """One measured value of one repeat; ``details`` are further figures of the same measurement, by name with their unit."""
+    """One measured value of one repeat; ``details`` are further figures of the same measurement, by
+    name with their unit.
+    """
 
     name: str
     value: float
@@ -23,7 +27,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Case:
-    """What takes turns with its scenario's other cases: ``measure`` begins with empty tables and returns what it read."""
+    """What takes turns with its scenario's other cases: ``measure`` begins with empty tables and
+    returns what it read.
+    """
 
     name: str
     measure: Callable[[], Sequence[Reading]]
@@ -31,7 +37,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Goal:
-    """A median, or its ratio to another one, that shall be reached; ``of`` and ``over`` name readings."""
+    """A median, or its ratio to another one, that shall be reached; ``of`` and ``over`` name
+    readings.
+    """
 
     name: str  # the row of the table of goals: "P1"
     of: str
@@ -70,7 +78,9 @@ class Figures:
 
 
 def take_turns(cases: Sequence[Case], repeats: int, figures: Figures) -> None:
-    """Measure every case ``repeats`` times; each round begins with another case, so that a slow minute hits them all alike."""
+    """Measure every case ``repeats`` times; each round begins with another case, so that a slow
+    minute hits them all alike.
+    """
     for turn in range(repeats):
         first = turn % len(cases)
         for case in (*cases[first:], *cases[:first]):

@@ -1,7 +1,9 @@
-"""Fleet: what a lone send costs while 1 to 64 workers are idle, 25 sends a second, and how soon its task starts.
+"""Fleet: what a lone send costs while 1 to 64 workers are idle, 25 sends a second, and how soon its
+task starts.
 
-One fleet grows. At each size the idle fleet is measured first: its heartbeats and polls are the same with and without sends, and
-are subtracted. Workers run tasks in their own process (``--processes=0``), so that 64 of them fit on a small machine.
+One fleet grows. At each size the idle fleet is measured first: its heartbeats and polls are the
+same with and without sends, and are subtracted. Workers run tasks in their own process
+(``--processes=0``), so that 64 of them fit on a small machine.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
-"""What this machine can do at best: the parts of which every latency is made, once one after another and once on an idle machine.
+"""What this machine can do at best: the parts of which every latency is made, once one after
+another and once on an idle machine.
 
-Measured, median and 99th percentile in microseconds: a round trip to the server (``SELECT 1``, prepared), a commit (an UPDATE of
-a table's only row), the same without waiting for the disk, and a hop to another process and back (a byte through a socket pair).
-*Busy*: right after one another. *Idle*: one every 20 ms, as in ``latency``. In between a CPU goes to sleep, and nothing of what
-is needed next is in its caches: on many machines, virtual ones above all, the same work then takes several times as long.
+Measured, median and 99th percentile in microseconds: a round trip to the server (``SELECT 1``,
+prepared), a commit (an UPDATE of a table's only row), the same without waiting for the disk, and a
+hop to another process and back (a byte through a socket pair). *Busy*: right after one another.
+*Idle*: one every 20 ms, as in ``latency``. In between a CPU goes to sleep, and nothing of what is
+needed next is in its caches: on many machines, virtual ones above all, the same work then takes
+several times as long.
 
-A task that is sent to an idle worker takes the commit of its claim, three hops between processes (the notification, the
-worker's connection, the child) and what all of them do in between, before its code begins; its result takes one commit more.
+A task that is sent to an idle worker takes the commit of its claim, three hops between processes
+(the notification, the worker's connection, the child) and what all of them do in between, before
+its code begins; its result takes one commit more.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
-"""Whether a drain slows down as the table grows: 200,000 tasks on an empty table, and beside millions of other rows.
+"""Whether a drain slows down as the table grows: 200,000 tasks on an empty table, and beside
+millions of other rows.
 
-Measured: async no-ops in hard mode, two processes of 200, from the first start to the last end by the server's clock. What
-else is in the table: 10,000,000 tasks that completed in the last hours; or 1,000,000 that are due, of a lower priority; or
-1,000,000 that are due in a month and would come next. The last two lie in the same index as the drained tasks, right behind
-them.
+Measured: async no-ops in hard mode, two processes of 200, from the first start to the last end by
+the server's clock. What else is in the table: 10,000,000 tasks that completed in the last hours; or
+1,000,000 that are due, of a lower priority; or 1,000,000 that are due in a month and would come
+next. The last two lie in the same index as the drained tasks, right behind them.
 
-The rows are written by one statement for every 500,000 as the queue would have left them, vacuumed and checkpointed, and
-written again for each repeat, since cases take turns on one table: the history takes about two minutes and three gigabytes
-of disk.
+The rows are written by one statement for every 500,000 as the queue would have left them, vacuumed
+and checkpointed, and written again for each repeat, since cases take turns on one table: the
+history takes about two minutes and three gigabytes of disk.
 
-What the figures do not say: the history has no attempts, which are in a table of their own that a drain only appends to. A
-table that was vacuumed a moment ago says nothing about one where vacuum cannot keep up (see xmin). And 200,000 tasks are
-over within seconds: an autovacuum, which reads all indexes of a large table, falls into few of the drains.
+What the figures do not say: the history has no attempts, which are in a table of their own that a
+drain only appends to. A table that was vacuumed a moment ago says nothing about one where vacuum
+cannot keep up (see xmin). And 200,000 tasks are over within seconds: an autovacuum, which reads all
+indexes of a large table, falls into few of the drains.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from benchmarks.load import tasks
 from benchmarks.machine import LAST_ENDED, backlog, completed, empty_tables, wait_for, worker
 
 DRAINED = 200_000
-PIECE = 500_000  # rows per statement: what a trigger on INSERT sees of them is kept in memory or in a file
+# rows per statement: what a trigger on INSERT sees of them is kept in memory or in a file
+PIECE = 500_000
 URGENT = 1  # the priority of the tasks that are drained
 
-# An id is a UUIDv7 of the millisecond at which the task was sent; workers are four that were there before.
+# An id is a UUIDv7 of the millisecond at which the task was sent; workers are four that were there
+# before.
 HISTORY = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, status, partition_version, sent_at, enqueued_at, claimed_at,
                            claimed_by, claim_generation, started_at, finished_at, result)
@@ -73,7 +77,10 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(beside: str, scale: float) -> Sequence[Reading]:
-    """Fill the table, and drain the tasks that come first in it. Raises RuntimeError when they did not all complete."""
+    """Fill the table, and drain the tasks that come first in it.
+
+    Raises RuntimeError when they did not all complete.
+    """
     rows, statement, params = BESIDE[beside]
     rows, n = round(rows * scale), max(1, round(DRAINED * scale))
     empty_tables()
@@ -84,7 +91,8 @@ def measure(beside: str, scale: float) -> Sequence[Reading]:
             "CHECKPOINT"
         )  # what was just filled shall not be written to disk during the drain
     with worker("--processes=2", "--async-concurrency=200") as process:
-        # When the last one has ended none is waiting, and a worker that is told to stop finishes those that run.
+        # When the last one has ended none is waiting, and a worker that is told to stop finishes
+        # those that run.
         wait_for(LAST_ENDED, last, process=process)
     seconds = completed(n, DRAIN)
     return [

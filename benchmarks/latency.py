@@ -1,4 +1,5 @@
-"""Latency: from the moment at which send has committed to the start of user code, and to a waiting get() that returns.
+"""Latency: from the moment at which send has committed to the start of user code, and to a waiting
+get() that returns.
 
 All moments are by the wall clock of one machine, where sender and worker both run.
 """
@@ -84,7 +85,8 @@ def half_load(seconds: float, scale: float) -> list[Reading]:
         wait_for(ALL_ENDED, process=process)
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT id::text, (result ->> 'ok')::float8 FROM horsies_tasks WHERE status = 'COMPLETED'"
+                "SELECT id::text, (result ->> 'ok')::float8 FROM horsies_tasks WHERE status = "
+                "'COMPLETED'"
             )
             began = dict(cursor.fetchall())
     waits = [began[task] - committed for task, committed in sent]

@@ -1,13 +1,15 @@
-"""A link to PostgreSQL with a delay of its own: what a server in another zone of a data centre looks like to a worker.
+"""A link to PostgreSQL with a delay of its own: what a server in another zone of a data centre
+looks like to a worker.
 
-``python -m benchmarks.link HOST PORT MS`` prints the port at which it listens and passes on what it reads, each piece MS
-milliseconds after it came, in both directions; it ends with its input. A process of its own, so that it takes no time from
-whoever measures.
+``python -m benchmarks.link HOST PORT MS`` prints the port at which it listens and passes on what it
+reads, each piece MS milliseconds after it came, in both directions; it ends with its input. A
+process of its own, so that it takes no time from whoever measures.
 
-Each direction of a connection has two threads: one reads and notes when a piece is due, one sleeps until then and sends. So
-any number of pieces is under way at once, up to 64 of 64 KiB: the delay takes nothing from the bandwidth, and pieces keep
-their order. They sleep in the kernel, to within some microseconds once its timer slack is off; an event loop on epoll would
-round each delay up to a whole millisecond. Beside the delay a round trip costs the wake-ups of four threads, 0.1 to 0.3 ms.
+Each direction of a connection has two threads: one reads and notes when a piece is due, one sleeps
+until then and sends. So any number of pieces is under way at once, up to 64 of 64 KiB: the delay
+takes nothing from the bandwidth, and pieces keep their order. They sleep in the kernel, to within
+some microseconds once its timer slack is off; an event loop on epoll would round each delay up to a
+whole millisecond. Beside the delay a round trip costs the wake-ups of four threads, 0.1 to 0.3 ms.
 The handshake of TCP itself is not delayed.
 """
 
@@ -36,7 +38,10 @@ Pieces = queue.Queue[tuple[float, bytes]]  # when each is due; b"" is the end
 
 @contextmanager
 def far_away(url: str, ms: float) -> Iterator[str]:
-    """Give a URL by which the server of ``url`` is ``ms`` further away, in each direction. Raises RuntimeError."""
+    """Give a URL by which the server of ``url`` is ``ms`` further away, in each direction.
+
+    Raises RuntimeError.
+    """
     parts = urlsplit(url)
     command = [
         sys.executable,

@@ -1,8 +1,9 @@
-"""The floor of every notification: the server's CPU time of a bare NOTIFY beside idle sessions that LISTEN on another channel.
+"""The floor of every notification: the server's CPU time of a bare NOTIFY beside idle sessions that
+LISTEN on another channel.
 
-PostgreSQL up to 18 signals every session of the database that listens, whatever its channel: each of them wakes and reads the
-queue. So each worker with a channel of its own costs that much per send, even if no notification is for it. Notifications are
-40 ms apart, as lone sends are.
+PostgreSQL up to 18 signals every session of the database that listens, whatever its channel: each
+of them wakes and reads the queue. So each worker with a channel of its own costs that much per
+send, even if no notification is for it. Notifications are 40 ms apart, as lone sends are.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ def measure(count: int, notifies: int) -> list[Reading]:
 
 
 class ServerCpu:
-    """The CPU seconds of all processes of the server that has a ``backend``, by the kernel's finest clock.
+    """The CPU seconds of all processes of the server that has a ``backend``, by the kernel's finest
+    clock.
 
-    Ticks of 10 ms would tell little of sessions that use 10 us at a time. A process of PostgreSQL has one thread. What a process
-    uses between the last ``read`` and its end is left out.
+    Ticks of 10 ms would tell little of sessions that use 10 us at a time. A process of PostgreSQL
+    has one thread. What a process uses between the last ``read`` and its end is left out.
     """
 
     def __init__(self, backend: int) -> None:
@@ -70,7 +72,10 @@ class ServerCpu:
         self.nanoseconds = 0
 
     def read(self) -> float:
-        """Return the seconds that were used until now. Only differences of two of them mean something."""
+        """Return the seconds that were used until now.
+
+        Only differences of two of them mean something.
+        """
         for process in (self.server, *self.server.children()):
             try:
                 used = int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0])

@@ -1,4 +1,6 @@
-"""What a measurement runs on: a fresh database, real worker processes, and the versions to write beside the figures."""
+"""What a measurement runs on: a fresh database, real worker processes, and the versions to write
+beside the figures.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,16 @@ from example_project.postgres_binaries import binaries_directory
 ROOT = Path(__file__).parents[1]
 CHUNK = 20_000
 PATIENCE_SECONDS = 600
-# Soft mode (workers in hard mode, the default, claim only what they start at once), as variables of settings.py.
+# Soft mode (workers in hard mode, the default, claim only what they start at once), as variables of
+# settings.py.
 SOFT = {"BENCH_PREFETCH_BUFFER": "500", "BENCH_CLAIM_LEASE_MS": "30000"}
-# Of tasks in a backlog, the one sent last ends among the last: until it has, nobody counts those that are left.
+# Of tasks in a backlog, the one sent last ends among the last: until it has, nobody counts those
+# that are left.
 LAST_ENDED = "SELECT finished_at IS NOT NULL FROM horsies_tasks WHERE id = %s"
-DRAINED = "SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at)) FROM horsies_tasks WHERE status = 'COMPLETED'"
+DRAINED = (
+    "SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at)) FROM horsies_tasks "
+    "WHERE status = 'COMPLETED'"
+)
 MIDDLE = """
 SELECT count(*), extract(epoch FROM percentile_disc(0.9) WITHIN GROUP (ORDER BY finished_at)
                                   - percentile_disc(0.1) WITHIN GROUP (ORDER BY finished_at))
@@ -42,7 +49,9 @@ ALL_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_tasks WHERE finished_at IS N
 
 @contextmanager
 def own_server() -> Iterator[str]:
-    """Run a private server, as durable as one by default is, which counts statements if its binaries can; yield its URL."""
+    """Run a private server, as durable as one by default is, which counts statements if its
+    binaries can; yield its URL.
+    """
     counts = any((binaries_directory().parent / "lib").rglob("pg_stat_statements.*"))
     settings: dict[str, object] = {"max_connections": 300}  # a fleet of 64 workers has three each
     if counts:
@@ -66,14 +75,18 @@ def empty_tables() -> None:
     """Begin a measurement with no task, no dead row and fresh statistics."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_task_steps, horsies_workers, horsies_heartbeats, "
-            "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_workflow_signals"
+            "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_task_steps, horsies_workers, "
+            "horsies_heartbeats, "
+            "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, "
+            "horsies_workflow_signals"
         )
         cursor.execute("CHECKPOINT")
 
 
 def backlog(task: Any, n: int) -> uuid.UUID:
-    """Send ``n`` tasks that take a number, in chunks, and tidy up behind them as autovacuum would; return the last one's id."""
+    """Send ``n`` tasks that take a number, in chunks, and tidy up behind them as autovacuum would;
+    return the last one's id.
+    """
     for start in range(0, n, CHUNK):
         handles = task.send_many([{"n": number} for number in range(start, min(start + CHUNK, n))])
     with connection.cursor() as cursor:
@@ -83,7 +96,10 @@ def backlog(task: Any, n: int) -> uuid.UUID:
 
 
 def wait_for(condition: str, *params: Any, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until a query says yes. Raises RuntimeError after ten minutes, or at once when ``process`` has ended."""
+    """Wait until a query says yes.
+
+    Raises RuntimeError after ten minutes, or at once when ``process`` has ended.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     with connection.cursor() as cursor:
         while time.monotonic() < deadline:
@@ -99,12 +115,16 @@ def wait_for(condition: str, *params: Any, process: subprocess.Popen[bytes] | No
 
 
 def drained(n: int) -> float:
-    """Return the seconds from the first start to the last settle. Raises RuntimeError when not every task completed."""
+    """Return the seconds from the first start to the last settle.
+
+    Raises RuntimeError when not every task completed.
+    """
     return completed(n, DRAINED)
 
 
 def middle(n: int) -> float:
-    """Return the seconds that the middle eight tenths took: neither the first claims nor the last stragglers.
+    """Return the seconds that the middle eight tenths took: neither the first claims nor the last
+    stragglers.
 
     Raises RuntimeError when not every task completed.
     """
@@ -112,7 +132,10 @@ def middle(n: int) -> float:
 
 
 def completed(n: int, query: str) -> float:
-    """Return the seconds that a query tells beside the count of completed tasks. Raises RuntimeError when that is not ``n``."""
+    """Return the seconds that a query tells beside the count of completed tasks.
+
+    Raises RuntimeError when that is not ``n``.
+    """
     with connection.cursor() as cursor:
         cursor.execute(query)
         count, seconds = cursor.fetchone()
@@ -199,7 +222,9 @@ def versions() -> dict[str, str]:
 def report(
     name: str, n: int, seconds: float, configuration: str, samples: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """Print one measurement; ``samples`` are seconds per item and become p50 and p99 in milliseconds."""
+    """Print one measurement; ``samples`` are seconds per item and become p50 and p99 in
+    milliseconds.
+    """
     line: dict[str, Any] = {
         "name": name,
         "n": n,

@@ -1,17 +1,21 @@
-"""How much memory a worker takes: the parent, each child beyond what it shares, and a child full of waiting coroutines.
+"""How much memory a worker takes: the parent, each child beyond what it shares, and a child full of
+waiting coroutines.
 
-Measured on Linux as PSS, the kernel's proportional share of ``/proc/PID/smaps_rollup``: a page that k processes share counts
-1/k in each, so the sum over processes is what they take together; in MB of 1,048,576 bytes. Workers have run some tasks of
-both lanes and are idle, and their memory is read when it no longer changes.
+Measured on Linux as PSS, the kernel's proportional share of ``/proc/PID/smaps_rollup``: a page that
+k processes share counts 1/k in each, so the sum over processes is what they take together; in MB of
+1,048,576 bytes. Workers have run some tasks of both lanes and are idle, and their memory is read
+when it no longer changes.
 
 - *parent*: the process that claims and dispatches, of a worker of five processes.
-- *further child*: the sum over all processes of a worker of five, minus that of a worker of one, over four. Pages that
-  children share with the worker are in neither.
-- *coroutines*: one child in which 10,000 async tasks sleep. Its growth since it was idle is given beside.
+- *further child*: the sum over all processes of a worker of five, minus that of a worker of one,
+  over four. Pages that children share with the worker are in neither.
+- *coroutines*: one child in which 10,000 async tasks sleep. Its growth since it was idle is given
+  beside.
 
-What the figures do not say: the measured project consists of the queue. What an application imports adds to the worker,
-and to each child what it writes to. The benchmark shares the interpreter's files with the worker, which takes a few MB off
-the parent; resident memory (RSS), which most tools show, counts all shared pages in full.
+What the figures do not say: the measured project consists of the queue. What an application imports
+adds to the worker, and to each child what it writes to. The benchmark shares the interpreter's
+files with the worker, which takes a few MB off the parent; resident memory (RSS), which most tools
+show, counts all shared pages in full.
 """
 
 from __future__ import annotations
@@ -38,7 +42,10 @@ STEADY_MB = 0.2
 READS = 5
 LOOKS = 100
 UP = "SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'runner'"
-RUNNING = "SELECT count(*) >= %s FROM horsies_tasks WHERE status = 'RUNNING' AND claimed_by IS NOT NULL AND finished_at IS NULL"
+RUNNING = (
+    "SELECT count(*) >= %s FROM horsies_tasks WHERE status = 'RUNNING' AND claimed_by IS NOT NULL "
+    "AND finished_at IS NULL"
+)
 
 GOALS = (
     Goal("P13", "memory parent", 60, at_most=True),
@@ -79,7 +86,8 @@ def processes() -> Sequence[Reading]:
 def coroutines(n: int) -> Sequence[Reading]:
     """Fill one child with ``n`` tasks that sleep."""
     empty_tables()
-    # They sleep for an hour: a worker that is told to stop shall not wait for them, and no other child shall take some of them.
+    # They sleep for an hour: a worker that is told to stop shall not wait for them, and no other
+    # child shall take some of them.
     with worker(
         "--processes=1",
         f"--async-concurrency={n}",
@@ -101,7 +109,9 @@ def coroutines(n: int) -> Sequence[Reading]:
 
 
 def warm_up(count: int) -> None:
-    """Wait until the children are there, and let them run some tasks of both lanes: what the first ones load stays."""
+    """Wait until the children are there, and let them run some tasks of both lanes: what the first
+    ones load stays.
+    """
     wait_for(UP, count)
     for task in (tasks.noop, tasks.anoop):
         backlog(task, WARM * count)
@@ -109,7 +119,9 @@ def warm_up(count: int) -> None:
 
 
 def steady(pids: Sequence[int]) -> float:
-    """Return what processes take together, in MB, once it stays the same; after ten seconds as it is."""
+    """Return what processes take together, in MB, once it stays the same; after ten seconds as it
+    is.
+    """
     reads: list[float] = []
     for _ in range(LOOKS):
         reads = [*reads, sum(map(pss, pids))][-READS:]
@@ -120,7 +132,10 @@ def steady(pids: Sequence[int]) -> float:
 
 
 def pss(pid: int) -> float:
-    """Return the proportional share of one process, in MB. Raises RuntimeError where the kernel does not tell."""
+    """Return the proportional share of one process, in MB.
+
+    Raises RuntimeError where the kernel does not tell.
+    """
     rollup = Path(f"/proc/{pid}/smaps_rollup")
     if not rollup.exists():
         raise RuntimeError(

@@ -1,8 +1,9 @@
 """What a measurement costs beside time: read before and after it, while the worker is still there.
 
-CPU seconds are what the kernel has booked: for the worker's parent its own; for its children those of all its descendants, and
-of the ones that were replaced and waited for, which the kernel adds to whoever waited; for the server those of the postmaster
-and all that it started. A server on another machine, or in a container, is not seen, and then left out.
+CPU seconds are what the kernel has booked: for the worker's parent its own; for its children those
+of all its descendants, and of the ones that were replaced and waited for, which the kernel adds to
+whoever waited; for the server those of the postmaster and all that it started. A server on another
+machine, or in a container, is not seen, and then left out.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from dataclasses import dataclass
 import psutil
 from django.db import DatabaseError, connection
 
-# Plain statements where the extension is loaded. Elsewhere transactions, which PostgreSQL tells with a delay of some seconds.
+# Plain statements where the extension is loaded. Elsewhere transactions, which PostgreSQL tells
+# with a delay of some seconds.
 STATEMENTS = (
-    "SELECT sum(calls)::float8 FROM pg_stat_statements JOIN pg_database d ON d.oid = dbid WHERE d.datname = current_database()",
-    "SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()",
+    "SELECT sum(calls)::float8 FROM pg_stat_statements JOIN pg_database d ON d.oid = dbid WHERE "
+    "d.datname = current_database()",
+    "SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = "
+    "current_database()",
 )
 WAL_AND_CONNECTIONS = """
 SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8,
@@ -26,7 +30,9 @@ SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8,
 
 @dataclass(frozen=True)
 class Meters:
-    """Counters since the start of whatever they count, and how many connections the queue holds now."""
+    """Counters since the start of whatever they count, and how many connections the queue holds
+    now.
+    """
 
     parent_seconds: float
     children_seconds: float
@@ -90,7 +96,9 @@ def waited_for(process: psutil.Process) -> float:
 
 
 def server_seconds(backend: int) -> float | None:
-    """Return the CPU seconds of the server that has this backend; None when it does not run where we do."""
+    """Return the CPU seconds of the server that has this backend; None when it does not run where
+    we do.
+    """
     try:
         found = psutil.Process(backend)
         postmaster = found.parent()

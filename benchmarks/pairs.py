@@ -1,14 +1,18 @@
-"""Drains, waits for results and sends of an earlier checkout and of this one, in turns: whether they have become slower.
+"""Drains, waits for results and sends of an earlier checkout and of this one, in turns: whether
+they have become slower.
 
-``python -m benchmarks.pairs EARLIER [--only=drain,caps,workflow,latency,enqueue] [--pairs=20] [--rounds=40] [--scale=1]``,
-EARLIER being the directory of the other checkout. Each checkout's code runs with this Python, with a private server and a worker.
-A round is a fifth of a second or so on one and then on the other, in alternating order, so that both have the same share of the
-machine's better and worse moments: a drain, also under a cap of 3; whole runs of the shapes of ``benchmarks.workflow``; tasks
-each sent when the result of the one before is there; or sends in a transaction each, without a worker. A pair is some rounds
-with the same servers and workers, which the next pair starts anew: two processes of the same code differ, too. Its ratio is the
-other one's time over the time of this checkout; another ratio is that of the CPU time of worker, children and server, for sends
-of the sender alone. The bound is the greatest of the ratios that their median is above with a confidence of 95 %, whatever the
-distribution (the sign test): of 20 ratios the sixth from below.
+``python -m benchmarks.pairs EARLIER [--only=drain,caps,workflow,latency,enqueue] [--pairs=20]
+[--rounds=40] [--scale=1]``, EARLIER being the directory of the other checkout. Each checkout's code
+runs with this Python, with a private server and a worker. A round is a fifth of a second or so on
+one and then on the other, in alternating order, so that both have the same share of the machine's
+better and worse moments: a drain, also under a cap of 3; whole runs of the shapes of
+``benchmarks.workflow``; tasks each sent when the result of the one before is there; or sends in a
+transaction each, without a worker. A pair is some rounds with the same servers and workers, which
+the next pair starts anew: two processes of the same code differ, too. Its ratio is the other one's
+time over the time of this checkout; another ratio is that of the CPU time of worker, children and
+server, for sends of the sender alone. The bound is the greatest of the ratios that their median is
+above with a confidence of 95 %, whatever the distribution (the sign test): of 20 ratios the sixth
+from below.
 """
 
 from __future__ import annotations
@@ -179,7 +183,9 @@ def compared(
 
 @contextmanager
 def checkout(path: Path, arguments: Sequence[str]) -> Iterator[Any]:
-    """Run a checkout's server and worker meanwhile, as a process that runs a round each time that it reads a line."""
+    """Run a checkout's server and worker meanwhile, as a process that runs a round each time that
+    it reads a line.
+    """
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -201,7 +207,10 @@ def checkout(path: Path, arguments: Sequence[str]) -> Iterator[Any]:
 
 
 def costs(side: Any) -> tuple[float, float]:
-    """Return the seconds and the CPU seconds of a checkout's round. Raises RuntimeError if it failed."""
+    """Return the seconds and the CPU seconds of a checkout's round.
+
+    Raises RuntimeError if it failed.
+    """
     line = side.stdout.readline()
     if not line:
         raise RuntimeError(f"the checkout's round ended with exit code {side.wait()}")
@@ -210,7 +219,9 @@ def costs(side: Any) -> tuple[float, float]:
 
 
 def lower_bound(ratios: Sequence[float]) -> float | None:
-    """Return the greatest of the ratios that their median is above with a confidence of 95 %; None if there are too few."""
+    """Return the greatest of the ratios that their median is above with a confidence of 95 %; None
+    if there are too few.
+    """
     n = len(ratios)
     chance = 0.0
     bound = None

@@ -1,7 +1,9 @@
-"""Draw a run: ``python -m benchmarks plot FILE [--into DIR]`` writes a picture per scenario, and a page with all figures.
+"""Draw a run: ``python -m benchmarks plot FILE [--into DIR]`` writes a picture per scenario, and a
+page with all figures.
 
-A bar is a median, its whisker reaches from the least to the greatest value, a line across it is its goal. The same file gives the
-same pictures, byte for byte: nothing in them depends on when or where they were drawn.
+A bar is a median, its whisker reaches from the least to the greatest value, a line across it is its
+goal. The same file gives the same pictures, byte for byte: nothing in them depends on when or where
+they were drawn.
 """
 
 from __future__ import annotations
@@ -106,7 +108,9 @@ def bars(axis: Any, figures: Figures, names: Sequence[str], unit: str) -> None:
 
 
 def mark(axis: Any, figures: Figures, goal: Goal, place: int) -> None:
-    """Draw a goal across its bar, green where it is reached: a bound, or a share of another reading's median."""
+    """Draw a goal across its bar, green where it is reached: a bound, or a share of another
+    reading's median.
+    """
     for verdict in tables.verdicts(figures, [goal]):
         bound = goal.bound * (figures.median(goal.over) if goal.over else 1.0)
         color = REACHED if verdict.reached else MISSED
@@ -131,6 +135,7 @@ def caption(run: saved.Run) -> str:
     repeats = max((len(found) for found in run.figures.readings.values()), default=0)
     return (
         f"medians of up to {repeats}, whiskers from least to greatest; {versions['machine']}\n"
-        f"horsies_django {versions['horsies_django']}, Python {versions['python']}, Django {versions['django']}, "
+        f"horsies_django {versions['horsies_django']}, Python {versions['python']}, Django "
+        f"{versions['django']}, "
         f"psycopg {versions['psycopg']}, PostgreSQL {versions['postgresql']}"
     )

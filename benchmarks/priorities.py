@@ -1,9 +1,11 @@
-"""What many priorities in one queue cost: passes that claim 8 or 200 of 10,000 tasks spread over 1, 100 or 201 priorities.
+"""What many priorities in one queue cost: passes that claim 8 or 200 of 10,000 tasks spread over 1,
+100 or 201 priorities.
 
-A pass settles what the last one claimed and claims as many tasks, on one connection and without a worker, so the time is that of
-the statement and its commit. Where tasks are due in the future, or where each priority has one task only, a scan that goes from
-priority to priority has to visit all of them. Buffers are those of a claim alone, counted by EXPLAIN in a transaction that is
-rolled back.
+A pass settles what the last one claimed and claims as many tasks, on one connection and without a
+worker, so the time is that of the statement and its commit. Where tasks are due in the future, or
+where each priority has one task only, a scan that goes from priority to priority has to visit all
+of them. Buffers are those of a claim alone, counted by EXPLAIN in a transaction that is rolled
+back.
 """
 
 from __future__ import annotations
@@ -66,7 +68,10 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(spread: str, batch: int, scale: float) -> Sequence[Reading]:
-    """Run passes on the tasks of a spread. Raises RuntimeError when one claims fewer tasks than it should."""
+    """Run passes on the tasks of a spread.
+
+    Raises RuntimeError when one claims fewer tasks than it should.
+    """
     count, priorities, due = SPREADS[spread]
     passes = max(2, round(PASSES * min(1.0, scale)))
     needed = batch * (WARM + passes)
@@ -91,9 +96,14 @@ def measure(spread: str, batch: int, scale: float) -> Sequence[Reading]:
 def fill(count: int, priorities: int, due: str, offset: int = 0) -> None:
     """Write tasks that wait."""
     with connection.cursor() as cursor:
-        cursor.execute(ROWS.replace("1 + number", f"{1 + offset} + number"), {
-            "count": count, "priorities": priorities, "due": due,
-        })  # fmt: skip
+        cursor.execute(
+            ROWS.replace("1 + number", f"{1 + offset} + number"),
+            {
+                "count": count,
+                "priorities": priorities,
+                "due": due,
+            },
+        )
 
 
 def claim_times(conn: Any, batch: int, passes: int) -> list[float]:

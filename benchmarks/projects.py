@@ -1,12 +1,15 @@
-"""Projects: what a worker of two processes takes of them, and what connections cost that its children keep or close.
+"""Projects: what a worker of two processes takes of them, and what connections cost that its
+children keep or close.
 
-- *start*: from the start of the command to the result of a task that waits; and *memory*: of all processes, as PSS (see
-  ``benchmarks.memory``), after a thousand tasks. Of a project that consists of the queue, and of one with an app of 200 modules.
-- *one query*: a task that counts a table through Django's ORM, with connections that are kept as by default, and with
-  ``CHILD_CONN_MAX_AGE`` 0. The median time from a send to its result, and the rate of sends one by one to the last result.
+- *start*: from the start of the command to the result of a task that waits; and *memory*: of all
+  processes, as PSS (see ``benchmarks.memory``), after a thousand tasks. Of a project that consists
+  of the queue, and of one with an app of 200 modules.
+- *one query*: a task that counts a table through Django's ORM, with connections that are kept as by
+  default, and with ``CHILD_CONN_MAX_AGE`` 0. The median time from a send to its result, and the
+  rate of sends one by one to the last result.
 
-Where the environment has BENCH_REDIS_URL, a database of Redis that is the benchmark's own, Celery does the same with
-``--concurrency=2``, and with ``CONN_MAX_AGE`` at 0 and at 60.
+Where the environment has BENCH_REDIS_URL, a database of Redis that is the benchmark's own, Celery
+does the same with ``--concurrency=2``, and with ``CONN_MAX_AGE`` at 0 and at 60.
 """
 
 from __future__ import annotations
@@ -160,7 +163,9 @@ def starts(queue: Any, name: str, scale: float, modules: int) -> Sequence[Readin
 
 @contextmanager
 def written(modules: int) -> Iterator[dict[str, str]]:
-    """Write an app that loads so many modules with its models, and yield the environment that finds them."""
+    """Write an app that loads so many modules with its models, and yield the environment that finds
+    them.
+    """
     if not modules:
         yield {}
         return

@@ -1,4 +1,6 @@
-"""Recycling: one child of a project of ordinary size, replaced after each no-op task, after every hundred, and never."""
+"""Recycling: one child of a project of ordinary size, replaced after each no-op task, after every
+hundred, and never.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ GOALS: tuple[Goal, ...] = ()
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return one case per lifetime of a child; where it is a single task there are a twentieth of them."""
+    """Return one case per lifetime of a child; where it is a single task there are a twentieth of
+    them.
+    """
     sizes = {most: TASKS * scale / (20 if most == 1 else 1) for most in LIFETIMES}
     return [
         Case(name, partial(measure, f"recycling {name}", most, max(2, round(sizes[most]))))

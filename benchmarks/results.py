@@ -1,4 +1,6 @@
-"""The page of a run: its goals, its figures and what they cost, as Markdown with the pictures beside it."""
+"""The page of a run: its goals, its figures and what they cost, as Markdown with the pictures
+beside it.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""What a server that is far away costs: a round trip of 2 ms between the worker and PostgreSQL (``benchmarks.link``).
+"""What a server that is far away costs: a round trip of 2 ms between the worker and PostgreSQL
+(``benchmarks.link``).
 
-Measured: sync no-ops in soft mode, two processes, where one round trip carries many tasks; and in hard mode tasks of 20 ms
-on four processes, where each slot waits for the round trip that settles one task and claims the next. The second is a share
-of what slots / (duration + 2 round trips) allows, over the middle eight tenths of the tasks: the first claims and the last
-stragglers are not what is measured. The share is reckoned with 2 ms; the round trip that a client measured is given beside.
+Measured: sync no-ops in soft mode, two processes, where one round trip carries many tasks; and in
+hard mode tasks of 20 ms on four processes, where each slot waits for the round trip that settles
+one task and claims the next. The second is a share of what slots / (duration + 2 round trips)
+allows, over the middle eight tenths of the tasks: the first claims and the last stragglers are not
+what is measured. The share is reckoned with 2 ms; the round trip that a client measured is given
+beside.
 
-Only the worker is behind the link, and the children of this worker use no database. What the figures do not say: how a
-worker lives with a link that loses packets, or whose delay varies; a link through which many clients go at once also has a
-bandwidth.
+Only the worker is behind the link, and the children of this worker use no database. What the
+figures do not say: how a worker lives with a link that loses packets, or whose delay varies; a link
+through which many clients go at once also has a bandwidth.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Schedules: how late a task starts after its fire time, what a look costs when nothing is due, how long a crowd of them takes.
+"""Schedules: how late a task starts after its fire time, what a look costs when nothing is due, how
+long a crowd of them takes.
 
-*Start*: one scheduler and an idle worker, a few schedules that fire each second, from the fire time to the start of its task,
-by the database's clock. *Look*: one round of a scheduler with thousands of schedules of which none is due, in process.
-*Crowd*: as many schedules as that fire in the same second, until the tasks of all of them are sent, by one scheduler in process.
+*Start*: one scheduler and an idle worker, a few schedules that fire each second, from the fire time
+to the start of its task, by the database's clock. *Look*: one round of a scheduler with thousands
+of schedules of which none is due, in process. *Crowd*: as many schedules as that fire in the same
+second, until the tasks of all of them are sent, by one scheduler in process.
 """
 
 from __future__ import annotations
@@ -133,7 +135,9 @@ def clear() -> None:
 
 
 def fill(schedules: int, *, since: dt.timedelta, next_at: dt.timedelta) -> None:
-    """Make schedules that fire each minute, in force since a moment and looked at next at another, reckoned from now."""
+    """Make schedules that fire each minute, in force since a moment and looked at next at another,
+    reckoned from now.
+    """
     clear()
     definition = json.dumps({"task": tasks.moment.name, "pattern": "every 1 minute"})
     with connection.cursor() as cursor:

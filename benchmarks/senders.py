@@ -1,7 +1,9 @@
-"""Processes that send tasks one by one, at a steady pace or as fast as they can, each on a connection of its own.
+"""Processes that send tasks one by one, at a steady pace or as fast as they can, each on a
+connection of its own.
 
-``python -m benchmarks.senders`` reads orders, one JSON object a line, and answers each with a line: the ids of the tasks that it
-sent and the moments at which their sends had committed, by the machine's clock.
+``python -m benchmarks.senders`` reads orders, one JSON object a line, and answers each with a line:
+the ids of the tasks that it sent and the moments at which their sends had committed, by the
+machine's clock.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Senders:
     def send(self, seconds: float, rate: float | None = None) -> Sent:
         """Send for so long, all together ``rate`` tasks a second, and return what was sent.
 
-        The pace is that of a clock: who falls behind sends without pause until he has caught up. Without ``rate`` nobody pauses.
+        The pace is that of a clock: who falls behind sends without pause until he has caught up.
+        Without ``rate`` nobody pauses.
         """
         begin = time.time() + NOTICE_SECONDS
         count = len(self.processes)
@@ -47,7 +50,10 @@ class Senders:
 
 
 def answer(process: subprocess.Popen[str]) -> str:
-    """Return the next line of a sender. Raises RuntimeError when it has ended instead; its own words are on the error output."""
+    """Return the next line of a sender.
+
+    Raises RuntimeError when it has ended instead; its own words are on the error output.
+    """
     if line := cast(IO[str], process.stdout).readline():
         return line
     raise RuntimeError(f"a sender ended with exit code {process.wait()}")

@@ -1,4 +1,6 @@
-"""Settings of the measured project: nothing but the queue, in the mode that the environment names (hard by default)."""
+"""Settings of the measured project: nothing but the queue, in the mode that the environment names
+(hard by default).
+"""
 
 from __future__ import annotations
 

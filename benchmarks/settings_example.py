@@ -1,4 +1,6 @@
-"""Settings of a measured project of an ordinary size: the example site, with the tasks that are measured."""
+"""Settings of a measured project of an ordinary size: the example site, with the tasks that are
+measured.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Settings of a measured project with many queues, as the environment says, and one queue with partitions."""
+"""Settings of a measured project with many queues, as the environment says, and one queue with
+partitions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Settings of a measured project that the environment makes larger, closes connections in, or runs by Celery."""
+"""Settings of a measured project that the environment makes larger, closes connections in, or runs
+by Celery.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Steps: what a durable step costs beside a transaction that writes the same row, on the connection of the task's own code.
+"""Steps: what a durable step costs beside a transaction that writes the same row, on the connection
+of the task's own code.
 
-A task is claimed, and its steps are taken in this process: blocks of steps take turns with blocks of bare transactions. Then come
-the same steps again, which return their recorded results.
+A task is claimed, and its steps are taken in this process: blocks of steps take turns with blocks
+of bare transactions. Then come the same steps again, which return their recorded results.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(n: int) -> list[Reading]:
-    """Write rows in bare transactions and in steps, and get the results of the same steps, in turns."""
+    """Write rows in bare transactions and in steps, and get the results of the same steps, in
+    turns.
+    """
     empty_tables()
     times: dict[str, list[float]] = {name: [] for name in (BARE, STEP, RECORDED)}
     with table():

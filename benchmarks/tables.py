@@ -1,4 +1,6 @@
-"""Figures for people: a line per reading, with median, least and greatest, and one per goal, with its verdict."""
+"""Figures for people: a line per reading, with median, least and greatest, and one per goal, with
+its verdict.
+"""
 
 from __future__ import annotations
 

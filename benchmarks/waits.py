@@ -1,13 +1,15 @@
-"""Workflows that wait: 10,000 runs that sleep and wake at the same moment, and 10,000 signals from eight senders.
+"""Workflows that wait: 10,000 runs that sleep and wake at the same moment, and 10,000 signals from
+eight senders.
 
-While the runs sleep, an idle look for what is due is run on its own, and the buffers that it reads are counted, with and
-without sleeping runs. Then all timers end at one moment, and each lets one task follow: time counts from that moment to the send
-of the last of these tasks, by the server's clock, while a worker with ``--processes=4`` also runs them. The longest pass of its
-engine is read from pg_stat_statements, where the server counts statements.
+While the runs sleep, an idle look for what is due is run on its own, and the buffers that it reads
+are counted, with and without sleeping runs. Then all timers end at one moment, and each lets one
+task follow: time counts from that moment to the send of the last of these tasks, by the server's
+clock, while a worker with ``--processes=4`` also runs them. The longest pass of its engine is read
+from pg_stat_statements, where the server counts statements.
 
-Signals: ten runs, each with a chain of waits per sender, which sends its signals with a key of its own. A worker gives them to
-the nodes meanwhile. Time counts from the first signal to the end of the last run. That each was taken once, and that those of a
-sender were taken in order, is checked.
+Signals: ten runs, each with a chain of waits per sender, which sends its signals with a key of its
+own. A worker gives them to the nodes meanwhile. Time counts from the first signal to the end of the
+last run. That each was taken once, and that those of a sender were taken in order, is checked.
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ END_TIMERS = """
 UPDATE horsies_workflow_nodes SET due_at = clock_timestamp() + %s WHERE status = 'WAITING' RETURNING due_at
 """
 PROMOTED = "SELECT count(*) = %s FROM horsies_tasks"
-LAST = "SELECT extract(epoch FROM max(sent_at) - %s), extract(epoch FROM max(finished_at) - %s) FROM horsies_tasks"
+LAST = (
+    "SELECT extract(epoch FROM max(sent_at) - %s), extract(epoch FROM max(finished_at) - %s) FROM "
+    "horsies_tasks"
+)
 PASSES = "SELECT max(max_exec_time) FROM pg_stat_statements WHERE query LIKE '%horsies%pass(%'"
 FORGET = (
     "SELECT pg_stat_statements_reset(0, oid, 0) FROM pg_database WHERE datname = current_database()"
@@ -72,7 +77,9 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def wake(n: int) -> list[Reading]:
-    """Put runs to sleep, look for what is due, and wake all of them at once while a worker runs what follows."""
+    """Put runs to sleep, look for what is due, and wake all of them at once while a worker runs
+    what follows.
+    """
     empty_tables()
     idle = buffers()
     for start in range(0, n, CHUNK):
@@ -82,7 +89,8 @@ def wake(n: int) -> list[Reading]:
                 flow.add(tasks.noop, number, after=flow.sleep(timedelta(days=1)))
                 flow.send()
     asked(
-        "VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_tasks"
+        "VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, "
+        "horsies_tasks"
     )
     asleep = buffers()
     with worker(*OPTIONS, wait=False) as process:
@@ -116,12 +124,15 @@ def buffers() -> float:
 
 
 def signals(n: int) -> list[Reading]:
-    """Let senders send signals to runs whose nodes wait for them one after another, each with its key."""
+    """Let senders send signals to runs whose nodes wait for them one after another, each with its
+    key.
+    """
     empty_tables()
     length = n // (RUNS * SENDERS)
     handles = [chains(length) for _ in range(RUNS)]
     asked(
-        "VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_tasks"
+        "VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, "
+        "horsies_tasks"
     )
     with worker(*OPTIONS, wait=False) as process:
         threads = [

@@ -1,17 +1,21 @@
-"""Workflows: how fast their nodes run, beside tasks that send one another; and what a hop and a large send take.
+"""Workflows: how fast their nodes run, beside tasks that send one another; and what a hop and a
+large send take.
 
-Four shapes are drained by a worker with ``--processes=4``: 100 runs of 1 to 100 to 1 with values passed on, 1,000 runs of ten
-nodes with conditions and joins, one run in which each of 100 nodes waits for each of 100 others, and a map of 100,000. Each takes
-turns with the same number of tasks in chains, in which the code of a task sends the next: the baseline. Time
-counts from the first start to the last end, of tasks and runs, by the server's clock.
+Four shapes are drained by a worker with ``--processes=4``: 100 runs of 1 to 100 to 1 with values
+passed on, 1,000 runs of ten nodes with conditions and joins, one run in which each of 100 nodes
+waits for each of 100 others, and a map of 100,000. Each takes turns with the same number of tasks
+in chains, in which the code of a task sends the next: the baseline. Time counts from the first
+start to the last end, of tasks and runs, by the server's clock.
 
-The runs of ten nodes are drained by two workers as well. Meanwhile the server logs every wait for a lock of 50 ms, and every
-deadlock; the goal is that it logs none. The log of a server that is not ours is not read, and then this reading is left out.
+The runs of ten nodes are drained by two workers as well. Meanwhile the server logs every wait for a
+lock of 50 ms, and every deadlock; the goal is that it logs none. The log of a server that is not
+ours is not read, and then this reading is left out.
 
-A hop is a 200th of the time from the send of a chain of 200 nodes to the return of ``get()``. It takes turns with 200 single
-tasks, each sent when the result of the one before is there: a machine that is kept busy, unlike that of ``latency``. Afterwards
-a transaction with an id stays open for a minute in which chains run, and the hop is measured again while it is open. A scale
-above 1 lengthens only this minute: ``--scale=10`` makes it ten.
+A hop is a 200th of the time from the send of a chain of 200 nodes to the return of ``get()``. It
+takes turns with 200 single tasks, each sent when the result of the one before is there: a machine
+that is kept busy, unlike that of ``latency``. Afterwards a transaction with an id stays open for a
+minute in which chains run, and the hop is measured again while it is open. A scale above 1
+lengthens only this minute: ``--scale=10`` makes it ten.
 
 Runs that sleep and signals are measured by ``benchmarks.waits``.
 """
@@ -80,7 +84,9 @@ WAIT = re.compile(
 
 @dataclass(frozen=True)
 class Shape:
-    """What is drained: ``build`` adds the nodes of one run and returns the number of its tasks, ``chains`` those beside it."""
+    """What is drained: ``build`` adds the nodes of one run and returns the number of its tasks,
+    ``chains`` those beside it.
+    """
 
     name: str
     build: Callable[[Workflow, float], int]
@@ -104,7 +110,9 @@ def fan(flow: Workflow, scale: float) -> int:
 
 
 def ten(flow: Workflow, scale: float) -> int:
-    """Add ten nodes: values, a list of them, a condition, a quorum, and one that runs after failures, too."""
+    """Add ten nodes: values, a list of them, a condition, a quorum, and one that runs after
+    failures, too.
+    """
     first = flow.add(tasks.same, 1)
     parts = [flow.add(tasks.same, first) for _ in range(3)]
     summed = flow.add(tasks.total, parts)
@@ -160,7 +168,9 @@ GOALS = (
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return each shape with its baseline behind it, the shape for two workers, the chain and the send."""
+    """Return each shape with its baseline behind it, the shape for two workers, the chain and the
+    send.
+    """
     size = min(scale, 1.0)
     found = []
     for shape in SHAPES:
@@ -233,7 +243,9 @@ def baseline(shape: Shape, scale: float) -> list[Reading]:
 
 
 def chain(length: int, pinned_seconds: float) -> list[Reading]:
-    """Measure the hop beside the plain latency, in turns, and once more at the end of a time with an old transaction."""
+    """Measure the hop beside the plain latency, in turns, and once more at the end of a time with
+    an old transaction.
+    """
     empty_tables()
     with worker(*DEFAULTS, wait=False):
         hop(length), plain(length)  # the first ones wait for the worker's start
@@ -297,7 +309,8 @@ def tidy_up() -> None:
     """Tidy up behind the sender as autovacuum would."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "VACUUM ANALYZE horsies_tasks, horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges"
+            "VACUUM ANALYZE horsies_tasks, horsies_workflows, horsies_workflow_nodes, "
+            "horsies_workflow_edges"
         )
 
 
@@ -326,7 +339,8 @@ def forget_statements() -> bool:
 
 @contextmanager
 def locks_logged() -> Iterator[Callable[[], int | None]]:
-    """Have the server log what waits for locks, in sessions that begin meanwhile; yield what counts the lines since then.
+    """Have the server log what waits for locks, in sessions that begin meanwhile; yield what counts
+    the lines since then.
 
     It gives None for a server that is not one of our private ones.
     """

@@ -1,14 +1,17 @@
-"""Whether a drain slows down while nothing can be vacuumed: somebody keeps a transaction with an id open meanwhile.
+"""Whether a drain slows down while nothing can be vacuumed: somebody keeps a transaction with an id
+open meanwhile.
 
-A forgotten transaction (a shell, a report, a replica that asks for rows to be kept) pins the oldest row version that vacuum
-and the indexes must keep: each claim and each settle leaves dead ones at the very place where the next claim looks.
-Measured: async no-ops in hard mode, two processes of 200, 1,000,000 of them, sent before in one transaction; the rate
-of each tenth, by the moments at which its tasks finished. The goal compares the last tenth with the first, and so it does
-under a queue's cap of 400, all the slots there are: it never binds, but every pass counts what is in flight. Another
-hundredth of the tasks comes first and is left out, so that the start of processes does not make the first tenth look slow.
+A forgotten transaction (a shell, a report, a replica that asks for rows to be kept) pins the oldest
+row version that vacuum and the indexes must keep: each claim and each settle leaves dead ones at
+the very place where the next claim looks. Measured: async no-ops in hard mode, two processes of
+200, 1,000,000 of them, sent before in one transaction; the rate of each tenth, by the moments at
+which its tasks finished. The goal compares the last tenth with the first, and so it does under a
+queue's cap of 400, all the slots there are: it never binds, but every pass counts what is in
+flight. Another hundredth of the tasks comes first and is left out, so that the start of processes
+does not make the first tenth look slow.
 
-What the figures do not say: how long the table takes to become small again once the transaction ends, which is vacuum's work
-alone.
+What the figures do not say: how long the table takes to become small again once the transaction
+ends, which is vacuum's work alone.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ SLOTS = 400
 TOGETHER = 50_000
 PATIENCE_SECONDS = 3_600  # a drain that slows down without end shall be seen to do so
 CAPS = {"": None, ", queue cap": SLOTS}
-# How long each tenth took: from the end of the one before it, the first one from the end of the tasks that are left out.
+# How long each tenth took: from the end of the one before it, the first one from the end of the
+# tasks that are left out.
 TENTHS = """
 SELECT extract(epoch FROM ended - lag(ended) OVER (ORDER BY tenth))
 FROM (SELECT greatest(0, ceil((place - %(warm)s) / %(size)s::float8)) AS tenth, max(finished_at) AS ended

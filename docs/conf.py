@@ -1,4 +1,6 @@
-"""Builds the pages as a site: ``make docs``. What is public is documented from its docstrings, in reference/api.md."""
+"""Builds the pages as a site: ``make docs``. What is public is documented from its docstrings, in
+reference/api.md.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ nitpick_ignore_regex = [("py:.*", r".*")]
 
 
 def add_toctrees(app: Any, page: str, source: list[str]) -> None:
-    """Make the lists of pages in index.md the table of contents: a page is linked there, and nowhere else."""
+    """Make the lists of pages in index.md the table of contents: a page is linked there, and
+    nowhere else.
+    """
     if page != "index":
         return
     for caption, part in re.findall(

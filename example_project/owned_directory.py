@@ -1,8 +1,8 @@
 """A directory that belongs to one process, and can be told from one whose owner was killed.
 
-The owner holds a file lock in it, which the kernel drops with the process however it ends; a process id in a file
-would be wrong as soon as the number is given to another program. Only directories of our own user and prefix are
-looked at: other people share /tmp.
+The owner holds a file lock in it, which the kernel drops with the process however it ends; a
+process id in a file would be wrong as soon as the number is given to another program. Only
+directories of our own user and prefix are looked at: other people share /tmp.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LOCK = "owner.lock"
 @contextmanager
 def owned_directory(prefix: str) -> Iterator[Path]:
     """Make a directory with mode 0700 and hold its lock; remove it at the end."""
-    # Locked under another name, then renamed: nobody ever sees a directory of ours without its lock.
+    # Locked under another name, then renamed: nobody ever sees a directory of ours without its
+    # lock.
     made = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=BASE))
     home = made.with_name(made.name[1:])
     with (made / LOCK).open("w") as lock:
@@ -36,7 +37,9 @@ def owned_directory(prefix: str) -> Iterator[Path]:
 
 
 def abandoned_directories(prefix: str, owners: Collection[int]) -> Iterator[Path]:
-    """Yield the directories of these user ids whose owning process is gone, each locked while the caller has it."""
+    """Yield the directories of these user ids whose owning process is gone, each locked while the
+    caller has it.
+    """
     for home in BASE.glob(f"{prefix}*"):
         # OSError: its lock is held, or another process removes it at this moment.
         with suppress(OSError):

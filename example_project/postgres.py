@@ -2,15 +2,20 @@
 
 What can go wrong, and what is done about it:
 
-- PostgreSQL refuses to run as root, so root starts it as `nobody`, the one unprivileged user that exists everywhere.
-  Where `nobody` cannot read the binaries (a virtual environment below root's home), they are copied first.
-- A server outlives a parent that is killed. On Linux the kernel sends it SIGINT, a fast shutdown, when the thread that
-  started it ends; so start it from the main thread. Elsewhere, and for the files in every case, the next start stops
-  and removes what was left behind (`owned_directory.py` tells how it knows).
-- A server that inherits a pipe keeps it open, and `pytest | tee` never ends: it inherits neither input nor output.
-- Ctrl-C reaches every process of the terminal's group; the server gets a session of its own, and is stopped in order.
+- PostgreSQL refuses to run as root, so root starts it as `nobody`, the one unprivileged user that
+  exists everywhere. Where `nobody` cannot read the binaries (a virtual environment below root's
+  home), they are copied first.
+- A server outlives a parent that is killed. On Linux the kernel sends it SIGINT, a fast shutdown,
+  when the thread that started it ends; so start it from the main thread. Elsewhere, and for the
+  files in every case, the next start stops and removes what was left behind (`owned_directory.py`
+  tells how it knows).
+- A server that inherits a pipe keeps it open, and `pytest | tee` never ends: it inherits neither
+  input nor output.
+- Ctrl-C reaches every process of the terminal's group; the server gets a session of its own, and is
+  stopped in order.
 - A free port may be taken before the server binds it: another one is tried.
-- Other people share the machine: the server listens on the loopback interface only and asks for a random password.
+- Other people share the machine: the server listens on the loopback interface only and asks for a
+  random password.
 """
 
 from __future__ import annotations
@@ -64,10 +69,12 @@ PR_SET_PDEATHSIG = 1
 def private_postgres(
     dbname: str = "horsies", port: int | None = None, *, durable: bool, **conf: object
 ) -> Iterator[str]:
-    """Run a server with one empty database and yield its DATABASE_URL; stop and remove it at the end.
+    """Run a server with one empty database and yield its DATABASE_URL; stop and remove it at the
+    end.
 
-    `durable=False` turns fsync and synchronous commit off: fast, for tests that never crash the server. `conf` holds
-    PostgreSQL settings (`max_connections=50`). Without `port` a free one is chosen. Raises PostgresError.
+    `durable=False` turns fsync and synchronous commit off: fast, for tests that never crash the
+    server. `conf` holds PostgreSQL settings (`max_connections=50`). Without `port` a free one is
+    chosen. Raises PostgresError.
     """
     settings = SETTINGS | ({} if durable else NOT_DURABLE) | conf
     with private_cluster() as cluster, cluster.running(settings, port) as chosen:
@@ -77,7 +84,10 @@ def private_postgres(
 
 @contextmanager
 def private_cluster() -> Iterator[Cluster]:
-    """Make the files of a server that the caller starts and stops, and remove them at the end. Raises PostgresError."""
+    """Make the files of a server that the caller starts and stops, and remove them at the end.
+
+    Raises PostgresError.
+    """
     remove_abandoned()
     with owned_directory(PREFIX) as home:
         cluster = Cluster(home, _environment(), _server_user())
@@ -100,7 +110,9 @@ class Cluster:
         return f"postgresql://postgres:{self.password}@127.0.0.1:{port}/{dbname}"
 
     def prepare_binaries(self) -> None:
-        """Give the home to the server's user, with a copy of the binaries where that user cannot reach them."""
+        """Give the home to the server's user, with a copy of the binaries where that user cannot
+        reach them.
+        """
         if self.user:
             os.chown(self.home, self.user.pw_uid, self.user.pw_gid)
         problem = self._why_not_runnable()
@@ -127,7 +139,8 @@ class Cluster:
             "scram-sha-256",
             f"--pwfile={password_file}",
         ]
-        # Without sync: the directory never outlives a crash of the machine, so initdb need not wait for the disk.
+        # Without sync: the directory never outlives a crash of the machine, so initdb need not wait
+        # for the disk.
         done = self._run("initdb", *arguments, "-E", "UTF8", "--no-sync")
         password_file.unlink()
         if done.returncode != 0:
@@ -153,7 +166,8 @@ class Cluster:
                     f"PostgreSQL did not start on port {chosen}; its log ends with:\n{log[-3000:]}"
                 )
         raise PostgresError(
-            f"No free port on 127.0.0.1: {PORT_ATTEMPTS} were taken before the server could bind them."
+            f"No free port on 127.0.0.1: {PORT_ATTEMPTS} were taken before the server could bind "
+            "them."
         )
 
     def create_database(self, dbname: str, port: int) -> None:
@@ -166,7 +180,9 @@ class Cluster:
 
     @property
     def _spawn(self) -> dict[str, Any]:
-        """How every process of the cluster is started: as its user, in its home, without the caller's input."""
+        """How every process of the cluster is started: as its user, in its home, without the
+        caller's input.
+        """
         common: dict[str, Any] = {
             "env": self.environment,
             "cwd": self.home,
@@ -202,7 +218,9 @@ class Cluster:
             )
 
     def becomes_ready(self, server: subprocess.Popen[bytes]) -> bool:
-        """Wait for the word "ready" in postmaster.pid: unlike an open port, it cannot be somebody else's."""
+        """Wait for the word "ready" in postmaster.pid: unlike an open port, it cannot be somebody
+        else's.
+        """
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if "ready" in _postmaster_lines(self.home)[7:8]:
@@ -214,7 +232,9 @@ class Cluster:
 
 
 def _environment() -> dict[str, str]:
-    """Return the caller's environment without PG* variables, in a locale and time zone that are known."""
+    """Return the caller's environment without PG* variables, in a locale and time zone that are
+    known.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
     return kept | {"LC_ALL": LOCALE, "TZ": "UTC"}
 
@@ -230,10 +250,12 @@ def _free_port() -> int:
 
 
 def _stop_with_parent() -> Callable[[], None] | None:
-    """Return what the new server does before exec so that the kernel stops it when its parent dies (Linux only).
+    """Return what the new server does before exec so that the kernel stops it when its parent dies
+    (Linux only).
 
-    subprocess has dropped root by then, and has to: a change of user clears the setting. prctl is called directly and
-    not through `setpriv --pdeathsig`, which some systems lack and BusyBox has without that option.
+    subprocess has dropped root by then, and has to: a change of user clears the setting. prctl is
+    called directly and not through `setpriv --pdeathsig`, which some systems lack and BusyBox has
+    without that option.
     """
     if sys.platform != "linux":
         return None
@@ -282,7 +304,9 @@ def _orphan_ended(home: Path) -> bool:
 
 
 def _postmaster_lines(home: Path) -> list[str]:
-    """Return the lines of postmaster.pid, stripped: process id, directory, ..., status; none while it is not there."""
+    """Return the lines of postmaster.pid, stripped: process id, directory, ..., status; none while
+    it is not there.
+    """
     try:
         return [
             line.strip() for line in (home / "data" / "postmaster.pid").read_text().splitlines()
@@ -292,7 +316,9 @@ def _postmaster_lines(home: Path) -> list[str]:
 
 
 def _main(command: list[str]) -> int:
-    """Run a command with DATABASE_URL set to a private server, or without one print the URL and wait for Ctrl-C."""
+    """Run a command with DATABASE_URL set to a private server, or without one print the URL and
+    wait for Ctrl-C.
+    """
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with private_postgres(durable=True) as url, suppress(KeyboardInterrupt):
         if command:

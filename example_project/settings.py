@@ -1,6 +1,7 @@
 """Settings of the example: a document library whose slow work is done by tasks.
 
-The environment decides what differs between places: DATABASE_URL, SECRET_KEY, DEBUG, ALLOWED_HOSTS, CONN_MAX_AGE.
+The environment decides what differs between places: DATABASE_URL, SECRET_KEY, DEBUG, ALLOWED_HOSTS,
+CONN_MAX_AGE.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ BASE_DIR = Path(__file__).parent
 
 env = environ.Env()
 
-# A key that nobody chose lasts as long as its process: after a restart everybody logs in again, and nothing else happens.
+# A key that nobody chose lasts as long as its process: after a restart everybody logs in again, and
+# nothing else happens.
 SECRET_KEY = env.str("SECRET_KEY", default="") or get_random_secret_key()
 DEBUG = env.bool("DEBUG", default=True)
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
@@ -58,7 +60,8 @@ WSGI_APPLICATION = "example_project.wsgi.application"
 ASGI_APPLICATION = "example_project.asgi.application"
 
 DATABASES = {"default": env.db_url("DATABASE_URL", default="postgresql://localhost/horsies")}
-# A worker's children live long and reuse their connection; the development server makes a thread per request and cannot.
+# A worker's children live long and reuse their connection; the development server makes a thread
+# per request and cannot.
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=0)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -74,8 +77,10 @@ HORSIES = {
         },
         "verify": {
             "priority": 100,
-            "max_concurrency": 2,  # the site has visitors besides: two at a time, in the whole cluster
-            # The checks of one document in the order in which they were sent, so that the last one has the last word.
+            # the site has visitors besides: two at a time, in the whole cluster
+            "max_concurrency": 2,
+            # The checks of one document in the order in which they were sent, so that the last one
+            # has the last word.
             "partition": {"by_args": ["document_id"], "ordered": True, "on_failure": "continue"},
         },
     },

@@ -32,11 +32,20 @@ if TYPE_CHECKING:
     from horsies_django.workflows.handle import WorkflowHandle, get_workflow
     from horsies_django.workflows.nodes import Node, quorum
 
-# The names of each module, imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
+# The names of each module, imported at first use, so that naming the app in INSTALLED_APPS imports
+# nothing else
 _NAMES = {
     "core.errors": (
-        "Skip", "StaleAttempt", "StepError", "TaskCancelled", "TaskDefinitionError", "TaskNotCommitted",
-        "TaskSendError", "TaskTimeout", "WorkflowDefinitionError", "WorkflowError",
+        "Skip",
+        "StaleAttempt",
+        "StepError",
+        "TaskCancelled",
+        "TaskDefinitionError",
+        "TaskNotCommitted",
+        "TaskSendError",
+        "TaskTimeout",
+        "WorkflowDefinitionError",
+        "WorkflowError",
     ),
     "core.results": ("TaskError", "TaskFailed", "TaskResult"),
     "core.retry": ("Retry", "RetryPolicy", "Snooze"),
@@ -50,7 +59,7 @@ _NAMES = {
     "workflows.builder": ("Batch", "Workflow"),
     "workflows.handle": ("WorkflowHandle", "get_workflow"),
     "workflows.nodes": ("Node", "quorum"),
-}  # fmt: skip
+}
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [

@@ -12,7 +12,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class HorsiesConfig(AppConfig):
-    """Registers the system checks and what ``migrate`` does besides. Starts nothing, queries nothing, imports no tasks."""
+    """Registers the system checks and what ``migrate`` does besides.
+
+    Starts nothing, queries nothing, imports no tasks.
+    """
 
     name = "horsies_django"
     label = "horsies"

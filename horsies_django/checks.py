@@ -1,7 +1,9 @@
-"""System checks: problems in the settings and the task definitions that would otherwise show only when tasks run.
+"""System checks: problems in the settings and the task definitions that would otherwise show only
+when tasks run.
 
-No check but ``check_schema`` connects to a database: ``manage.py`` must work without one. All ids are explained in
-``docs/reference/checks.md``. A number is never reused for another check, because projects silence checks by id.
+No check but ``check_schema`` connects to a database: ``manage.py`` must work without one. All ids
+are explained in ``docs/reference/checks.md``. A number is never reused for another check, because
+projects silence checks by id.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ TAG = "horsies"
 
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
-    """Report problems of ``settings.HORSIES`` and of the databases that it names, or else settings without effect."""
+    """Report problems of ``settings.HORSIES`` and of the databases that it names, or else settings
+    without effect.
+    """
     config, problems = read()
     if problems:
         return [_message(one.id, one.message, one.hint, one.where) for one in problems]
@@ -48,7 +52,8 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
     return [
         _message(
             "W003",
-            f"CLAIM_LEASE_MS is {config.claim_lease_ms:_}, but PREFETCH_BUFFER is 0, so workers claim only tasks that they "
+            f"CLAIM_LEASE_MS is {config.claim_lease_ms:_}, but PREFETCH_BUFFER is 0, so workers "
+            "claim only tasks that they "
             "start at once.",
             "Remove CLAIM_LEASE_MS, or set PREFETCH_BUFFER.",
             "HORSIES['CLAIM_LEASE_MS']",
@@ -57,7 +62,10 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
-    """Report database routes and options that tasks cannot work with. Reports nothing while the settings are invalid."""
+    """Report database routes and options that tasks cannot work with.
+
+    Reports nothing while the settings are invalid.
+    """
     config, problems = read()
     if problems:
         return []
@@ -65,7 +73,9 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Report that every role may create objects in the schema of the tables; only if asked about their database."""
+    """Report that every role may create objects in the schema of the tables; only if asked about
+    their database.
+    """
     config, problems = read()
     if problems or config.database not in (databases or ()):
         return []
@@ -75,16 +85,20 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
     return [
         _message(
             "W006",
-            f"Every role of the database {config.database!r} may create functions in the schema {schema!r}, which those of the "
+            f"Every role of the database {config.database!r} may create functions in the schema "
+            f"{schema!r}, which those of the "
             "queue may call in place of PostgreSQL's own, with the rights of the worker.",
-            f"Run as its owner: REVOKE CREATE ON SCHEMA {connection.ops.quote_name(schema)} FROM PUBLIC",
+            f"Run as its owner: REVOKE CREATE ON SCHEMA {connection.ops.quote_name(schema)} FROM "
+            "PUBLIC",
             "HORSIES['DATABASE']",
         )
     ]
 
 
 def check_tasks(**kwargs: Any) -> list[CheckMessage]:
-    """Import the ``tasks`` modules of all apps; report modules that fail and tasks that no worker could run."""
+    """Import the ``tasks`` modules of all apps; report modules that fail and tasks that no worker
+    could run.
+    """
     messages = []
     for failed in registry.autodiscover():
         error = failed.error
@@ -128,7 +142,8 @@ def _misrouted(config: Config) -> Iterator[CheckMessage]:
     if wrong:
         yield _message(
             "E010",
-            f"HORSIES['DATABASE'] is {alias!r}, but the models of horsies are {', '.join(sorted(wrong))}.",
+            f"HORSIES['DATABASE'] is {alias!r}, but the models of horsies are "
+            f"{', '.join(sorted(wrong))}.",
             "Put 'horsies_django.routers.HorsiesRouter' first in DATABASE_ROUTERS.",
             "HORSIES['DATABASE']",
         )
@@ -147,22 +162,30 @@ def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
     if count > written[config.database]:
         yield _message(
             "W001",
-            f"Tasks are sent to {config.database!r}, but {count} of the project's {written.total()} models are written to "
-            f"{alias!r}. A task sent inside a transaction on {alias!r} is kept even if that transaction is rolled back.",
-            f"Set HORSIES['DATABASE'] to {alias!r}, or silence this check if tasks do not depend on those transactions.",
+            f"Tasks are sent to {config.database!r}, but {count} of the project's "
+            f"{written.total()} models are written to "
+            f"{alias!r}. A task sent inside a transaction on {alias!r} is kept even if that "
+            "transaction is rolled back.",
+            f"Set HORSIES['DATABASE'] to {alias!r}, or silence this check if tasks do not depend "
+            "on those transactions.",
             "HORSIES['DATABASE']",
         )
 
 
 def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
-    """Report an alias without server-side cursors: it probably uses a pooler in transaction mode, where LISTEN fails."""
+    """Report an alias without server-side cursors: it probably uses a pooler in transaction mode,
+    where LISTEN fails.
+    """
     alias = config.listen_database or config.database
     if connections.settings[alias].get("DISABLE_SERVER_SIDE_CURSORS"):
         yield _message(
             "W002",
-            f"The database {alias!r} sets DISABLE_SERVER_SIDE_CURSORS, as PgBouncer in transaction mode requires. LISTEN "
-            "does not work through such a pooler: tasks start and results arrive only at the next poll.",
-            "Add an alias that connects to PostgreSQL directly, and set HORSIES['LISTEN_DATABASE'] to it.",
+            f"The database {alias!r} sets DISABLE_SERVER_SIDE_CURSORS, as PgBouncer in transaction "
+            "mode requires. LISTEN "
+            "does not work through such a pooler: tasks start and results arrive only at the next "
+            "poll.",
+            "Add an alias that connects to PostgreSQL directly, and set HORSIES['LISTEN_DATABASE'] "
+            "to it.",
             "HORSIES['LISTEN_DATABASE']",
         )
 
@@ -177,7 +200,10 @@ def _place(error: BaseException, module: str) -> str:
 
 
 def _unsure_modules() -> Iterator[CheckMessage]:
-    """Report the modules of tasks that only the URLconf imports. Django's own check reports its errors."""
+    """Report the modules of tasks that only the URLconf imports.
+
+    Django's own check reports its errors.
+    """
     with suppress(Exception):
         get_resolver().url_patterns  # noqa: B018 - imports it
     if found := registry.unsure():
@@ -187,7 +213,9 @@ def _unsure_modules() -> Iterator[CheckMessage]:
 
 
 def _unsound_tasks() -> Iterator[CheckMessage]:
-    """Resolve annotations whose names were not defined when the task was; all modules are imported by now."""
+    """Resolve annotations whose names were not defined when the task was; all modules are imported
+    by now.
+    """
     for task in registry.tasks():
         try:
             task.arguments.resolve()
@@ -197,7 +225,9 @@ def _unsound_tasks() -> Iterator[CheckMessage]:
 
 
 def _wrapped_tasks() -> Iterator[CheckMessage]:
-    """Report tasks whose module-level name is certain to be another decorator's wrapper, which cannot be sent."""
+    """Report tasks whose module-level name is certain to be another decorator's wrapper, which
+    cannot be sent.
+    """
     for task in registry.tasks():
         named = getattr(sys.modules.get(task.function.__module__), task.function.__name__, None)
         if named is None or hasattr(named, "send"):
@@ -209,9 +239,11 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
         if isinstance(innermost, TaskFunction) and innermost.definition is task:
             yield _message(
                 "E023",
-                f"{task.origin} has a decorator above @task, so its name refers to that decorator's function, which cannot be "
+                f"{task.origin} has a decorator above @task, so its name refers to that "
+                "decorator's function, which cannot be "
                 "sent, and workers run the task without the decorator.",
-                "Swap the two lines: @task must be on top, as in '@task' above '@transaction.atomic'.",
+                "Swap the two lines: @task must be on top, as in '@task' above "
+                "'@transaction.atomic'.",
                 task.origin,
             )
 
@@ -228,21 +260,26 @@ def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
         near = get_close_matches(code, sorted(known), 1)
         yield _message(
             "W004",
-            f"The task {task.name!r} is retried for the error code {code!r}, which nothing in this project produces.",
-            f"{f'Did you mean {near[0]!r}? ' if near else ''}Correct it, or produce it with an exception mapper "
+            f"The task {task.name!r} is retried for the error code {code!r}, which nothing in this "
+            "project produces.",
+            f"{f'Did you mean {near[0]!r}? ' if near else ''}Correct it, or produce it with an "
+            "exception mapper "
             f"or TaskError({code!r}). Exception classes can also be listed.",
             task.origin,
         )
 
 
 def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
-    """Report undeclared queues, and what does not suit an ordered one, of the tasks sent there unless a send says otherwise."""
+    """Report undeclared queues, and what does not suit an ordered one, of the tasks sent there
+    unless a send says otherwise.
+    """
     for task in registry.tasks():
         name = task.queue or DEFAULT_QUEUE
         if (queue := config.queues.get(name)) is None:
             yield _message(
                 "E013",
-                f"The task {task.name!r} uses the queue {name!r}, which is not declared, so it cannot be sent.",
+                f"The task {task.name!r} uses the queue {name!r}, which is not declared, so it "
+                "cannot be sent.",
                 f"Add it to HORSIES['QUEUES'], or use one of: {', '.join(sorted(config.queues))}.",
                 task.origin,
             )
@@ -251,31 +288,39 @@ def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
         if task.priority != task.usual_priority:
             yield _message(
                 "E028",
-                f"The task {task.name!r} has the priority {shown_priority(task.priority, task.codec)}, but the queue "
-                f"{queue.name!r} is ordered: its tasks run in the order in which they were sent, so sending this one is refused.",
-                "Leave out the priority, or use another queue. The queue itself may have a priority.",
+                f"The task {task.name!r} has the priority "
+                f"{shown_priority(task.priority, task.codec)}, but the queue "
+                f"{queue.name!r} is ordered: its tasks run in the order in which they were sent, "
+                "so sending this one is refused.",
+                "Leave out the priority, or use another queue. The queue itself may have a "
+                "priority.",
                 task.origin,
             )
         yield from _keys_in_order(task, queue)
         if queue.policy == "stop" and task.retry_policy is None:
             yield _message(
                 "W010",
-                f"The task {task.name!r} has no retry policy, and the queue {queue.name!r} is ordered: after one failure, the "
+                f"The task {task.name!r} has no retry policy, and the queue {queue.name!r} is "
+                "ordered: after one failure, the "
                 "tasks of the same key do not run until somebody retries or skips the failed one.",
-                "Give it a retry_policy, or the partition of the queue 'on_failure': 'continue' or 'cancel'.",
+                "Give it a retry_policy, or the partition of the queue 'on_failure': 'continue' or "
+                "'cancel'.",
                 task.origin,
             )
 
 
 def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMessage]:
-    """Report names of the key of an ordered queue that a task does not have, or that a send may leave out."""
+    """Report names of the key of an ordered queue that a task does not have, or that a send may
+    leave out.
+    """
     names = queue.partition.by_args or () if queue.partition else ()
     arguments = task.arguments
     missing = [] if arguments.takes_any else [name for name in names if name not in arguments.names]
     if missing:
         yield _message(
             "W008",
-            f"The task {task.name!r} has no argument {', '.join(map(repr, missing))}, by which the queue {queue.name!r} is "
+            f"The task {task.name!r} has no argument {', '.join(map(repr, missing))}, by which the "
+            f"queue {queue.name!r} is "
             "ordered: all tasks without it share one key, and run one after another.",
             "Add the argument, or use another queue.",
             task.origin,
@@ -283,8 +328,10 @@ def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMe
     if left := [name for name in names if name in arguments.optional]:
         yield _message(
             "W009",
-            f"The task {task.name!r} has a default for {', '.join(map(repr, left))}, by which the queue {queue.name!r} is "
-            "ordered: all sends that leave it out share one key, and not that of the default's value.",
+            f"The task {task.name!r} has a default for {', '.join(map(repr, left))}, by which the "
+            f"queue {queue.name!r} is "
+            "ordered: all sends that leave it out share one key, and not that of the default's "
+            "value.",
             "Remove the default.",
             task.origin,
         )

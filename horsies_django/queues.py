@@ -1,7 +1,9 @@
-"""Changes to queues: declare, set, pause, override. Each change applies everywhere once committed, and is audited.
+"""Changes to queues: declare, set, pause, override. Each change applies everywhere once committed,
+and is audited.
 
-A single statement makes every change. It locks the limits in force, so a pass of a worker runs either before or after the
-change. It waits for passes, never for tasks; when a pass takes unusually long, the change is tried again.
+A single statement makes every change. It locks the limits in force, so a pass of a worker runs
+either before or after the change. It waits for passes, never for tasks; when a pass takes unusually
+long, the change is tried again.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ TRIES = 6
 
 
 def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
-    """Write the declared queues after ``migrate`` (and after a test's flush); a receiver of ``post_migrate``."""
+    """Write the declared queues after ``migrate`` (and after a test's flush); a receiver of
+    ``post_migrate``.
+    """
     connection = connections[using]
     if using != config().database or not has_function(connection, "horsies_configure_queue"):
         return  # another database, or the app was migrated back to before it had functions
@@ -40,7 +44,8 @@ def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
 
 
 def sync(*, actor: str) -> dict[str, list[str]]:
-    """Write the declared values of the settings to the database; return the changed columns by queue.
+    """Write the declared values of the settings to the database; return the changed columns by
+    queue.
 
     Overrides and pauses are kept. Raises QueueError if the limits cannot be locked.
     """
@@ -52,7 +57,9 @@ def sync(*, actor: str) -> dict[str, list[str]]:
 
 
 def declared(conf: Config) -> dict[str, dict[str, Any]]:
-    """Return the columns that the settings declare, by queue; the cluster-wide cap is in the row of the cluster."""
+    """Return the columns that the settings declare, by queue; the cluster-wide cap is in the row of
+    the cluster.
+    """
     found = {name: declared_columns(queue) for name, queue in conf.queues.items()}
     found[CLUSTER] = declared_columns(QueueConfig(CLUSTER, max_concurrency=conf.cluster_wide_cap))
     return found
@@ -75,10 +82,12 @@ def declared_columns(queue: QueueConfig) -> dict[str, Any]:
 def change(
     name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None
 ) -> list[str]:
-    """Change declared values in the database until the settings are next applied; return the names of the changed columns.
+    """Change declared values in the database until the settings are next applied; return the names
+    of the changed columns.
 
-    ``columns``: priority (1 to 100), the limits, partition_by_args (list of names, [] for all, None), partition_by_task and
-    partition_policy (stop, continue, cancel, coalesce, None). Raises QueueError, and then changes nothing.
+    ``columns``: priority (1 to 100), the limits, partition_by_args (list of names, [] for all,
+    None), partition_by_task and partition_policy (stop, continue, cancel, coalesce, None). Raises
+    QueueError, and then changes nothing.
     """
     if unknown := sorted(set(columns) - set(DECLARED)):
         raise QueueError(
@@ -102,7 +111,8 @@ def change(
 
 
 def pause(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Stop starting tasks of a queue, whatever its limits; running tasks continue. Return the names of the changed columns.
+    """Stop starting tasks of a queue, whatever its limits; running tasks continue. Return the names
+    of the changed columns.
 
     Returns [] if the same actor has paused it already for the same reason. Raises QueueError.
     """
@@ -118,7 +128,10 @@ def pause(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 
 
 def resume(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """End a pause; return the names of the changed columns, [] if the queue is not paused. Raises QueueError."""
+    """End a pause; return the names of the changed columns, [] if the queue is not paused.
+
+    Raises QueueError.
+    """
     columns = dict.fromkeys(("paused_at", "paused_by", "paused_reason"))
     return _change(name, columns, action="queue.resume", actor=actor, reason=reason)
 
@@ -131,10 +144,12 @@ def override(
     reason: str,
     until: dt.datetime | None = None,
 ) -> list[str]:
-    """Replace the declared limits until the override is cleared, ``until`` (aware) has passed, or no worker serves the queue.
+    """Replace the declared limits until the override is cleared, ``until`` (aware) has passed, or
+    no worker serves the queue.
 
-    ``limits``: any of max_concurrency, local_limit, partition_max_concurrency, partition_local_limit; None means no limit. They
-    replace an earlier override as a whole. Returns the names of the changed columns. Raises QueueError.
+    ``limits``: any of max_concurrency, local_limit, partition_max_concurrency,
+    partition_local_limit; None means no limit. They replace an earlier override as a whole. Returns
+    the names of the changed columns. Raises QueueError.
     """
     if not limits:
         raise QueueError(f"queue {name!r}: an override needs at least one of {', '.join(LIMITS)}")
@@ -153,8 +168,11 @@ def override(
             f"queue {name!r}: {min(of_partitions)} cannot be overridden, because {ONE_AT_A_TIME}"
         )
     if found is not None and (dict(limits), actor, reason, until) == (
-        found.override, found.override_by, found.override_reason, found.override_until and aware(found.override_until),
-    ):  # fmt: skip
+        found.override,
+        found.override_by,
+        found.override_reason,
+        found.override_until and aware(found.override_until),
+    ):
         return []
     columns = {
         "override": dict(limits),
@@ -167,17 +185,22 @@ def override(
 
 
 def clear(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Remove the override, so that the declared limits apply again; return [] if there is none. Raises QueueError."""
+    """Remove the override, so that the declared limits apply again; return [] if there is none.
+
+    Raises QueueError.
+    """
     return _change(name, NO_OVERRIDE, action="queue.clear", actor=actor, reason=reason)
 
 
 def skip(
     name: str, key: Mapping[str, Any], *, actor: str, reason: str, task: str | None = None
 ) -> uuid.UUID:
-    """Give up the failed task that stops a key of an ordered queue, so that the next one starts; return its id.
+    """Give up the failed task that stops a key of an ordered queue, so that the next one starts;
+    return its id.
 
-    ``key``: the arguments of the partition rule by name, with values as JSON has them: a UUID or a date is a str. ``task``: the
-    name of the task, if the rule is by task. Raises QueueError, also if no failed task stops the key.
+    ``key``: the arguments of the partition rule by name, with values as JSON has them: a UUID or a
+    date is a str. ``task``: the name of the task, if the rule is by task. Raises QueueError, also
+    if no failed task stops the key.
     """
     actor, reason = storable_who(
         QueueError, f"no task of queue {name!r:.200} was skipped", actor, reason
@@ -202,7 +225,8 @@ def skip(
         if skipped.status == "FAILED":
             first += ": those behind it are being cancelled"
         raise QueueError(
-            f"no failed task stops the key {written:.200} of queue {name!r} now: {first}; see 'horsies_queue show {name}'"
+            f"no failed task stops the key {written:.200} of queue {name!r} now: {first}; see "
+            f"'horsies_queue show {name}'"
         )
     return skipped.id
 
@@ -216,7 +240,8 @@ def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:
     if names != [] and set(key) != set(names or ()):
         wanted, given = (", ".join(map(str, each)) or "none" for each in (names or (), key))
         raise QueueError(
-            f"{said}: a key has a value for each argument of its rule ({wanted}), but these were given: {given}"
+            f"{said}: a key has a value for each argument of its rule ({wanted}), but these were "
+            f"given: {given}"
         )
     if queue.partition_by_task and (problem := text_problem("task", task)):
         raise QueueError(
@@ -232,7 +257,8 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
     """Raise QueueError for an invalid limit."""
     if name == CLUSTER and limits.get("max_concurrency") is not None and config().prefetch_buffer:
         raise QueueError(
-            "the cluster cannot have a cap while HORSIES['PREFETCH_BUFFER'] is set, because prefetched tasks would use it up. "
+            "the cluster cannot have a cap while HORSIES['PREFETCH_BUFFER'] is set, because "
+            "prefetched tasks would use it up. "
             "Limit queues instead, or pause the cluster"
         )
     for key, value in limits.items():
@@ -246,7 +272,8 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
         if value is not None and (not _is_whole(value) or not low <= value <= LARGEST_LIMIT):
             hint = " (0 lets no task start)" if low == 0 else ""
             raise QueueError(
-                f"queue {name!r}: {key} must be a whole number from {low} to {LARGEST_LIMIT:_}{hint}, or None for no limit, "
+                f"queue {name!r}: {key} must be a whole number from {low} to "
+                f"{LARGEST_LIMIT:_}{hint}, or None for no limit, "
                 f"not {value!r}"
             )
 
@@ -275,7 +302,10 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
     elif not isinstance(by_args, list) or not all(
         isinstance(one, str) and one and one.isprintable() for one in by_args
     ):
-        problem = f"partition_by_args must be a list of argument names, [] for all, or None, not {by_args!r}"
+        problem = (
+            "partition_by_args must be a list of argument names, [] for all, or None, not "
+            f"{by_args!r}"
+        )
     elif len(set(by_args)) < len(by_args):
         problem = f"partition_by_args must name each argument once, not {by_args!r}"
     if problem:
@@ -283,7 +313,9 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
 
 
 def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
-    """Raise QueueError for a partition rule, given by all of its columns, whose policy contradicts the rest or the settings."""
+    """Raise QueueError for a partition rule, given by all of its columns, whose policy contradicts
+    the rest or the settings.
+    """
     policy = rule["partition_policy"]
     by_args = rule["partition_by_args"]
     by_task = rule["partition_by_task"]
@@ -291,9 +323,15 @@ def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
         return
     problem = None
     if config().prefetch_buffer:
-        problem = "is not possible while HORSIES['PREFETCH_BUFFER'] is set: prefetched tasks are neither ordered nor merged"
+        problem = (
+            "is not possible while HORSIES['PREFETCH_BUFFER'] is set: prefetched tasks are neither "
+            "ordered nor merged"
+        )
     elif policy == "coalesce" and not (by_task and by_args == []):
-        problem = "merges only equal tasks: it requires partition_by_args=[] (all arguments) and partition_by_task=True"
+        problem = (
+            "merges only equal tasks: it requires partition_by_args=[] (all arguments) and "
+            "partition_by_task=True"
+        )
     elif by_args is None and not by_task:
         problem = "requires partition_by_args or partition_by_task, which say what is one partition"
     elif rule["partition_max_concurrency"] not in (None, 1):
@@ -315,7 +353,10 @@ def refuse_until(name: str, until: dt.datetime | None) -> None:
     elif until <= now:
         problem = f"until={until.isoformat()} is in the past; pass a datetime in the future"
     elif until > now + dt.timedelta(days=36_500):
-        problem = f"until={until.isoformat()} is too far in the future; leave it out for an override without an end"
+        problem = (
+            f"until={until.isoformat()} is too far in the future; leave it out for an override "
+            "without an end"
+        )
     if problem:
         raise QueueError(f"queue {name!r}: {problem}")
 
@@ -334,7 +375,8 @@ def _find(name: str) -> Queue | None:
 
 def _unknown(name: str) -> QueueError:
     return QueueError(
-        f"there is no queue {name!r:.200} in the database; declare it in HORSIES['QUEUES'] and run 'migrate'"
+        f"there is no queue {name!r:.200} in the database; declare it in HORSIES['QUEUES'] and run "
+        "'migrate'"
     )
 
 
@@ -353,7 +395,8 @@ def _change(
                 raise
             if not left or connections[config().database].in_atomic_block:
                 raise QueueError(
-                    f"queue {name!r} was not changed: another transaction keeps the limits locked. Find the long-running "
+                    f"queue {name!r} was not changed: another transaction keeps the limits locked. "
+                    "Find the long-running "
                     "transaction in pg_stat_activity, end it, and try again"
                 ) from error
             continue

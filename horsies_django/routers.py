@@ -13,13 +13,17 @@ LABEL = "horsies"
 
 
 class HorsiesRouter:
-    """Routes the models of horsies. Put it first in ``DATABASE_ROUTERS``. It decides nothing about other apps.
+    """Routes the models of horsies. Put it first in ``DATABASE_ROUTERS``. It decides nothing about
+    other apps.
 
-    It works with invalid settings too: the system checks, which report the problems, ask the routers themselves.
+    It works with invalid settings too: the system checks, which report the problems, ask the
+    routers themselves.
     """
 
     def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
-        """Return the alias for models of the queue, never a replica: it may not have the latest tasks yet."""
+        """Return the alias for models of the queue, never a replica: it may not have the latest
+        tasks yet.
+        """
         return _alias() if model._meta.app_label == LABEL else None
 
     def db_for_write(self, model: type[Model], **hints: Any) -> str | None:

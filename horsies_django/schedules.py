@@ -1,6 +1,8 @@
-"""Schedules: what the code declares, and what users change. Each change is audited and wakes the schedulers.
+"""Schedules: what the code declares, and what users change. Each change is audited and wakes the
+schedulers.
 
-Patterns and ``ScheduleConfig`` are imported from here: ``from horsies_django.schedules import Cron, Daily, Every``.
+Patterns and ``ScheduleConfig`` are imported from here: ``from horsies_django.schedules import Cron,
+Daily, Every``.
 """
 
 from __future__ import annotations
@@ -41,9 +43,27 @@ from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import SendOptions, prepare, refuse
 
 __all__ = [
-    "Cron", "Daily", "Every", "Hourly", "Monthly", "Pattern", "PatternError", "ScheduleConfig", "Weekly",
-    "change", "create", "declare", "declared", "delete", "disable", "enable", "problems", "revert", "run_now", "task_of",
-]  # fmt: skip
+    "Cron",
+    "Daily",
+    "Every",
+    "Hourly",
+    "Monthly",
+    "Pattern",
+    "PatternError",
+    "ScheduleConfig",
+    "Weekly",
+    "change",
+    "create",
+    "declare",
+    "declared",
+    "delete",
+    "disable",
+    "enable",
+    "problems",
+    "revert",
+    "run_now",
+    "task_of",
+]
 
 
 class Declared(NamedTuple):
@@ -58,7 +78,9 @@ class Declared(NamedTuple):
 
 
 def declared() -> Iterator[Declared]:
-    """Yield the schedules of the settings and of the tasks; a name that is declared twice comes twice."""
+    """Yield the schedules of the settings and of the tasks; a name that is declared twice comes
+    twice.
+    """
     for name, definition in config().schedules.items():
         yield Declared(name, definition, f"HORSIES['SCHEDULES'][{name!r}]")
     for task in registry.tasks():
@@ -67,7 +89,8 @@ def declared() -> Iterator[Declared]:
 
 
 def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Write the declared schedules, or ``only`` those of these names, to the table; return the changed keys by schedule.
+    """Write the declared schedules, or ``only`` those of these names, to the table; return the
+    changed keys by schedule.
 
     Changes made by users stay in force. Raises ScheduleError with all problems at once.
     """
@@ -103,7 +126,8 @@ def in_wire_form(definition: Mapping[str, Any]) -> dict[str, Any]:
 def problems(
     name: str, definition: Mapping[str, Any], *, as_json: bool = False
 ) -> list[tuple[str, str]]:
-    """Return the problems of a schedule as pairs of a key and a message: invalid values, wrong arguments, undeclared queues.
+    """Return the problems of a schedule as pairs of a key and a message: invalid values, wrong
+    arguments, undeclared queues.
 
     ``as_json``: the arguments are encoded as JSON, not Python values.
     """
@@ -125,7 +149,8 @@ def problems(
         wrong.append(
             (
                 "task",
-                f"there is no task {task_name!r}; use the name of a task, such as 'shop.tasks.tidy'",
+                f"there is no task {task_name!r}; use the name of a task, such as "
+                "'shop.tasks.tidy'",
             )
         )
     elif "kwargs" not in broken:
@@ -145,7 +170,10 @@ def problems(
 
 
 def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -> str:
-    """Return a task's arguments encoded as JSON. Raises TaskSendError if they do not fit the task."""
+    """Return a task's arguments encoded as JSON.
+
+    Raises TaskSendError if they do not fit the task.
+    """
     if not as_json:
         return encode(task, (), dict(kwargs))
     try:
@@ -163,7 +191,10 @@ def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: boo
 def create(
     name: str, definition: Mapping[str, Any], *, actor: str, reason: str | None = None
 ) -> None:
-    """Create a schedule that the code does not declare. Its arguments are encoded as JSON. Raises ScheduleError."""
+    """Create a schedule that the code does not declare.
+
+    Its arguments are encoded as JSON. Raises ScheduleError.
+    """
     with transaction.atomic(using=config().database):
         if _row(name) is not None:
             raise ScheduleError(f"a schedule {name!r} already exists")
@@ -183,9 +214,11 @@ def create(
 def change(
     name: str, changes: Mapping[str, Any], *, actor: str, reason: str | None = None
 ) -> list[str]:
-    """Change keys of a schedule's definition, overriding the code; return those that changed. Raises ScheduleError.
+    """Change keys of a schedule's definition, overriding the code; return those that changed.
+    Raises ScheduleError.
 
-    Arguments are encoded as JSON. A pattern may be text, which leaves the zone as it is, or an object, which has its own zone.
+    Arguments are encoded as JSON. A pattern may be text, which leaves the zone as it is, or an
+    object, which has its own zone.
     """
     with transaction.atomic(using=config().database):
         held = _find(name).definition
@@ -228,9 +261,11 @@ def revert(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 
 
 def delete(name: str, *, actor: str, reason: str | None = None) -> None:
-    """Delete a schedule that no code declares: one that was created here, or that is gone from the code.
+    """Delete a schedule that no code declares: one that was created here, or that is gone from the
+    code.
 
-    Raises ScheduleError, also for one that the code declares, because the next scheduler to start would write it again.
+    Raises ScheduleError, also for one that the code declares, because the next scheduler to start
+    would write it again.
     """
     actor, reason = storable_who(
         ScheduleError, f"schedule {name!r:.200} was not deleted", actor, reason
@@ -239,14 +274,17 @@ def delete(name: str, *, actor: str, reason: str | None = None) -> None:
         found = _find(name)
         if not ScheduleStore(connections[config().database]).delete(name, actor, reason):
             raise ScheduleError(
-                f"the schedule {name!r} is declared in {found.declared_in}: delete it there, or disable it here"
+                f"the schedule {name!r} is declared in {found.declared_in}: delete it there, or "
+                "disable it here"
             )
 
 
 def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
-    """Send a schedule's task once now, enabled or not, and return the task's id. Its fire times do not change.
+    """Send a schedule's task once now, enabled or not, and return the task's id. Its fire times do
+    not change.
 
-    Raises ScheduleError if the schedule does not exist or its task cannot be sent, TaskSendError if the database refuses it.
+    Raises ScheduleError if the schedule does not exist or its task cannot be sent, TaskSendError if
+    the database refuses it.
     """
     found, wrong = read_definition(_find(name).definition)
     actor, reason = storable_who(
@@ -268,9 +306,11 @@ def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
 
 
 def task_of(schedule: ScheduleConfig, fire_time: dt.datetime | None) -> NewTasks:
-    """Return the task to send for a fire time, with the options of its decorator. Raises TaskSendError, LookupError.
+    """Return the task to send for a fire time, with the options of its decorator. Raises
+    TaskSendError, LookupError.
 
-    Another release may have written the arguments, so they are decoded and checked like those of a task that is about to run.
+    Another release may have written the arguments, so they are decoded and checked like those of a
+    task that is about to run.
     """
     task = registry.find_or_import(schedule.task)
     if task is None:

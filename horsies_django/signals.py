@@ -1,4 +1,7 @@
-"""Django signals about tasks and about the processes that run them. ``docs/howto/hooks.md`` says where their receivers run."""
+"""Django signals about tasks and about the processes that run them.
+
+``docs/howto/hooks.md`` says where their receivers run.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ class HorsiesSignal(Signal):
         return super().disconnect(receiver, getattr(sender, "definition", sender), dispatch_uid)
 
     def _log_robust_failure(self, receiver: Any, err: Exception) -> None:
-        """Log an exception of a receiver for ``send_robust``. Django's own method raises for one without ``__qualname__``."""
+        """Log an exception of a receiver for ``send_robust``.
+
+        Django's own method raises for one without ``__qualname__``.
+        """
         name = f"{receiver.__module__}.{getattr(receiver, '__qualname__', type(receiver).__qualname__)}"
         logger.error("the receiver %s of %s raised %r", name, self.name, err, exc_info=err)
 

@@ -1,4 +1,7 @@
-"""Views for monitoring. They answer who bears the token of the settings, and users who may see queues."""
+"""Views for monitoring.
+
+They answer who bears the token of the settings, and users who may see queues.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ states: Cached[State | psycopg.Error] = Cached(MOST_WAITING)
 
 
 def bears_token(request: HttpRequest) -> bool:
-    """Return whether a request bears HORSIES["MONITORING_TOKEN"], which is compared in constant time."""
+    """Return whether a request bears HORSIES["MONITORING_TOKEN"], which is compared in constant
+    time.
+    """
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     token = config().monitoring_token
     return (
@@ -61,7 +66,9 @@ def bears_token(request: HttpRequest) -> bool:
 def for_monitoring(
     view: Callable[[HttpRequest], HttpResponse],
 ) -> Callable[[HttpRequest], HttpResponse]:
-    """Let a view answer only permitted requests; others get 401 or 403, or 503 if the database cannot say whether they are."""
+    """Let a view answer only permitted requests; others get 401 or 403, or 503 if the database
+    cannot say whether they are.
+    """
 
     @functools.wraps(view)
     def answer(request: HttpRequest) -> HttpResponse:
@@ -82,12 +89,15 @@ def for_monitoring(
         said = {"error": "This needs a token, or a user with the permission horsies.view_queue."}
         return JsonResponse(said, status=401, headers={"WWW-Authenticate": "Bearer"})
 
-    # Without a transaction, which could not be opened while the database is away; nor a redirect to the page of the login.
+    # Without a transaction, which could not be opened while the database is away; nor a redirect to
+    # the page of the login.
     return require_safe(never_cache(login_not_required(transaction.non_atomic_requests(answer))))
 
 
 def unavailable(request: HttpRequest, response: HttpResponse) -> HttpResponse:
-    """Make a response a 503 that is logged as a warning: an error would be mailed to ADMINS at every poll."""
+    """Make a response a 503 that is logged as a warning: an error would be mailed to ADMINS at
+    every poll.
+    """
     response.status_code = 503
     log_response(
         "Service Unavailable: %s", request.path, response=response, request=request, level="warning"

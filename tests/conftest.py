@@ -42,10 +42,11 @@ WHERE n.nspname = current_schema AND c.relkind = 'r' AND pg_relation_size(c.oid)
 def quick_flush() -> Iterator[None]:
     """Empty the tables after a test, and only those with something in them.
 
-    Django's own ``flush`` empties all of them and sends ``post_migrate``. Of its receivers only ours is needed: content types and
-    permissions were left in place. It declares the queues of the settings as they were before any test.
-    Few rows are deleted and vacuumed, which takes 2 ms: ``TRUNCATE`` makes a file for each index, which takes 26. All rows are
-    deleted under a live worker, with whose statements the locks of ``TRUNCATE`` would deadlock.
+    Django's own ``flush`` empties all of them and sends ``post_migrate``. Of its receivers only
+    ours is needed: content types and permissions were left in place. It declares the queues of the
+    settings as they were before any test. Few rows are deleted and vacuumed, which takes 2 ms:
+    ``TRUNCATE`` makes a file for each index, which takes 26. All rows are deleted under a live
+    worker, with whose statements the locks of ``TRUNCATE`` would deadlock.
     """
     declared = settings.HORSIES
 
@@ -120,7 +121,9 @@ def sql(text: str, params: Any = None) -> list[Any]:
 
 
 def limit(name: str, **columns: Any) -> None:
-    """Set columns of a queue's row by the statement that changes queues; the row is made if need be."""
+    """Set columns of a queue's row by the statement that changes queues; the row is made if need
+    be.
+    """
     QueueStore(connection).configure(name, columns, action="queue.set", actor="a test", create=True)
 
 
@@ -142,7 +145,9 @@ def put(
 
 @pytest.fixture
 def plain_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, TaskDefinition]:
-    """Make tasks of the functions in tests.apps.project.plain, and return them by the names of the functions."""
+    """Make tasks of the functions in tests.apps.project.plain, and return them by the names of the
+    functions.
+    """
     plain.RAN.clear()
     for definition in plain.TASKS.values():
         monkeypatch.setitem(registry._tasks, definition.name, definition)

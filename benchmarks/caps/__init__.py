@@ -1,7 +1,9 @@
-"""What caps cost and how well they are used: ``python -m benchmarks caps [--only ...] [--scale S] [--claims N]``.
+"""What caps cost and how well they are used: ``python -m benchmarks caps [--only ...] [--scale S]
+[--claims N]``.
 
-Every figure is a ratio of medians, and what is compared takes turns within one run. Parts: ``slow`` and ``noop`` (a cap that
-does not bind), ``bound`` (one that does), ``flat`` and ``counting`` (the time of a claim), ``storm`` (nothing is exceeded).
+Every figure is a ratio of medians, and what is compared takes turns within one run. Parts: ``slow``
+and ``noop`` (a cap that does not bind), ``bound`` (one that does), ``flat`` and ``counting`` (the
+time of a claim), ``storm`` (nothing is exceeded).
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ STORM_CLAIMS = 20_000
 def caps(
     repeats: int, only: Sequence[str], scale: float, claims: int | None, slow: float
 ) -> list[Reading]:
-    """Run parts: the named ones, or all; with ``claims`` the storm of so many tasks alone. Returns the ratios' figures."""
+    """Run parts: the named ones, or all; with ``claims`` the storm of so many tasks alone.
+
+    Returns the ratios' figures.
+    """
     chosen = only or ([STORM] if claims else [*PARTS, STORM])
     ratios = [
         ratio for name, part in PARTS.items() if name in chosen for ratio in part(repeats, scale)

@@ -1,7 +1,9 @@
-"""The time of a claim, one worker's statements alone: it does not grow with what waits, is blocked, or is over.
+"""The time of a claim, one worker's statements alone: it does not grow with what waits, is blocked,
+or is over.
 
-A measurement claims eight tasks a pass and settles them in another, which is not timed. What lies about is written into
-the table as the queue would have left it: tasks of a partition at its limit are parked, their head is running.
+A measurement claims eight tasks a pass and settles them in another, which is not timed. What lies
+about is written into the table as the queue would have left it: tasks of a partition at its limit
+are parked, their head is running.
 """
 
 from __future__ import annotations
@@ -156,7 +158,10 @@ def in_turns(
 
 
 def claim_times(passes: int) -> list[float]:
-    """Claim so many times, after some to get warm; return the seconds of each claim. Raises RuntimeError when one came short."""
+    """Claim so many times, after some to get warm; return the seconds of each claim.
+
+    Raises RuntimeError when one came short.
+    """
     times = []
     with direct_connection("default", application_name="benchmarks", prepare=True) as conn:
         store = TaskStore(conn)

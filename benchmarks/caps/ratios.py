@@ -13,7 +13,9 @@ from benchmarks.machine import versions
 
 @dataclass(frozen=True)
 class Ratio:
-    """``value`` divided by ``against``; ``target`` is the least it may be, or with ``at_most`` the greatest."""
+    """``value`` divided by ``against``; ``target`` is the least it may be, or with ``at_most`` the
+    greatest.
+    """
 
     name: str
     value: float

@@ -1,6 +1,7 @@
 """Caps on real workers: what one that does not bind costs, and how well one that binds is used.
 
-Four workers of ten slots live through the whole part; between measurements only the limits change, as they would in production.
+Four workers of ten slots live through the whole part; between measurements only the limits change,
+as they would in production.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def unbinding(what: str, task: Any, ms: int, n: int, repeats: int, target: float
 
 
 def bound(repeats: int, scale: float) -> list[Ratio]:
-    """Compare the rate of tasks of 10 ms under caps that bind with what the caps allow, and a bare loop's with that."""
+    """Compare the rate of tasks of 10 ms under caps that bind with what the caps allow, and a bare
+    loop's with that.
+    """
     kinds = {"sync": tasks.pause, "async": tasks.apause}
     rates: dict[tuple[str, int], list[float]] = {
         (lane, cap): [] for cap in BOUNDS for lane in kinds
@@ -119,7 +122,9 @@ def bound(repeats: int, scale: float) -> list[Ratio]:
 
 
 def bare_rate(n: int) -> float:
-    """Return how often per second one can sleep for 10 ms and commit an UPDATE: no durable claim under a cap of 1 is faster."""
+    """Return how often per second one can sleep for 10 ms and commit an UPDATE: no durable claim
+    under a cap of 1 is faster.
+    """
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE IF NOT EXISTS bare (number int)")
         cursor.execute("TRUNCATE bare")
@@ -145,7 +150,9 @@ def fleet() -> Iterator[None]:
 
 
 def drain(task: Any, ms: int, n: int, limits: Mapping[str, Any]) -> float:
-    """Let the workers run ``n`` tasks under these limits; return how long the middle eight tenths took."""
+    """Let the workers run ``n`` tasks under these limits; return how long the middle eight tenths
+    took.
+    """
     set_limits(limits)
     with transaction.atomic():
         for start in range(0, n, CHUNK):
@@ -156,7 +163,9 @@ def drain(task: Any, ms: int, n: int, limits: Mapping[str, Any]) -> float:
 
 
 def set_limits(limits: Mapping[str, Any], *, wait: bool = True) -> None:
-    """Empty the table and set the limits of the queue; wait until workers have nothing left to tidy up after the change."""
+    """Empty the table and set the limits of the queue; wait until workers have nothing left to tidy
+    up after the change.
+    """
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
         cursor.execute("CHECKPOINT")

@@ -1,4 +1,6 @@
-"""The oracle at any size: one storm over queues with caps, one over a cluster with a cap; see ``tests/stress/oracle``."""
+"""The oracle at any size: one storm over queues with caps, one over a cluster with a cap; see
+``tests/stress/oracle``.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""1,000 workers that have nothing to do: what their heartbeats, snapshots and rounds of the reaper cost the server.
+"""1,000 workers that have nothing to do: what their heartbeats, snapshots and rounds of the reaper
+cost the server.
 
-The workers are simulated: their statements are run at the rates of the defaults, one after another on a few connections, by the
-code that a worker's maintenance thread runs. Counted is the CPU time of all processes of the server, for each second of the life
-of the fleet. After it the same for one UPDATE of a row by its key for each heartbeat, whose commit does not wait for the disk: no
-fleet costs less that says it is alive. Connections of a thousand workers have colder caches than these few.
+The workers are simulated: their statements are run at the rates of the defaults, one after another
+on a few connections, by the code that a worker's maintenance thread runs. Counted is the CPU time
+of all processes of the server, for each second of the life of the fleet. After it the same for one
+UPDATE of a row by its key for each heartbeat, whose commit does not wait for the disk: no fleet
+costs less that says it is alive. Connections of a thousand workers have colder caches than these
+few.
 """
 
 from __future__ import annotations
@@ -65,12 +68,23 @@ class Member:
         """Start."""
         names = registry.names()
         WorkerStore(conn).register(
-            self.id, hostname="simulated", pid=self.number, version="0", queues=["default"], task_names=names, wire=WIRE,
-            processes=CHILDREN, threads=1, async_concurrency=1,
-        )  # fmt: skip
+            self.id,
+            hostname="simulated",
+            pid=self.number,
+            version="0",
+            queues=["default"],
+            task_names=names,
+            wire=WIRE,
+            processes=CHILDREN,
+            threads=1,
+            async_concurrency=1,
+        )
 
     def live(self, conn: Any, step: int) -> None:
-        """Do what is due at a step, as heartbeat and maintenance thread do. Raises RuntimeError if it was declared dead."""
+        """Do what is due at a step, as heartbeat and maintenance thread do.
+
+        Raises RuntimeError if it was declared dead.
+        """
         store = WorkerStore(conn)
         load = Load(0, 0, 100.0, 400.0)
         if (step + self.number) % self.beat_steps == 0:
@@ -133,7 +147,9 @@ def measure(scale: float) -> list[Reading]:
 
 
 def cpu(act: Callable[[int], None], seconds: int) -> float | None:
-    """Return the CPU seconds of the server in each of so many seconds of the fleet; None if the server is not seen."""
+    """Return the CPU seconds of the server in each of so many seconds of the fleet; None if the
+    server is not seen.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (backend,) = cursor.fetchone()

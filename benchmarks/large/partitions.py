@@ -1,8 +1,9 @@
 """100,000 partitions, in a queue whose partitions run one task at a time.
 
-Drained are 100,000 tasks, one of each partition or ten of each of a tenth of them, by the async slots of two processes: what a
-task costs must not grow with the number of partitions. A lone task of another partition meets an idle worker, beside 100,000
-tasks that are due in a month and beside none.
+Drained are 100,000 tasks, one of each partition or ten of each of a tenth of them, by the async
+slots of two processes: what a task costs must not grow with the number of partitions. A lone task
+of another partition meets an idle worker, beside 100,000 tasks that are due in a month and beside
+none.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ def working(
 
 
 def starts(sends: Sequence[Callable[[], Any]]) -> list[float]:
-    """Send tasks that return when they began, one every 20 ms at most; return how long each took to begin."""
+    """Send tasks that return when they began, one every 20 ms at most; return how long each took to
+    begin.
+    """
     waits = []
     for turn in pace(len(sends), PAUSE_SECONDS):
         handle = sends[turn]()

@@ -1,8 +1,10 @@
-"""10,000,000 finished rows that are older than their retention: how long tasks wait for their start while a worker prunes them.
+"""10,000,000 finished rows that are older than their retention: how long tasks wait for their start
+while a worker prunes them.
 
-An otherwise idle worker of four processes gets 50 tasks a second, for half a minute; measured is the time from the commit of the
-send to the first line of the task. First it keeps all rows for ever, then it deletes those that are older than 30 days, as the
-default is, on the same table. The rows are written by statements of the server, with the trigger that wakes workers disabled.
+An otherwise idle worker of four processes gets 50 tasks a second, for half a minute; measured is
+the time from the commit of the send to the first line of the task. First it keeps all rows for
+ever, then it deletes those that are older than 30 days, as the default is, on the same table. The
+rows are written by statements of the server, with the trigger that wakes workers disabled.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ SECONDS = 30
 OLD = HISTORY.replace("interval '1 hour'", "interval '40 days'")
 KEPT = {"rows kept": 0, "rows pruned": 720}  # hours, 0: for ever
 START = "large start p99"
-WAITS = "SELECT id, (result ->> 'ok')::float8 FROM horsies_tasks WHERE task_name = %s AND status = 'COMPLETED'"
+WAITS = (
+    "SELECT id, (result ->> 'ok')::float8 FROM horsies_tasks WHERE task_name = %s AND status = "
+    "'COMPLETED'"
+)
 LEFT = "SELECT count(*) FROM horsies_tasks WHERE finished_at < now() - interval '30 days'"
 
 GOALS = (Goal("large", f"{START}, rows pruned", 2.0, over=f"{START}, rows kept", at_most=True),)
@@ -40,7 +45,10 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(scale: float) -> list[Reading]:
-    """Fill the table, and measure starts without and with pruning. Raises RuntimeError if nothing was pruned."""
+    """Fill the table, and measure starts without and with pruning.
+
+    Raises RuntimeError if nothing was pruned.
+    """
     with project():
         with silent():
             fill(OLD, round(ROWS * scale), {})
@@ -62,7 +70,9 @@ def silent() -> Iterator[None]:
 
 
 def under_load(name: str, seconds: float) -> Reading:
-    """Send at the rate for some seconds, whether or not tasks have ended; return the 99th percentile of the waits."""
+    """Send at the rate for some seconds, whether or not tasks have ended; return the 99th
+    percentile of the waits.
+    """
     before = left()
     with working("--processes=4", BENCH_RETENTION_HOURS=str(KEPT[name])):
         ready()

@@ -1,8 +1,10 @@
-"""2,000 queues: the start of a worker, a lone task, and 200 tasks at once in as many queues with a cap.
+"""2,000 queues: the start of a worker, a lone task, and 200 tasks at once in as many queues with a
+cap.
 
-The start is measured from the start of the command to the result of a task that waits already. A lone task meets an idle worker,
-every 20 ms and each in another queue: from the commit of its send to its first line. The tasks in queues with a cap are sent in
-one transaction and counted from the first send to the last end, by the server's clock, for at most a minute.
+The start is measured from the start of the command to the result of a task that waits already. A
+lone task meets an idle worker, every 20 ms and each in another queue: from the commit of its send
+to its first line. The tasks in queues with a cap are sent in one transaction and counted from the
+first send to the last end, by the server's clock, for at most a minute.
 """
 
 from __future__ import annotations
@@ -102,7 +104,9 @@ def burst(scale: float) -> list[Reading]:
 
 
 def wait(n: int) -> tuple[int, float]:
-    """Wait until so many tasks have ended, for a minute at most; return how many did and how long it took."""
+    """Wait until so many tasks have ended, for a minute at most; return how many did and how long
+    it took.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     with connection.cursor() as cursor:
         while time.monotonic() < deadline:

@@ -1,4 +1,6 @@
-"""The bare worker of ``benchmarks.bare``: claims each task that it is told of, has another process begin it, and settles it."""
+"""The bare worker of ``benchmarks.bare``: claims each task that it is told of, has another process
+begin it, and settles it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ SETTLE = """
 UPDATE horsies_bare SET status = 'COMPLETED', finished_at = clock_timestamp(), result = '{"ok": null}'
 WHERE id = ANY (%(ids)s) AND claimed_by = %(worker)s RETURNING id
 """
-FINISH = f"WITH settled AS ({SETTLE}) SELECT pg_notify('horsies_bare_done', %(began)s::text) FROM settled"
+FINISH = (
+    f"WITH settled AS ({SETTLE}) SELECT pg_notify('horsies_bare_done', %(began)s::text) FROM "
+    "settled"
+)
 CHILD = """
 import socket, struct, sys, time
 end = socket.socket(fileno=int(sys.argv[1]))

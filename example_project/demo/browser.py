@@ -26,12 +26,16 @@ class Part(NamedTuple):
 
 
 class Browser:
-    """Visits one site, logged in once ``log_in`` was called. Its methods raise DemoFailed when a page is not served."""
+    """Visits one site, logged in once ``log_in`` was called.
+
+    Its methods raise DemoFailed when a page is not served.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.cookies = CookieJar()
-        # No proxy: the environment may name one, and it cannot reach this machine's own loopback address.
+        # No proxy: the environment may name one, and it cannot reach this machine's own loopback
+        # address.
         self.opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(self.cookies)
         )

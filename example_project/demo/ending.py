@@ -1,7 +1,8 @@
 """Ctrl-C and SIGTERM: either unwinds the run, so that all that was started is stopped.
 
-A signal becomes an exception in whatever code runs just then, and in a few places Python drops exceptions: in a destructor, in a
-callback from C. So whoever waits asks here whether a signal came, too.
+A signal becomes an exception in whatever code runs just then, and in a few places Python drops
+exceptions: in a destructor, in a callback from C. So whoever waits asks here whether a signal came,
+too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class Ending:
         self.unwind()
 
     def unwind(self) -> None:
-        """Raise KeyboardInterrupt after Ctrl-C and SystemExit after SIGTERM, however often; nothing when none came."""
+        """Raise KeyboardInterrupt after Ctrl-C and SystemExit after SIGTERM, however often; nothing
+        when none came.
+        """
         if self.number == signal.SIGINT:
             raise KeyboardInterrupt
         if self.number is not None:

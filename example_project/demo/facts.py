@@ -42,7 +42,9 @@ class Crash:
 
 @dataclass(frozen=True)
 class Fall:
-    """What became of the tasks that a whole worker had when it was killed; seconds until the last of them ran elsewhere."""
+    """What became of the tasks that a whole worker had when it was killed; seconds until the last
+    of them ran elsewhere.
+    """
 
     held: int
     back: int
@@ -51,7 +53,9 @@ class Fall:
 
 @dataclass(frozen=True)
 class Approved:
-    """The import that somebody approved; seconds from the decision to the announcement of its document."""
+    """The import that somebody approved; seconds from the decision to the announcement of its
+    document.
+    """
 
     path: str
     status: str
@@ -110,16 +114,25 @@ def untrue(facts: Facts) -> Iterator[str]:
     """Give the reasons why a run did not show what the demo promises."""
     failed = len(facts.failures)
     if not facts.sent or facts.sent != facts.completed + failed:
-        yield f"{facts.sent} files were sent to be imported, but {facts.completed} COMPLETED and {failed} FAILED"
+        yield (
+            f"{facts.sent} files were sent to be imported, but {facts.completed} COMPLETED and "
+            f"{failed} FAILED"
+        )
     for failure in facts.failures:
         if not failure.code:
             yield f"{failure.path} FAILED without an error code"
     if facts.largest is not None and facts.largest.completed != facts.largest.tasks:
-        yield f"the import of {facts.largest.path} has {facts.largest.tasks} tasks, {facts.largest.completed} COMPLETED"
+        yield (
+            f"the import of {facts.largest.path} has {facts.largest.tasks} tasks, "
+            f"{facts.largest.completed} COMPLETED"
+        )
     if facts.indexed != facts.documents:
         yield f"{facts.documents} documents were imported, but {facts.indexed} are indexed"
     if facts.verified != facts.documents:
-        yield f"{facts.documents} documents were imported, but {facts.verified} came back from the site as they were stored"
+        yield (
+            f"{facts.documents} documents were imported, but {facts.verified} came back from the "
+            "site as they were stored"
+        )
     if not facts.reindexed:
         yield "no document was indexed anew by schedule"
     if facts.search is None:
@@ -127,7 +140,10 @@ def untrue(facts: Facts) -> Iterator[str]:
     elif not facts.search.is_found:
         yield f'the search for "{facts.search.phrase}" does not find {facts.search.path}'
     if facts.crash is None or facts.crash.code != CRASHED:
-        yield f"the task of the killed process ended with {facts.crash and facts.crash.code}, not with {CRASHED}"
+        yield (
+            f"the task of the killed process ended with {facts.crash and facts.crash.code}, not "
+            f"with {CRASHED}"
+        )
     elif facts.crash.replacement is None:
         yield f"no process took the place of process {facts.crash.pid}"
     if facts.fall is None or not facts.fall.held:
@@ -144,7 +160,10 @@ def untrue_of_reviews(approved: Approved | None, rejected: Rejected | None) -> I
     elif approved.announced != 1:
         yield f"{approved.path} was announced {approved.announced} times"
     elif approved.seconds < COOLING_OFF.total_seconds():
-        yield f"{approved.path} was announced {approved.seconds:.1f} s after its approval, before its cooling-off time was over"
+        yield (
+            f"{approved.path} was announced {approved.seconds:.1f} s after its approval, before "
+            "its cooling-off time was over"
+        )
     if rejected is None or (rejected.status, rejected.code) != ("FAILED", "GATE_REJECTED"):
         yield f"the import that was rejected did not fail with GATE_REJECTED: {rejected}"
     elif not rejected.is_removed:
@@ -152,7 +171,9 @@ def untrue_of_reviews(approved: Approved | None, rejected: Rejected | None) -> I
 
 
 def disjoint(pairs: list[NearDuplicate]) -> list[NearDuplicate]:
-    """Return the pairs without those of a document that an earlier pair has: ten copies of a license are one find."""
+    """Return the pairs without those of a document that an earlier pair has: ten copies of a
+    license are one find.
+    """
     seen: set[int] = set()
     chosen = []
     for pair in pairs:

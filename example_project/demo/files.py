@@ -1,4 +1,6 @@
-"""The files of the demo: the running Python's own sources, license texts, and some that are not UTF-8."""
+"""The files of the demo: the running Python's own sources, license texts, and some that are not
+UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ LARGEST_BYTES = 300_000
 LICENSES = 60
 NOT_UTF8 = 4
 PER_REQUEST = 40
-# Tests are most of a Python installation, and say little in a library; the fixtures that are not UTF-8 are among them.
+# Tests are most of a Python installation, and say little in a library; the fixtures that are not
+# UTF-8 are among them.
 LEFT_OUT = {"__pycache__", "idle_test", "site-packages", "dist-packages", "test", "tests"}
 
 
@@ -39,7 +42,9 @@ SAMPLE = File(
 
 
 def choose(most: int) -> list[File]:
-    """Return at most ``most`` files, sorted by path: some that are not UTF-8, some licenses, and sources for the rest."""
+    """Return at most ``most`` files, sorted by path: some that are not UTF-8, some licenses, and
+    sources for the rest.
+    """
     stdlib = Path(sysconfig.get_path("stdlib"))
     odd = list(islice(not_utf8(stdlib), min(NOT_UTF8, max(1, most // 10)))) or [SAMPLE]
     licenses = list(islice(license_texts(stdlib), min(LICENSES, most // 5)))
@@ -49,14 +54,18 @@ def choose(most: int) -> list[File]:
 
 
 def batches(files: list[File]) -> Iterator[list[File]]:
-    """Give the files in the order of the list, as many at once as go into one folder by one request."""
+    """Give the files in the order of the list, as many at once as go into one folder by one
+    request.
+    """
     for _, group in groupby(files, key=lambda file: file.folder):
         while batch := list(islice(group, PER_REQUEST)):
             yield batch
 
 
 def sources(stdlib: Path) -> Iterator[File]:
-    """Give the modules of the standard library; its encodings first, because many of them are nearly the same."""
+    """Give the modules of the standard library; its encodings first, because many of them are
+    nearly the same.
+    """
     for path in sorted(
         stdlib.rglob("*.py"), key=lambda path: (path.parent.name != "encodings", path)
     ):
@@ -86,7 +95,9 @@ def license_texts(stdlib: Path) -> Iterator[File]:
 
 
 def not_utf8(stdlib: Path) -> Iterator[File]:
-    """Give the standard library's own sources in older encodings; an installation without its tests may have none."""
+    """Give the standard library's own sources in older encodings; an installation without its tests
+    may have none.
+    """
     for folder in ("encoded_modules", "tokenizedata", "."):
         for path in sorted((stdlib / "test" / folder).glob("*.py")):
             file = read(path, f"python/{path.parent.relative_to(stdlib).as_posix()}")

@@ -1,4 +1,6 @@
-"""A phrase to search for, taken from a text: a few plain words that stand together in one line; and the search for it."""
+"""A phrase to search for, taken from a text: a few plain words that stand together in one line; and
+the search for it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def first_phrase(text: str) -> str | None:
 
 
 def search(browser: Browser, documents: QuerySet[Document]) -> Search | None:
-    """Search, on the site, for a phrase that few documents have, and look whether its document is among the hits."""
+    """Search, on the site, for a phrase that few documents have, and look whether its document is
+    among the hits.
+    """
     for pk, text in documents.order_by("pk").values_list("pk", "text")[:SOURCES]:
         phrase = first_phrase(text)
         if phrase and Document.objects.filter(text__contains=phrase).count() <= MOST_HITS:

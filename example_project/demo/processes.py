@@ -1,7 +1,8 @@
 """The site and the worker of a demo: processes that end with it, however it ends.
 
-Ctrl-C reaches every process of a terminal's group, so each gets a session of its own and is ended in order. A demo that is
-killed ends nothing any more: on Linux the kernel does, if the processes were started from the main thread.
+Ctrl-C reaches every process of a terminal's group, so each gets a session of its own and is ended
+in order. A demo that is killed ends nothing any more: on Linux the kernel does, if the processes
+were started from the main thread.
 """
 
 from __future__ import annotations
@@ -123,7 +124,9 @@ class Services:
         )
 
     def kill_worker(self) -> None:
-        """End the worker and all its processes at once, as if its machine had lost power, and start another one."""
+        """End the worker and all its processes at once, as if its machine had lost power, and start
+        another one.
+        """
         os.killpg(self.worker.process.pid, signal.SIGKILL)
         self.worker.process.wait()
         self.worker = self.another_worker()
@@ -147,7 +150,10 @@ class Services:
         )
 
     def until(self, condition: Callable[[], T | None], what: str, seconds: float) -> T:
-        """Return the first true value of ``condition``. Raises DemoFailed when none comes, or when a process ended."""
+        """Return the first true value of ``condition``.
+
+        Raises DemoFailed when none comes, or when a process ended.
+        """
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             ending.unwind()
@@ -166,7 +172,9 @@ class Services:
 
 @contextmanager
 def services(url: str, processes: int) -> Iterator[Services]:
-    """Run a site and a worker on the database at ``url``; their logs are in a directory of their own, and go with it."""
+    """Run a site and a worker on the database at ``url``; their logs are in a directory of their
+    own, and go with it.
+    """
     for home in abandoned_directories(PREFIX, {os.geteuid()}):
         shutil.rmtree(home, ignore_errors=True)
     with owned_directory(PREFIX) as home:
@@ -177,7 +185,8 @@ def services(url: str, processes: int) -> Iterator[Services]:
             for service in (running.site, running.worker):
                 if "Traceback" in service.log:
                     failure.add_note(
-                        f"The log of the {service.name} ends with:\n{service.log[-LOG_CHARACTERS:].strip()}"
+                        f"The log of the {service.name} ends "
+                        f"with:\n{service.log[-LOG_CHARACTERS:].strip()}"
                     )
             raise
         finally:
@@ -185,7 +194,9 @@ def services(url: str, processes: int) -> Iterator[Services]:
 
 
 def end_with_parent() -> Callable[[], None] | None:
-    """Return what a new process does before exec so that the kernel ends it when the demo dies (Linux only)."""
+    """Return what a new process does before exec so that the kernel ends it when the demo dies
+    (Linux only).
+    """
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

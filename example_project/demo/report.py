@@ -19,12 +19,14 @@ def report(say: Narrator, facts: Facts) -> None:
     if facts.largest:
         one = facts.largest
         say.detail(
-            f"  largest: {one.path}, {one.chapters} chapters, {one.completed} of {one.tasks} tasks completed"
+            f"  largest: {one.path}, {one.chapters} chapters, {one.completed} of {one.tasks} tasks "
+            "completed"
         )
     for failure in facts.failures:
         say.detail(f"  FAILED {failure.code}: {failure.message}")
     say.detail(
-        f"{facts.documents} documents, {facts.indexed} indexed, {facts.verified} fetched back and equal"
+        f"{facts.documents} documents, {facts.indexed} indexed, {facts.verified} fetched back and "
+        "equal"
     )
     if facts.approved and facts.rejected:
         shown = f"published and announced {facts.approved.announced} time" + "s" * (
@@ -32,11 +34,13 @@ def report(say: Narrator, facts: Facts) -> None:
         )
         undone = "removed by the undo" if facts.rejected.is_removed else "not removed"
         say.detail(
-            f"Reviews: {facts.approved.path} approved, {shown}; {facts.rejected.path} rejected, {undone}"
+            f"Reviews: {facts.approved.path} approved, {shown}; {facts.rejected.path} rejected, "
+            f"{undone}"
         )
     say.detail(f"{facts.reindexed} documents indexed anew by schedule, without anybody who sends")
     say.detail(
-        f"{facts.tasks} tasks in {facts.busy_seconds:.1f} s: {facts.rate:.0f} tasks/s, uploading and killing included"
+        f"{facts.tasks} tasks in {facts.busy_seconds:.1f} s: {facts.rate:.0f} tasks/s, uploading "
+        "and killing included"
     )
     say.detail("Near-duplicates:" if facts.pairs else "Near-duplicates: none")
     for pair in facts.pairs:

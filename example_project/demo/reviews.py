@@ -1,4 +1,6 @@
-"""The part of the demo with people: two imports wait for a review; one is approved, the other rejected and undone."""
+"""The part of the demo with people: two imports wait for a review; one is approved, the other
+rejected and undone.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Reviews:
         self.say.step(f"{len(parts)} files uploaded that somebody has to review")
 
     def decide(self) -> tuple[Approved, Rejected]:
-        """Wait until both imports wait for a person, approve one, reject the other, and see what becomes of them."""
+        """Wait until both imports wait for a person, approve one, reject the other, and see what
+        becomes of them.
+        """
         runs = dict(
             Upload.objects.filter(submission=self.submission)
             .order_by("pk")
@@ -83,7 +87,8 @@ class Reviews:
         seconds = min(((one.at - decided).total_seconds() for one in announced), default=0.0)
         is_published = upload.document is not None and upload.document.is_published
         self.say.step(
-            f"{upload.path}: approved by {self.reviewer}, announced {seconds:.1f} s later, once it had cooled off"
+            f"{upload.path}: approved by {self.reviewer}, announced {seconds:.1f} s later, once it "
+            "had cooled off"
         )
         return Approved(upload.path, run.status(), is_published, announced.count(), seconds)
 

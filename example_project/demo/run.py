@@ -43,7 +43,9 @@ class Choices:
 
 
 def run(choices: Choices, out: TextIO, err: TextIO) -> int:
-    """Run the demo and return the exit code: 0 when everything was as promised, 1 with the reasons on ``err``."""
+    """Run the demo and return the exit code: 0 when everything was as promised, 1 with the reasons
+    on ``err``.
+    """
     say = Narrator(out)
     try:
         with ended_by_signals(), database(choices.database_url, say) as url:
@@ -87,7 +89,9 @@ def perform(choices: Choices, say: Narrator, running: Services, password: str, e
 
 @contextmanager
 def database(url: str | None, say: Narrator) -> Iterator[str]:
-    """Point Django to the database at ``url``, or to one of a private server that ends with the run."""
+    """Point Django to the database at ``url``, or to one of a private server that ends with the
+    run.
+    """
     if url is not None:
         use(url)
         say.step(f"PostgreSQL {server_version()}, as given by --database-url")
@@ -96,24 +100,28 @@ def database(url: str | None, say: Narrator) -> Iterator[str]:
     with private_postgres(durable=True) as private:
         use(private)
         say.step(
-            f"PostgreSQL {server_version()} runs on {connection.settings_dict['HOST']}, for this demo only"
+            f"PostgreSQL {server_version()} runs on {connection.settings_dict['HOST']}, for this "
+            "demo only"
         )
         try:
             yield private
         finally:
             connections.close_all()
-            # The connection that waited for results stays open for a minute; that it is cut now is no news.
+            # The connection that waited for results stays open for a minute; that it is cut now is
+            # no news.
             logging.getLogger("horsies.waiting").setLevel(logging.ERROR)
 
 
 def use(url: str) -> None:
     """Connect to that database from now on. Raises DemoFailed.
 
-    The settings were read before there was a server; they are changed in place, as Django's test runner does it.
+    The settings were read before there was a server; they are changed in place, as Django's test
+    runner does it.
     """
     if not url.startswith(SCHEMES):
         raise DemoFailed(
-            "--database-url is not PostgreSQL's: write it as postgresql://user:password@host:port/name"
+            "--database-url is not PostgreSQL's: write it as "
+            "postgresql://user:password@host:port/name"
         )
     try:
         parsed = environ.Env.db_url_config(url)

@@ -1,4 +1,6 @@
-"""The story that the demo tells: files go in, a process and a worker are killed, a person decides, all is there in the end."""
+"""The story that the demo tells: files go in, a process and a worker are killed, a person decides,
+all is there in the end.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,8 @@ class Story:
             for node in nodes_of(run)
         ]
         self.say.detail(
-            f"{', '.join(told)}: {run.progress().completed} of {run.progress().total} tasks completed"
+            f"{', '.join(told)}: {run.progress().completed} of {run.progress().total} tasks "
+            "completed"
         )
         return upload.import_run
 
@@ -137,7 +140,8 @@ class Story:
             child.pid for child in psutil.Process(self.worker.pid).children(recursive=True)
         }:
             raise DemoFailed(
-                f"process {held.pid} runs the task 'hold', but is no child of worker {self.worker.pid}"
+                f"process {held.pid} runs the task 'hold', but is no child of worker "
+                f"{self.worker.pid}"
             )
         os.kill(held.pid, signal.SIGKILL)
         self.say.step(f"killed process {held.pid} (kill -9) while it ran the task 'hold':")
@@ -183,7 +187,8 @@ class Story:
         return replace(crash, replacement=replacement)
 
     def kill_the_worker(self) -> Fall:
-        """Kill the worker with all its processes while they work, start another one, and see what comes back.
+        """Kill the worker with all its processes while they work, start another one, and see what
+        comes back.
 
         Some of what they run is known: the tasks of a workflow with one node, a map.
         """
@@ -207,13 +212,15 @@ class Story:
         )
         open_runs = self.imports().exclude(status__in=FINAL).count()
         self.say.step(
-            f"killed worker {pid} with all its processes (kill -9) while they ran {len(held)} tasks; "
+            f"killed worker {pid} with all its processes (kill -9) while they ran {len(held)} "
+            "tasks; "
             f"{open_runs} imports are under way"
         )
         self.worker = self.services.worker_row()
         silence = config().recovery.running_stale_threshold_ms / 1_000
         self.say.step(
-            f"worker {self.worker.pid} starts; it counts the other one as dead after {silence:.0f} s of silence"
+            f"worker {self.worker.pid} starts; it counts the other one as dead after {silence:.0f} "
+            "s of silence"
         )
 
         def back() -> list[Task]:
@@ -228,7 +235,8 @@ class Story:
         self.say.step(f"{len(again)} tasks came back in {seconds:.1f} s")
         attempts = self.result_of(run).ok or []
         self.say.step(
-            f"workflow {flow.name!r}: {run.status()}, the attempts that completed are {sorted(set(attempts))}"
+            f"workflow {flow.name!r}: {run.status()}, the attempts that completed are "
+            f"{sorted(set(attempts))}"
         )
         done = sum(attempt > 1 for attempt in attempts)
         return Fall(len(held), len(again) - (HELD - done), seconds)
@@ -259,7 +267,9 @@ class Story:
         )
 
     def capped(self) -> str | None:
-        """Say how the capped queue stands while its slots are taken, and why the last task of it waits; None until then."""
+        """Say how the capped queue stands while its slots are taken, and why the last task of it
+        waits; None until then.
+        """
         waiting = self.tasks().filter(task_name=verify_document.name, status=Status.PENDING.value)
         last = waiting.order_by("-pk").first()
         if last is None:

@@ -1,4 +1,6 @@
-"""Fetch a page without blocking the event loop: the little of HTTP that the library needs to look at its own site."""
+"""Fetch a page without blocking the event loop: the little of HTTP that the library needs to look
+at its own site.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What was uploaded, the documents made of it, their announcements, and the fingerprints by which they are compared."""
+"""What was uploaded, the documents made of it, their announcements, and the fingerprints by which
+they are compared.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Document(models.Model):
-    """A text of the library, found by visitors once published; counts and search vector are empty until it is indexed."""
+    """A text of the library, found by visitors once published; counts and search vector are empty
+    until it is indexed.
+    """
 
     folder = models.CharField(_("folder"), max_length=200, blank=True)
     name = models.CharField(_("name"), max_length=200)
@@ -55,8 +59,8 @@ class Document(models.Model):
 class Upload(models.Model):
     """A file as it came in, whatever it is, and the workflow run that imports it.
 
-    The bytes are in the database: they commit together with the run, and every worker can read them. ``submission`` is made with
-    the form: when a form is sent twice, its files are there once.
+    The bytes are in the database: they commit together with the run, and every worker can read
+    them. ``submission`` is made with the form: when a form is sent twice, its files are there once.
     """
 
     folder = models.CharField(_("folder"), max_length=200, blank=True)
@@ -107,7 +111,9 @@ class Announcement(models.Model):
 
 
 class Fingerprint(models.Model):
-    """One of the fingerprints of a document; the primary key is the index that finds the other documents that have it."""
+    """One of the fingerprints of a document; the primary key is the index that finds the other
+    documents that have it.
+    """
 
     pk = models.CompositePrimaryKey("value", "document_id")
     value = models.BigIntegerField(_("value"))

@@ -1,4 +1,6 @@
-"""What became of tasks and imports, in the words of the pages: read by id, through handles and the models."""
+"""What became of tasks and imports, in the words of the pages: read by id, through handles and the
+models.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Step:
 
 
 def look_up(task_id: uuid.UUID | str) -> tuple[TaskInfo, TaskResult[Any] | None] | None:
-    """Return a task's row and, once it is final, its result; None where this library has no such task. Raises ValueError."""
+    """Return a task's row and, once it is final, its result; None where this library has no such
+    task. Raises ValueError.
+    """
     info = get_handle(task_id).info()
     if info is None or info.task_name not in TASKS:
         return None
@@ -97,7 +101,9 @@ def run_statuses(ids: list[uuid.UUID | None]) -> dict[uuid.UUID | None, tuple[st
 
 
 def nodes_of(run: WorkflowHandle) -> list[WorkflowNode]:
-    """Return the nodes of a run in the order in which they were added; ``task_id``, None for waits, leads to a task's page."""
+    """Return the nodes of a run in the order in which they were added; ``task_id``, None for waits,
+    leads to a task's page.
+    """
     nodes = WorkflowNode.objects.filter(workflow_id=run.workflow_id).order_by("number")
     return list(
         nodes.only("number", "name", "kind", "status", "error_code", "task_id", "total", "items_ok")
@@ -105,7 +111,9 @@ def nodes_of(run: WorkflowHandle) -> list[WorkflowNode]:
 
 
 def told(value: Any, label: str = "") -> Iterator[tuple[str, str]]:
-    """Give the values of a result as pairs of texts, those of records inside records on their own lines."""
+    """Give the values of a result as pairs of texts, those of records inside records on their own
+    lines.
+    """
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, dict):

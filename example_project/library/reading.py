@@ -1,9 +1,10 @@
 """From bytes to text, chapters, counts and fingerprints; no database, no Django.
 
-Two texts are near-duplicates when they share most of their *shingles*, the runs of five words at every position. A text has
-as many shingles as words, so only a sample is kept: the shingles whose hash is among the smallest. Equal shingles have
-equal hashes, so two texts that are alike keep nearly the same sample, and the common share of the samples estimates the
-common share of the texts (a bottom-k sketch, after Broder). A hash is one number: a database can count what two share.
+Two texts are near-duplicates when they share most of their *shingles*, the runs of five words at
+every position. A text has as many shingles as words, so only a sample is kept: the shingles whose
+hash is among the smallest. Equal shingles have equal hashes, so two texts that are alike keep
+nearly the same sample, and the common share of the samples estimates the common share of the texts
+(a bottom-k sketch, after Broder). A hash is one number: a database can count what two share.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def digest(content: bytes) -> str:
 
 
 def chapters(text: str) -> Iterator[str]:
-    """Cut a text at ends of lines into chapters of at least CHAPTER_CHARACTERS; the last one may be shorter."""
+    """Cut a text at ends of lines into chapters of at least CHAPTER_CHARACTERS; the last one may be
+    shorter.
+    """
     chapter: list[str] = []
     size = 0
     for line in text.splitlines(keepends=True):
@@ -88,7 +91,9 @@ def measure(chapter: str) -> Measured:
 
 
 def combine(measured: Iterable[Measured]) -> Measured:
-    """Make the counts and fingerprints of a text of those of its chapters; shingles across two chapters are left out."""
+    """Make the counts and fingerprints of a text of those of its chapters; shingles across two
+    chapters are left out.
+    """
     lines = words = characters = 0
     common: Counter[str] = Counter()
     hashes: set[int] = set()
@@ -104,7 +109,9 @@ def combine(measured: Iterable[Measured]) -> Measured:
 
 
 def fingerprints(words: list[str]) -> list[int]:
-    """Return the smallest hashes of the shingles of ``words``; none where there are fewer words than a shingle has."""
+    """Return the smallest hashes of the shingles of ``words``; none where there are fewer words
+    than a shingle has.
+    """
     starts = range(len(words) - SHINGLE_WORDS + 1)
     shingles = {" ".join(words[start : start + SHINGLE_WORDS]) for start in starts}
     return heapq.nsmallest(FINGERPRINTS, map(hash64, shingles))

@@ -1,4 +1,6 @@
-"""What the library's tasks return; values of these types travel as JSON and come back as themselves."""
+"""What the library's tasks return; values of these types travel as JSON and come back as
+themselves.
+"""
 
 from __future__ import annotations
 

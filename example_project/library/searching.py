@@ -14,11 +14,13 @@ from example_project.library.models import Document
 
 CONFIG = "english"
 HITS = 20
-# Characters that no text of the library contains by accident; PostgreSQL puts them around what it found.
+# Characters that no text of the library contains by accident; PostgreSQL puts them around what it
+# found.
 START = "\x02"
 STOP = "\x03"
 
-# Counting what two samples share is a join on the fingerprint's value, which its primary key serves.
+# Counting what two samples share is a join on the fingerprint's value, which its primary key
+# serves.
 NEAR_DUPLICATES = """
 WITH kept AS (
   SELECT document_id, count(*) AS number FROM library_fingerprint GROUP BY document_id

@@ -1,4 +1,7 @@
-"""A document that is saved is indexed, whoever saves it: the admin, a shell, another app. Imports index theirs themselves."""
+"""A document that is saved is indexed, whoever saves it: the admin, a shell, another app.
+
+Imports index theirs themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ from horsies_django.conf import config
 
 @receiver(post_save, sender=Document, dispatch_uid="library_index_saved_document")
 def index_saved_document(*, instance: Document, raw: bool, using: str, **kwargs: Any) -> None:
-    """Send ``index_document``, in the transaction that saves the document: both come to be, or neither.
+    """Send ``index_document``, in the transaction that saves the document: both come to be, or
+    neither.
 
-    The queue merges those that wait, so each save is followed by a run that sees it, and many saves by few runs.
-    Fixtures (``raw``) bring what they want to bring, and an import indexes its document before it publishes it. A document on
-    another database would not share a transaction with its task, and workers would look for it on this one, so it is left alone.
+    The queue merges those that wait, so each save is followed by a run that sees it, and many saves
+    by few runs. Fixtures (``raw``) bring what they want to bring, and an import indexes its
+    document before it publishes it. A document on another database would not share a transaction
+    with its task, and workers would look for it on this one, so it is left alone.
     """
     if raw or not instance.is_published or using != config().database:
         return

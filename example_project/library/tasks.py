@@ -1,7 +1,8 @@
-"""The library's tasks: the parts of an import and its undo, index documents, check that the site serves them unchanged.
+"""The library's tasks: the parts of an import and its undo, index documents, check that the site
+serves them unchanged.
 
-Each may run twice without harm: a worker can be killed between the last write of a task and the note that it is done. So each is
-tried again when its process or its whole worker died.
+Each may run twice without harm: a worker can be killed between the last write of a task and the
+note that it is done. So each is tried again when its process or its whole worker died.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
 
 @task(queue="imports", retry_policy=UNDO)
 def remove_document(upload_id: int, result: Imported | None) -> bool:
-    """Undo ``read_file``: delete its document, unless it is published or another upload has it; return whether it did.
+    """Undo ``read_file``: delete its document, unless it is published or another upload has it;
+    return whether it did.
 
-    Without a result, it is not known how the reading ended: the upload knows its document, because both commit together.
+    Without a result, it is not known how the reading ended: the upload knows its document, because
+    both commit together.
     """
     upload = Upload.objects.filter(pk=upload_id)
     document_id = (
@@ -114,7 +117,9 @@ def measure_chapter(chapter: Chapter) -> TaskResult[reading.Measured, TaskError]
 def index_chapters(
     imported: Imported, measured: Results[reading.Measured]
 ) -> TaskResult[Indexed, TaskError]:
-    """Index a document whose chapters have been measured; they are read one after the other, however many there are."""
+    """Index a document whose chapters have been measured; they are read one after the other,
+    however many there are.
+    """
     Document.objects.filter(pk=imported.document_id).update(index_task=current_task().task_id)
     return write_index(imported.document_id, reading.combine(measured))
 
@@ -135,7 +140,9 @@ def announce(document_id: int, path: str) -> None:
 
 @task(queue="search", retry_policy=REPEATABLE)
 def index_document(document_id: int) -> TaskResult[Indexed, TaskError]:
-    """Measure and index a document in one task, which the document remembers: others that waited were merged into it."""
+    """Measure and index a document in one task, which the document remembers: others that waited
+    were merged into it.
+    """
     Document.objects.filter(pk=document_id).update(index_task=current_task().task_id)
     return index_whole(document_id)
 
@@ -160,7 +167,9 @@ def reindex() -> int:
 async def verify_document(
     document_id: int, url: str, digest: str
 ) -> TaskResult[Verified, TaskError]:
-    """Fetch a document from the running site and compare what comes with the checksum of what was stored."""
+    """Fetch a document from the running site and compare what comes with the checksum of what was
+    stored.
+    """
     response = await fetch(url)
     if response.status != 200:
         return TaskResult(
@@ -197,8 +206,8 @@ def write_index(document_id: int, measured: reading.Measured) -> TaskResult[Inde
         )
         if document is None:
             return TaskResult(err=document_gone(document_id))
-        # The name weighs more than the text, so that a search for it finds the file itself first. Its words stand apart: as
-        # they are, PostgreSQL takes "zebra.txt" for the name of a host.
+        # The name weighs more than the text, so that a search for it finds the file itself first.
+        # Its words stand apart: as they are, PostgreSQL takes "zebra.txt" for the name of a host.
         vector = SearchVector(
             Value(" ".join(reading.WORD.findall(document.path))), weight="A", config=CONFIG
         )

@@ -84,7 +84,8 @@ def upload(request: HttpRequest) -> HttpResponse:
 def take_in(
     submission: uuid.UUID, folder: str, files: list[UploadedFile], review: bool = False
 ) -> list[WorkflowHandle]:
-    """Keep the files and have each imported, in one transaction: no file without its import, no import without its file.
+    """Keep the files and have each imported, in one transaction: no file without its import, no
+    import without its file.
 
     When a form is sent twice, the second time finds the uploads and the runs of the first.
     """
@@ -194,7 +195,9 @@ def near_duplicates_page(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def verify(request: HttpRequest) -> HttpResponse:
-    """Have every document that was not checked yet fetched back from this site and compared with its checksum."""
+    """Have every document that was not checked yet fetched back from this site and compared with
+    its checksum.
+    """
     with transaction.atomic():
         waiting = list(
             Document.objects.filter(verified_at=None, is_published=True).only("pk", "digest")

@@ -10,19 +10,23 @@ from horsies_django import Workflow
 IMPORT = "import file"
 REVIEW = "review"
 REVIEW_TIME = dt.timedelta(days=31)
-# Time to change one's mind and cancel the import; in earnest a day, and so short because nobody watches a demo for a day.
+# Time to change one's mind and cancel the import; in earnest a day, and so short because nobody
+# watches a demo for a day.
 COOLING_OFF = dt.timedelta(seconds=2)
 
 
 def import_file(upload_id: int, review: bool = False) -> Workflow:
-    """Return the workflow that imports an upload: read it, measure its chapters at the same time, index it, publish it.
+    """Return the workflow that imports an upload: read it, measure its chapters at the same time,
+    index it, publish it.
 
-    With ``review``, it is published only after somebody has approved it and the cooling-off time has passed.
+    With ``review``, it is published only after somebody has approved it and the cooling-off time
+    has passed.
 
-    Sending it for the same upload again returns the run that there is. A file that the library has published before is read, and
-    the other nodes are skipped. Whatever a node fails with, the nodes after it are skipped and the run is FAILED, which is
-    ``on_error="fail"``: a file that is not text stays one, so there is nothing to wait for. A run that fails, is rejected, or is
-    cancelled before it has published its document removes it.
+    Sending it for the same upload again returns the run that there is. A file that the library has
+    published before is read, and the other nodes are skipped. Whatever a node fails with, the nodes
+    after it are skipped and the run is FAILED, which is ``on_error="fail"``: a file that is not
+    text stays one, so there is nothing to wait for. A run that fails, is rejected, or is cancelled
+    before it has published its document removes it.
     """
     flow = Workflow(IMPORT, key=f"upload {upload_id}")
     imported = flow.add(tasks.read_file, upload_id, undo=tasks.remove_document)

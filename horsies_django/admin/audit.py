@@ -62,14 +62,19 @@ class SubjectFilter(admin.SimpleListFilter):
     parameter_name = "subject"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the queues; the subjects of all entries would need a DISTINCT over the whole table."""
+        """Return the queues; the subjects of all entries would need a DISTINCT over the whole
+        table.
+        """
         queues = Queue.objects.using(config().database).only("name").order_by("name")
         return [(queue.name, str(queue)) for queue in queues]
 
     def queryset(
         self, request: HttpRequest, queryset: QuerySet[AuditEntry]
     ) -> QuerySet[AuditEntry]:
-        """Filter by the subject. Raises IncorrectLookupParameters for a name that PostgreSQL cannot store."""
+        """Filter by the subject.
+
+        Raises IncorrectLookupParameters for a name that PostgreSQL cannot store.
+        """
         name = self.value()
         if name and "\x00" in name:
             raise IncorrectLookupParameters(repr(name))
@@ -77,10 +82,14 @@ class SubjectFilter(admin.SimpleListFilter):
 
 
 class AuditListMixin(NextPageMixin):
-    """The change list of the audit, newest first, read through an index: by subject or by primary key."""
+    """The change list of the audit, newest first, read through an index: by subject or by primary
+    key.
+    """
 
     def source(self) -> QuerySet[AuditEntry]:
-        """Return the filtered entries in the order of an index, limited to the newest ones where the filter needs it."""
+        """Return the filtered entries in the order of an index, limited to the newest ones where
+        the filter needs it.
+        """
         entries: QuerySet[AuditEntry] = self.queryset
         if self.query or self.chosen(SubjectFilter):
             return entries.order_by("-at", "-pk")
@@ -100,7 +109,9 @@ class AuditListMixin(NextPageMixin):
 
 
 def with_subject(page: Any, request: HttpRequest, entry: Any) -> AuditEntry:
-    """Set ``linked_subject`` of an entry, a link if the user may see that page, else text; and whether they may see payloads."""
+    """Set ``linked_subject`` of an entry, a link if the user may see that page, else text; and
+    whether they may see payloads.
+    """
     model = next(
         (model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None
     )
@@ -161,7 +172,9 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
 
 
 def columns(entry: Any, found: object) -> SafeString | str:
-    """Return the columns of an entry as JSON; the arguments of a schedule only if the user may see payloads."""
+    """Return the columns of an entry as JSON; the arguments of a schedule only if the user may see
+    payloads.
+    """
     if (
         isinstance(found, dict)
         and entry.action.startswith(OF_SCHEDULES)

@@ -1,6 +1,8 @@
-"""The overview at the admin's page of the app: what is wrong, the queues, and what waits for somebody.
+"""The overview at the admin's page of the app: what is wrong, the queues, and what waits for
+somebody.
 
-It shows a section only to those who may view its model, as the site's list of models says, and nothing of payloads.
+It shows a section only to those who may view its model, as the site's list of models says, and
+nothing of payloads.
 """
 
 from __future__ import annotations
@@ -79,22 +81,37 @@ HALTED = {
     "paused": gettext_lazy("paused by a failure"),
     "not undone": gettext_lazy("not undone completely"),
 }
-# The first word of a problem's subject -> the model whose viewers are told of it; others are told to those who may view queues.
+# The first word of a problem's subject -> the model whose viewers are told of it; others are told
+# to those who may view queues.
 MODELS: dict[str, type[Model]] = {
-    "task": Task, "worker": Worker, "schedule": Schedule, "schedules": Schedule, "workflow": WorkflowRun, "audit": AuditEntry,
-}  # fmt: skip
+    "task": Task,
+    "worker": Worker,
+    "schedule": Schedule,
+    "schedules": Schedule,
+    "workflow": WorkflowRun,
+    "audit": AuditEntry,
+}
 # The columns of the table of queues, but the first
 COLUMNS = (
-    gettext_lazy("Waiting"), gettext_lazy("Oldest waits"), gettext_lazy("Running"), gettext_lazy("Per minute"),
-    gettext_lazy("Failed"), gettext_lazy("Wait, 95 %"), gettext_lazy("Run, 95 %"), gettext_lazy("Finished"),
-)  # fmt: skip
+    gettext_lazy("Waiting"),
+    gettext_lazy("Oldest waits"),
+    gettext_lazy("Running"),
+    gettext_lazy("Per minute"),
+    gettext_lazy("Failed"),
+    gettext_lazy("Wait, 95 %"),
+    gettext_lazy("Run, 95 %"),
+    gettext_lazy("Finished"),
+)
 
 Text = SafeString | str
 Section = tuple[str, list[SafeString]]  # its title, and a list
 
 
 class Summary(NamedTuple):
-    """The state; ``steps`` by queue, ``failures`` the largest groups. If it is not complete, only the problems are known."""
+    """The state; ``steps`` by queue, ``failures`` the largest groups.
+
+    If it is not complete, only the problems are known.
+    """
 
     health: Health
     problems: list[Problem]
@@ -104,7 +121,10 @@ class Summary(NamedTuple):
 
 
 def summary(connection: Connection, span: str) -> Summary:
-    """Read what is to be shown of a span (a key of ``SPANS``), in autocommit mode. Raises the errors of the driver."""
+    """Read what is to be shown of a span (a key of ``SPANS``), in autocommit mode.
+
+    Raises the errors of the driver.
+    """
     health = examine(connection)
     (_text, length, points) = SPANS[span]
     found = Summary(health, problems(health), {}, [], [])
@@ -127,7 +147,9 @@ summaries: Cached[Any] = Cached()
 
 
 def read(span: str) -> Summary | DatabaseError:
-    """Return the summary, or why the database refused; both five seconds old at most, and what was counted a minute."""
+    """Return the summary, or why the database refused; both five seconds old at most, and what was
+    counted a minute.
+    """
 
     def make() -> Summary | DatabaseError:
         try:
@@ -142,7 +164,10 @@ def read(span: str) -> Summary | DatabaseError:
 
 
 class Overview:
-    """A summary as one user of a site sees it. ``lists``: the addresses of the lists of the models that they may view."""
+    """A summary as one user of a site sees it.
+
+    ``lists``: the addresses of the lists of the models that they may view.
+    """
 
     def __init__(
         self, request: Any, lists: Mapping[type[Model], str], summary: Summary, chosen: str
@@ -154,7 +179,9 @@ class Overview:
         self.clock = summary.health.database.clock
 
     def link(self, model: type[Model], pk: str | uuid.UUID, text: Text) -> Text:
-        """Return ``text`` as a link to the page of a row that the user may view, or only the text if the site has none."""
+        """Return ``text`` as a link to the page of a row that the user may view, or only the text
+        if the site has none.
+        """
         return self.to(f"admin:horsies_{model._meta.model_name}_change", (quote(pk),), text)
 
     def to(self, name: str, arguments: tuple[object, ...], text: Text) -> Text:
@@ -201,7 +228,9 @@ class Overview:
         }
 
     def problems(self) -> Iterator[tuple[Text, ...]]:
-        """Yield the problems that concern what the user may view, the worst first: badge, text, since, advice, link."""
+        """Yield the problems that concern what the user may view, the worst first: badge, text,
+        since, advice, link.
+        """
         for one in self.summary.problems:
             if MODELS.get(one.subject.partition(" ")[0], Queue) in self.lists:
                 since = age(one.since, self.clock) if one.since else ""
@@ -247,7 +276,10 @@ class Overview:
         return ""
 
     def queue(self, queue: QueueHealth) -> tuple[Text, Text, list[tuple[str | Promise, Text]]]:
-        """Return the name of a queue, whether it is paused, and its columns. The cluster is all queues."""
+        """Return the name of a queue, whether it is paused, and its columns.
+
+        The cluster is all queues.
+        """
         of_queue = {} if queue.name == CLUSTER else {"queue": queue.name}
         lately = (one for one in self.summary.health.lately if queue.name in (one.queue, CLUSTER))
         rate = (
@@ -307,9 +339,17 @@ class Overview:
 
     def workflows(self) -> Iterator[Section]:
         halted = [one for one in self.summary.health.halted_runs if one.reason in HALTED]
-        yield _("Runs that stand still"), [
-            many(one.many, self.link(WorkflowRun, one.run, breakable(one.name)), HALTED[one.reason]) for one in halted[:LAST]
-        ]  # fmt: skip
+        yield (
+            _("Runs that stand still"),
+            [
+                many(
+                    one.many,
+                    self.link(WorkflowRun, one.run, breakable(one.name)),
+                    HALTED[one.reason],
+                )
+                for one in halted[:LAST]
+            ],
+        )
         yield (
             _("Gates that wait"),
             [
@@ -352,7 +392,10 @@ def many(count: int, text: Text, quiet: object) -> SafeString:
 
 
 def overview(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the context of the overview. ``app_list`` is the site's, with what the user may view."""
+    """Return the context of the overview.
+
+    ``app_list`` is the site's, with what the user may view.
+    """
     chosen = request.GET.get("span", "")
     chosen = chosen if chosen in SPANS else "hour"
     models = [model for app in app_list for model in app["models"]]

@@ -1,4 +1,5 @@
-"""The admin pages for queues: counts, limits, permit holders, busy partitions and changes; and the forms on them.
+"""The admin pages for queues: counts, limits, permit holders, busy partitions and changes; and the
+forms on them.
 
 The forms need ``horsies.configure_queue``.
 """
@@ -87,7 +88,9 @@ class LimitField(forms.CharField):
         self.lowest = lowest
 
     def clean(self, value: Any) -> Any:
-        """Return the limit. Raises ValidationError unless it is a number in range, ``none``, or empty."""
+        """Return the limit. Raises ValidationError unless it is a number in range, ``none``, or
+        empty.
+        """
         text = super().clean(value).lower()
         if not text:
             return NOT_OVERRIDDEN
@@ -97,7 +100,8 @@ class LimitField(forms.CharField):
         if not self.lowest <= number <= LARGEST_LIMIT:
             raise forms.ValidationError(
                 _(
-                    "Enter a whole number from %(low)s to %(high)s, “none” for no limit, or leave it empty."
+                    "Enter a whole number from %(low)s to %(high)s, “none” for no limit, or leave "
+                    "it empty."
                 )
                 % {"low": self.lowest, "high": f"{LARGEST_LIMIT:,}"}
             )
@@ -105,9 +109,11 @@ class LimitField(forms.CharField):
 
 
 class EndField(forms.DateTimeField):
-    """A datetime to the second. An unchanged value keeps its microseconds and offset, which the input cannot show.
+    """A datetime to the second. An unchanged value keeps its microseconds and offset, which the
+    input cannot show.
 
-    ``held`` is the value when the form was opened, which a hidden field keeps: the stored value may change meanwhile.
+    ``held`` is the value when the form was opened, which a hidden field keeps: the stored value may
+    change meanwhile.
     """
 
     widget = forms.DateTimeInput(
@@ -123,7 +129,9 @@ class EndField(forms.DateTimeField):
 
 
 def _moment(text: object) -> dt.datetime | None:
-    """Return the datetime in a text, None if there is none, or none that also exists in all other time zones."""
+    """Return the datetime in a text, None if there is none, or none that also exists in all other
+    time zones.
+    """
     try:
         found = parse_datetime(str(text))
     except ValueError:
@@ -173,7 +181,9 @@ class OverrideForm(ChangeForm):
                 del self.fields[key]
 
     def clean_until(self) -> dt.datetime | None:
-        """Refuse the last year that Python supports: in another time zone the end could be in the year 10000."""
+        """Refuse the last year that Python supports: in another time zone the end could be in the
+        year 10000.
+        """
         until: dt.datetime | None = self.cleaned_data["until"]
         if until is not None and until.year >= dt.MAXYEAR:
             raise forms.ValidationError(
@@ -201,7 +211,9 @@ class OverrideForm(ChangeForm):
 
 
 class Shown:
-    """What the tables of a queue show to a user: partition keys, which contain arguments, only if ``visible``."""
+    """What the tables of a queue show to a user: partition keys, which contain arguments, only if
+    ``visible``.
+    """
 
     def __init__(self, page: Any, request: HttpRequest, queue: Any) -> None:
         self.page = page
@@ -216,7 +228,9 @@ class Shown:
         )
 
     def tables(self, *names: str) -> list[Table]:
-        """Return the tables of these names, read together; the rows of those that took too long are missing."""
+        """Return the tables of these names, read together; the rows of those that took too long are
+        missing.
+        """
         found = read_all(self.alias, [getattr(self, f"read_{name}") for name in names])
         return [getattr(self, name)(rows) for name, rows in zip(names, found, strict=True)]
 
@@ -287,7 +301,9 @@ class Shown:
         return list(first.values_list("task_name", F("enqueued_at")))  # F: see Moment
 
     def waiting(self, found: list[tuple[str, dt.datetime]] | None) -> Table:
-        """Return how many due tasks wait, and since when the oldest of them, by name, among the first ones of the queue."""
+        """Return how many due tasks wait, and since when the oldest of them, by name, among the
+        first ones of the queue.
+        """
         due = defaultdict(list)
         for name, at in found or []:
             if at <= self.now:
@@ -297,7 +313,8 @@ class Shown:
             [breakable(name), f"{len(times):,}", age(min(times), self.now)] for name, times in most
         ]
         note = _(
-            "Counted among the first 10,000 tasks, without those that wait for a permit of their partition."
+            "Counted among the first 10,000 tasks, without those that wait for a permit of their "
+            "partition."
         )
         heads = (_("Task"), _("Tasks"), _("The oldest has been due for"))
         return Table(
@@ -327,7 +344,8 @@ class Shown:
             ]
 
         hidden = _(
-            "Partition keys contain arguments. The permission %(permission)s is required to see them."
+            "Partition keys contain arguments. The permission %(permission)s is required to see "
+            "them."
         )
         note = "" if self.visible else hidden % {"permission": "horsies.view_payload"}
         heads = (_("Partition"), _("Running"), _("Limit"), _("Tasks waiting for a permit"))
@@ -361,7 +379,9 @@ class Shown:
 
 
 def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
-    """Set ``overview`` of each queue, None if reading it timed out; return the queues in their effective order."""
+    """Set ``overview`` of each queue, None if reading it timed out; return the queues in their
+    effective order.
+    """
     found = (
         read_bounded(alias, lambda: overview.queues([queue.name for queue in queues]))
         if queues
@@ -375,7 +395,9 @@ def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
 
 
 class QueueListMixin(NextPageMixin):
-    """The change list of queues: the whole cluster first, if it has a limit or a pause, then by priority."""
+    """The change list of queues: the whole cluster first, if it has a limit or a pause, then by
+    priority.
+    """
 
     def source(self) -> QuerySet[Queue]:
         queues: QuerySet[Queue] = self.queryset.exclude(SILENT_CLUSTER)
@@ -398,9 +420,16 @@ class QueueAdminMixin(ChangeMixin):
     change_forms: ClassVar = {"override": OverrideForm}
     change_list_mixin = QueueListMixin
     list_display = (
-        "shown_name", "shown_priority", "shown_limit", "shown_running", "shown_claimed", "shown_pending", "shown_full",
-        "shown_workers", "shown_tasks",
-    )  # fmt: skip
+        "shown_name",
+        "shown_priority",
+        "shown_limit",
+        "shown_running",
+        "shown_claimed",
+        "shown_pending",
+        "shown_full",
+        "shown_workers",
+        "shown_tasks",
+    )
     list_display_links = ("shown_name",)
     ordering = ("priority", "name")
 
@@ -450,7 +479,9 @@ class QueueAdminMixin(ChangeMixin):
         with_overviews(row._state.db, [row])
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return limits, the last day, permit holders, what waits, partitions, stopped keys, last changes and forms."""
+        """Return limits, the last day, permit holders, what waits, partitions, stopped keys, last
+        changes and forms.
+        """
         names = ["day", "permits"]
         if obj.name != CLUSTER:
             names.append("waiting")
@@ -496,7 +527,9 @@ class QueueAdminMixin(ChangeMixin):
 
     @admin.display(description=gettext_lazy("workers"))
     def shown_workers(self, obj: Any) -> SafeString | str:
-        """Return the number of live workers that serve the queue; highlighted if tasks wait and there is none."""
+        """Return the number of live workers that serve the queue; highlighted if tasks wait and
+        there is none.
+        """
         if obj.overview and obj.overview.pending and not obj.overview.workers:
             return badge("silent", "✕", _("None"))
         return _count(obj, "workers")

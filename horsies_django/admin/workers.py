@@ -67,8 +67,15 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     """The logic of the worker pages, for any ModelAdmin."""
 
     list_display = (
-        "shown_worker", "shown_state", "shown_queues", "shown_slots", "shown_running", "shown_memory", "uptime", "last_seen",
-    )  # fmt: skip
+        "shown_worker",
+        "shown_state",
+        "shown_queues",
+        "shown_slots",
+        "shown_running",
+        "shown_memory",
+        "uptime",
+        "last_seen",
+    )
     list_display_links = ("shown_worker",)
     list_filter = (StateFilter,)
     ordering = ("-started_at", "-pk")
@@ -82,7 +89,9 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
-        """Read the heartbeat of each worker with it: its own row has a time that is written more rarely."""
+        """Read the heartbeat of each worker with it: its own row has a time that is written more
+        rarely.
+        """
         beats = Heartbeat.objects.filter(id=OuterRef("pk"))
         stale = config().recovery.running_stale_threshold_ms
         times = [F(name) for name in ("stopping_at", "stopped_at", "beat_at", "died_at")]
@@ -95,7 +104,9 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         return rows.annotate(state=state)
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the worker's processes, the tasks that they run, for users who may see tasks, and its latest snapshots."""
+        """Return the worker's processes, the tasks that they run, for users who may see tasks, and
+        its latest snapshots.
+        """
         alias = obj._state.db
         now = obj.read_at
         beats = (

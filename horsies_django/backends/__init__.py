@@ -1,7 +1,9 @@
-"""The backend of ``django.tasks``: ``TASKS = {"default": {"BACKEND": "horsies_django.backends.HorsiesBackend"}}``.
+"""The backend of ``django.tasks``: ``TASKS = {"default": {"BACKEND":
+"horsies_django.backends.HorsiesBackend"}}``.
 
-``HorsiesBackend`` and ``HorsiesTask`` belong to Django's own ``django.tasks`` where Django has it (6.0 and newer), else to the
-backport ``django_tasks``. The module ``backport`` has those of the backport on any version of Django.
+``HorsiesBackend`` and ``HorsiesTask`` belong to Django's own ``django.tasks`` where Django has it
+(6.0 and newer), else to the backport ``django_tasks``. The module ``backport`` has those of the
+backport on any version of Django.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["HorsiesBackend", "HorsiesTask", "task"]
 
 CLASSES = "native" if django.VERSION >= (6, 0) else "backport"
-# name -> module: modules of tasks import these before the models are ready, and a site without TASKS never
+# name -> module: modules of tasks import these before the models are ready, and a site without
+# TASKS never
 _HOMES = {"HorsiesBackend": CLASSES, "HorsiesTask": CLASSES, "task": "decorator"}
 
 

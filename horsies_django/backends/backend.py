@@ -39,7 +39,9 @@ TAG = "horsies"
 
 
 class BackendMixin:
-    """Sends tasks by a plain INSERT in the caller's transaction on the alias HORSIES["DATABASE"], and reads their results."""
+    """Sends tasks by a plain INSERT in the caller's transaction on the alias HORSIES["DATABASE"],
+    and reads their results.
+    """
 
     supports_defer = True
     supports_async_task = True
@@ -54,12 +56,17 @@ class BackendMixin:
     queues: set[str]
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        """Without QUEUES, a task may name each queue in HORSIES["QUEUES"]; Django's own default is the queue "default" only."""
+        """Without QUEUES, a task may name each queue in HORSIES["QUEUES"]; Django's own default is
+        the queue "default" only.
+        """
         super().__init__(alias, {"QUEUES": [], **params})  # type: ignore[call-arg]
 
     @property
     def horsies_options(self) -> Options:
-        """The OPTIONS of this backend. Invalid ones are read again: a module may not have been importable while apps loaded."""
+        """The OPTIONS of this backend.
+
+        Invalid ones are read again: a module may not have been importable while apps loaded.
+        """
         found: Options | None = self.__dict__.get("_horsies_options")
         if found is None or found.problems:
             found = self.__dict__["_horsies_options"] = read(self.options)
@@ -96,7 +103,9 @@ class BackendMixin:
         return result
 
     async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Send a task from async code; the INSERT runs in Django's thread for sync code, like ORM calls."""
+        """Send a task from async code; the INSERT runs in Django's thread for sync code, like ORM
+        calls.
+        """
         self.validate_task(task)
         result = await sync_to_async(self._send, thread_sensitive=True)(task, args, kwargs)
         await atell(self, "task_enqueued", result)
@@ -130,7 +139,10 @@ class BackendMixin:
         return result
 
     def get_result(self, result_id: Any) -> Any:
-        """Return the result of a task of this backend. Raises TaskResultDoesNotExist, also for what is no id."""
+        """Return the result of a task of this backend.
+
+        Raises TaskResultDoesNotExist, also for what is no id.
+        """
         try:
             id_ = result_id if isinstance(result_id, uuid.UUID) else uuid.UUID(result_id)
         except (ValueError, AttributeError, TypeError):
@@ -176,8 +188,10 @@ class BackendMixin:
         if not apps.is_installed("horsies_django"):
             yield error(
                 "E027",
-                f"TASKS[{self.alias!r}] is a HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS.",
-                "Add it, run 'python manage.py migrate', and start 'python manage.py horsies_worker'.",
+                f"TASKS[{self.alias!r}] is a HorsiesBackend, but 'horsies_django' is not in "
+                "INSTALLED_APPS.",
+                "Add it, run 'python manage.py migrate', and start 'python manage.py "
+                "horsies_worker'.",
                 f"TASKS[{self.alias!r}]",
             )
             return
@@ -192,7 +206,8 @@ class BackendMixin:
         if not problems and (unknown := sorted(self.queues - conf.queues.keys())):
             yield error(
                 "E026",
-                f"TASKS[{self.alias!r}]['QUEUES'] names queues that are not declared: {', '.join(unknown)}.",
+                f"TASKS[{self.alias!r}]['QUEUES'] names queues that are not declared: "
+                f"{', '.join(unknown)}.",
                 f"Add them to HORSIES['QUEUES'], or use: {', '.join(sorted(conf.queues))}.",
                 f"TASKS[{self.alias!r}]['QUEUES']",
             )

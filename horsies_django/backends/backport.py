@@ -14,7 +14,9 @@ from horsies_django.backends.tasks import TaskMixin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HorsiesTask(TaskMixin, Task):  # type: ignore[type-arg]
-    """A task of ``HorsiesBackend``; options that are None have the values in the OPTIONS of the backend."""
+    """A task of ``HorsiesBackend``; options that are None have the values in the OPTIONS of the
+    backend.
+    """
 
 
 class HorsiesTaskResult(ResultMixin, TaskResult):  # type: ignore[type-arg]

@@ -1,4 +1,6 @@
-"""``@task`` of ``django.tasks`` with the options of ``HorsiesTask``, fully typed, on every version of Django."""
+"""``@task`` of ``django.tasks`` with the options of ``HorsiesTask``, fully typed, on every version
+of Django.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ class Decorator(Protocol):
 
 
 class ContextDecorator(Protocol):
-    """What ``@task(takes_context=True)`` returns: the first parameter of the function is the TaskContext."""
+    """What ``@task(takes_context=True)`` returns: the first parameter of the function is the
+    TaskContext.
+    """
 
     @overload
     def __call__(
@@ -137,13 +141,16 @@ def task(
     retry_on: Kind | Iterable[Kind] | None = None,
     timeout_ms: int | dt.timedelta | None = None,
 ) -> Any:
-    """Turn a function into a Task of ``django.tasks``, with options that Django's own decorator does not take in 6.0.
+    """Turn a function into a Task of ``django.tasks``, with options that Django's own decorator
+    does not take in 6.0.
 
-    ``max_attempts`` is from 1 to 101. ``backoff`` says how many seconds pass before the next attempt: a number, a list with one
-    for each retry, or a function of the exception and the TaskResult, which may also return None for no further attempt.
-    ``retry_on`` lists exception classes, their dotted paths, and error codes. ``timeout_ms`` (milliseconds or a timedelta) limits
-    each attempt. None means the OPTIONS of the backend. A backend that is no HorsiesBackend, as in tests, ignores these four.
-    Raises InvalidTask for a function that cannot be a task and for invalid options.
+    ``max_attempts`` is from 1 to 101. ``backoff`` says how many seconds pass before the next
+    attempt: a number, a list with one for each retry, or a function of the exception and the
+    TaskResult, which may also return None for no further attempt. ``retry_on`` lists exception
+    classes, their dotted paths, and error codes. ``timeout_ms`` (milliseconds or a timedelta)
+    limits each attempt. None means the OPTIONS of the backend. A backend that is no HorsiesBackend,
+    as in tests, ignores these four. Raises InvalidTask for a function that cannot be a task and for
+    invalid options.
     """
     own = {
         "max_attempts": max_attempts,
@@ -156,8 +163,13 @@ def task(
         task_class = import_module(PACKAGE).task_backends[backend].task_class
         known = {field.name for field in dataclasses.fields(task_class)}
         return task_class(
-            func=function, priority=priority, queue_name=queue_name, backend=backend, takes_context=takes_context,
-            run_after=None, **{name: value for name, value in own.items() if name in known},
-        )  # fmt: skip
+            func=function,
+            priority=priority,
+            queue_name=queue_name,
+            backend=backend,
+            takes_context=takes_context,
+            run_after=None,
+            **{name: value for name, value in own.items() if name in known},
+        )
 
     return made if function is None else made(function)

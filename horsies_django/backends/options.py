@@ -1,7 +1,9 @@
-"""The ``OPTIONS`` of a backend in ``settings.TASKS``, those of a task, and retries in the words of ``django.tasks``.
+"""The ``OPTIONS`` of a backend in ``settings.TASKS``, those of a task, and retries in the words of
+``django.tasks``.
 
-Retries become the RetryPolicy in the row of the task, so the statement that records a failure decides, also when a process died.
-Only a function as ``backoff`` is asked in the process that ran the task; crashes and timeouts then wait as without ``backoff``.
+Retries become the RetryPolicy in the row of the task, so the statement that records a failure
+decides, also when a process died. Only a function as ``backoff`` is asked in the process that ran
+the task; crashes and timeouts then wait as without ``backoff``.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ Backoff = float | tuple[float, ...] | BackoffFunction
 class Retries:
     """How often a task is tried, after which delays in seconds, and for which failures.
 
-    ``backoff`` is a delay, a delay for each retry (the last one repeats), a function, or None: 60 s, doubled each time. A single
-    entry of ``retry_on`` may be given without a list. Raises ValueError with all problems.
+    ``backoff`` is a delay, a delay for each retry (the last one repeats), a function, or None: 60
+    s, doubled each time. A single entry of ``retry_on`` may be given without a list. Raises
+    ValueError with all problems.
     """
 
     max_attempts: int = 1
@@ -86,7 +89,9 @@ class Retries:
         )
 
     def ask(self, error: BaseException, result: Any) -> float | bool | None:
-        """Return what the function ``backoff`` says: seconds, None for no retry, or True if it raised or said something else."""
+        """Return what the function ``backoff`` says: seconds, None for no retry, or True if it
+        raised or said something else.
+        """
         assert callable(self.backoff)
         name = f"{result.task.module_path} {result.id}"
         try:
@@ -99,9 +104,12 @@ class Retries:
         if seconds is None or is_delay(seconds):
             return seconds
         logger.error(
-            "the backoff function of %s returned %.80r, not seconds from 0 to %s, or None; it is retried after the usual delay",
-            name, seconds, LONGEST_DELAY,
-        )  # fmt: skip
+            "the backoff function of %s returned %.80r, not seconds from 0 to %s, or None; it is "
+            "retried after the usual delay",
+            name,
+            seconds,
+            LONGEST_DELAY,
+        )
         return True
 
 
@@ -116,7 +124,8 @@ def backoff_problem(value: object) -> str | None:
     if value is None or callable(value) or (delays and all(map(is_delay, delays))):
         return None
     return (
-        f"backoff must be seconds from 0 to {LONGEST_DELAY:_}, a list of them, or a function of the exception and the task "
+        f"backoff must be seconds from 0 to {LONGEST_DELAY:_}, a list of them, or a function of "
+        "the exception and the task "
         f"result that returns seconds or None, not {value!r:.80}"
     )
 
@@ -130,7 +139,9 @@ def is_delay(value: object) -> bool:
 
 
 def hashable(value: Any) -> Any:
-    """Return a list as a tuple, because the fields of a task are compared and hashed; other values are returned as they are."""
+    """Return a list as a tuple, because the fields of a task are compared and hashed; other values
+    are returned as they are.
+    """
     return tuple(value) if isinstance(value, list | set | frozenset) else value
 
 
@@ -138,7 +149,8 @@ def hashable(value: Any) -> Any:
 class Options:
     """The options of a backend; invalid ones have their defaults, and are in ``problems``, by key.
 
-    ``modules`` are imported by workers like the ``tasks`` modules of apps. The others apply to tasks that say nothing else.
+    ``modules`` are imported by workers like the ``tasks`` modules of apps. The others apply to
+    tasks that say nothing else.
     """
 
     retries: Retries
@@ -210,7 +222,10 @@ def imported(given: Mapping[Any, Any], problems: list[tuple[str, str]]) -> Mappi
 
 def kinds_problem(value: object) -> str | None:
     if not isinstance(value, str | type | tuple):
-        return f"must be a list of exception classes, their dotted paths, or error codes, not {value!r:.80}"
+        return (
+            "must be a list of exception classes, their dotted paths, or error codes, not "
+            f"{value!r:.80}"
+        )
     try:
         RetryPolicy.exponential(auto_retry_for=value)
     except ValueError as error:
@@ -226,7 +241,10 @@ def modules_problem(value: object) -> str | None:
 
 
 def retries_of(task: Any) -> Retries:
-    """Return the retries of a task: its own, else those in the OPTIONS of its backend. Raises ValueError."""
+    """Return the retries of a task: its own, else those in the OPTIONS of its backend.
+
+    Raises ValueError.
+    """
     usual: Retries = task.get_backend().horsies_options.retries
     own = {name: getattr(task, name, None) for name in ("max_attempts", "backoff", "retry_on")}
     chosen = {name: value for name, value in own.items() if value is not None}

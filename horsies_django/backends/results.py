@@ -1,6 +1,8 @@
-"""What the backend uses of ``django.tasks``, or of its backport, which has the same under other paths and some other names.
+"""What the backend uses of ``django.tasks``, or of its backport, which has the same under other
+paths and some other names.
 
-TaskResults are made from the row of a task and its attempts; those of a task that runs read the row when they are asked.
+TaskResults are made from the row of a task and its attempts; those of a task that runs read the row
+when they are asked.
 
 A return value is what ``normalize_json`` accepts, less what PostgreSQL cannot store.
 """
@@ -32,8 +34,11 @@ logger = logging.getLogger("horsies.task")
 
 # The status of django.tasks for each of ours; others are FAILED.
 STATUSES: Mapping[str, str] = {
-    Status.PENDING: "READY", Status.CLAIMED: "READY", Status.RUNNING: "RUNNING", Status.COMPLETED: "SUCCESSFUL",
-}  # fmt: skip
+    Status.PENDING: "READY",
+    Status.CLAIMED: "READY",
+    Status.RUNNING: "RUNNING",
+    Status.COMPLETED: "SUCCESSFUL",
+}
 ENDED_BY_OTHERS = (Status.CANCELLED, Status.EXPIRED)
 BACKEND = "backend"  # the key of the backend's alias in the options of a row
 # What the process that runs a task does not know of it until it reads the row.
@@ -51,7 +56,8 @@ LAZY = (
 class Api:
     """The classes and the signals of one of both packages, "django.tasks" or "django_tasks".
 
-    ``refreshed`` are the fields that a refresh of a result reads. Raises ImportError if the package is not installed.
+    ``refreshed`` are the fields that a refresh of a result reads. Raises ImportError if the package
+    is not installed.
     """
 
     def __init__(self, package: str) -> None:
@@ -95,14 +101,20 @@ def log_failures(responses: list[tuple[Callable[..., Any], Any]], result: Any) -
     for receiver, response in responses:
         if isinstance(response, Exception):
             logger.error(
-                "the signal receiver %s raised %s for %s %s (%s), which does not change the outcome of the task",
-                getattr(receiver, "__qualname__", receiver), type(response).__name__, result.task.module_path, result.id,
+                "the signal receiver %s raised %s for %s %s (%s), which does not change the "
+                "outcome of the task",
+                getattr(receiver, "__qualname__", receiver),
+                type(response).__name__,
+                result.task.module_path,
+                result.id,
                 result.status,
-            )  # fmt: skip
+            )
 
 
 class ResultMixin:
-    """What ``HorsiesTaskResult`` adds to the class ``TaskResult`` of either package: fields that are read when they are used."""
+    """What ``HorsiesTaskResult`` adds to the class ``TaskResult`` of either package: fields that
+    are read when they are used.
+    """
 
     __slots__ = ()
 
@@ -130,7 +142,10 @@ class ResultMixin:
         return result
 
     def refresh(self) -> None:
-        """Read the status, the times, the errors and the return value again. Raises TaskResultDoesNotExist."""
+        """Read the status, the times, the errors and the return value again.
+
+        Raises TaskResultDoesNotExist.
+        """
         self._take(look(UUID(self.id)))
 
     async def arefresh(self) -> None:
@@ -146,7 +161,9 @@ class ResultMixin:
                 object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Read the row of a running task for a field that is not known yet; a field with a value does not come here."""
+        """Read the row of a running task for a field that is not known yet; a field with a value
+        does not come here.
+        """
         if name not in LAZY:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         stored = look(UUID(self.id))
@@ -171,13 +188,17 @@ def look(task_id: UUID) -> StoredTask | None:
 
 
 def alias_of(stored: StoredTask) -> str | None:
-    """Return the alias of the backend that a task was sent to; None if a schedule or a workflow sent it."""
+    """Return the alias of the backend that a task was sent to; None if a schedule or a workflow
+    sent it.
+    """
     found = json_of(stored.options).get(BACKEND)
     return found if isinstance(found, str) else None
 
 
 def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
-    """Return the values of the fields of a TaskResult, except for the task itself, its id and its backend."""
+    """Return the values of the fields of a TaskResult, except for the task itself, its id and its
+    backend.
+    """
     call = json_of(stored.kwargs)
     attempts = stored.attempts
     args = call.get("args")
@@ -205,7 +226,9 @@ def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
 
 
 def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:
-    """Yield class path and traceback for each attempt that failed, and for a task that ended without an attempt of its own."""
+    """Yield class path and traceback for each attempt that failed, and for a task that ended
+    without an attempt of its own.
+    """
     for attempt in stored.attempts:
         if attempt.error_code is None:
             continue
@@ -240,7 +263,10 @@ def json_of(text: str | None) -> dict[str, Any]:
 
 
 def strict(value: Any) -> Any:
-    """Return the return value of a task as JSON data. Raises TypeError for other types, ValueError for other values."""
+    """Return the return value of a task as JSON data.
+
+    Raises TypeError for other types, ValueError for other values.
+    """
     try:
         return normalized(value)
     except CodecError as error:

@@ -1,8 +1,10 @@
-"""Tasks of ``django.tasks`` in this process: their definitions for workers, by the dotted path of the function, and their runs.
+"""Tasks of ``django.tasks`` in this process: their definitions for workers, by the dotted path of
+the function, and their runs.
 
-The function in a definition is a wrapper: it gives the task its context, sends Django's signals, and makes the result JSON. So
-an exception of a signal's receiver never becomes one of the task, and ``task_finished`` is sent while the exception of the task
-is handled, so that its traceback can be reported.
+The function in a definition is a wrapper: it gives the task its context, sends Django's signals,
+and makes the result JSON. So an exception of a signal's receiver never becomes one of the task, and
+``task_finished`` is sent while the exception of the task is handled, so that its traceback can be
+reported.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ _answers: dict[tuple[Any, int], float | bool] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class TaskMixin:
-    """What ``HorsiesTask`` adds to the class ``Task`` of either package. None means the OPTIONS of the backend."""
+    """What ``HorsiesTask`` adds to the class ``Task`` of either package.
+
+    None means the OPTIONS of the backend.
+    """
 
     __slots__ = ()
 
@@ -79,9 +84,11 @@ class TaskMixin:
 
 
 def declare(task: Any) -> TaskDefinition:
-    """Register the definition of a task for the workers of this process, unless its function has one; return it.
+    """Register the definition of a task for the workers of this process, unless its function has
+    one; return it.
 
-    Raises InvalidTask for a function that cannot be a task, and if another function has its dotted path.
+    Raises InvalidTask for a function that cannot be a task, and if another function has its dotted
+    path.
     """
     name = task.module_path
     known = registry.find(name)
@@ -92,7 +99,8 @@ def declare(task: Any) -> TaskDefinition:
         # one that was defined again, as by a reload of its module, is in the same file
         if known.codec is None or function.__code__.co_filename != task.func.__code__.co_filename:
             raise task.get_backend().api.invalid_task(
-                f"Two functions are tasks named {name}: one in {place(function)} and one in {place(task.func)}. "
+                f"Two functions are tasks named {name}: one in {place(function)} and one in "
+                f"{place(task.func)}. "
                 "Workers find a task by that name: give one of them another name."
             )
     try:
@@ -105,7 +113,10 @@ def declare(task: Any) -> TaskDefinition:
 
 
 def definition_of(task: Any) -> TaskDefinition:
-    """Return the definition of a task with its own options and those of its backend. Raises TaskDefinitionError."""
+    """Return the definition of a task with its own options and those of its backend.
+
+    Raises TaskDefinitionError.
+    """
     if inspect.isgeneratorfunction(task.func) or inspect.isasyncgenfunction(task.func):
         raise TaskDefinitionError(
             f"{task.module_path} is a generator: a task returns one value, so it cannot yield"
@@ -130,7 +141,9 @@ def place(function: Any) -> str:
 
 
 def rebuilt(task: Any, **changes: Any) -> Any:
-    """Return a copy of a task with other values, without validation: settings may have changed since it was sent."""
+    """Return a copy of a task with other values, without validation: settings may have changed
+    since it was sent.
+    """
     copy = object.__new__(type(task))
     for field in dataclasses.fields(task):
         value = changes[field.name] if field.name in changes else getattr(task, field.name)
@@ -139,7 +152,9 @@ def rebuilt(task: Any, **changes: Any) -> Any:
 
 
 def find(name: str, task_class: Any) -> Any:
-    """Return the task of that dotted path; one without code if there is none (any more), whose call raises LookupError."""
+    """Return the task of that dotted path; one without code if there is none (any more), whose call
+    raises LookupError.
+    """
     if registry.find_or_import(name) is not None and name in declared:
         return declared[name]
     placeholder = object.__new__(task_class)
@@ -154,7 +169,8 @@ def gone(name: str) -> Any:
 
     def missing(*args: Any, **kwargs: Any) -> None:
         raise LookupError(
-            f"there is no task {name!r}: its function was renamed or removed, or its module is not imported"
+            f"there is no task {name!r}: its function was renamed or removed, or its module is not "
+            "imported"
         )
 
     missing.__module__, _, missing.__qualname__ = name.rpartition(".")
@@ -212,7 +228,9 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
 
 
 class Attempt:
-    """An attempt of a task in this process; ``result`` is what receivers of signals and the task itself get."""
+    """An attempt of a task in this process; ``result`` is what receivers of signals and the task
+    itself get.
+    """
 
     def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.task = task
@@ -231,7 +249,10 @@ class Attempt:
         )
 
     def failed(self, error: BaseException, trace: str) -> None:
-        """Add the error to the result; tell the end of the task if this was its last attempt. Called while it is handled."""
+        """Add the error to the result; tell the end of the task if this was its last attempt.
+
+        Called while it is handled.
+        """
         if isinstance(error, Snooze):
             return  # no attempt was used
         try:
@@ -288,7 +309,9 @@ def path_of(error: BaseException) -> str:
 
 
 def decide(error: BaseException, attempt: int) -> float | bool | None:
-    """Return whether the process that ran a task wants another attempt: after how many seconds, or True. ``decide`` of tasks."""
+    """Return whether the process that ran a task wants another attempt: after how many seconds, or
+    True. ``decide`` of tasks.
+    """
     if isinstance(error, KeyboardInterrupt):
         return 10.0  # before a task whose process was interrupted runs again
     current = running.get()

@@ -1,7 +1,7 @@
 """``settings.HORSIES`` as one frozen value, or all its problems at once.
 
-The running code calls ``config``, the system checks call ``read``; both use ``parse``, which is pure. Problems have the ids
-of the system checks, see ``checks.IDS``.
+The running code calls ``config``, the system checks call ``read``; both use ``parse``, which is
+pure. Problems have the ids of the system checks, see ``checks.IDS``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,20 @@ from horsies_django.conf.values import (
 )
 
 __all__ = [
-    "DEFAULT_QUEUE", "LARGEST_LIMIT", "RANGES", "Config", "PartitionConfig", "Problem", "QueueConfig", "Recovery",
-    "Resilience", "Retention", "config", "parse", "read",
-]  # fmt: skip
+    "DEFAULT_QUEUE",
+    "LARGEST_LIMIT",
+    "RANGES",
+    "Config",
+    "PartitionConfig",
+    "Problem",
+    "QueueConfig",
+    "Recovery",
+    "Resilience",
+    "Retention",
+    "config",
+    "parse",
+    "read",
+]
 
 
 @functools.cache
@@ -61,7 +72,9 @@ def read() -> tuple[Config, list[Problem]]:
 
 
 def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
-    """Return problems of the aliases' engines, except for the settings in ``broken``, which name no valid alias."""
+    """Return problems of the aliases' engines, except for the settings in ``broken``, which name no
+    valid alias.
+    """
     problems = []
     for key, alias in (("DATABASE", found.database), ("LISTEN_DATABASE", found.listen_database)):
         where = f"HORSIES['{key}']"
@@ -74,11 +87,15 @@ def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
                 Problem("E008", message, "Use an alias whose ENGINE is PostgreSQL.", where)
             )
             continue
-        # Imported late: it raises if no psycopg is installed, and only an alias of PostgreSQL needs one.
+        # Imported late: it raises if no psycopg is installed, and only an alias of PostgreSQL needs
+        # one.
         from django.db.backends.postgresql import psycopg_any
 
         if not psycopg_any.is_psycopg3:
-            message = f"Django uses psycopg2 for the database {alias!r}, because psycopg 3 cannot be imported."
+            message = (
+                f"Django uses psycopg2 for the database {alias!r}, because psycopg 3 cannot be "
+                "imported."
+            )
             hint = "Install psycopg 3 with its library: pip install 'psycopg[binary]'."
             problems.append(Problem("E009", message, hint, where))
     return problems

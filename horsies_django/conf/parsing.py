@@ -84,8 +84,14 @@ def _queue_retention(
 
 
 def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
-    """Return the schedules by name. What they say is checked once tasks are imported: ``schedules.problems``."""
-    example = "{'nightly': {'task': 'shop.tasks.tidy', 'pattern': 'daily at 04:30', 'zone': 'Europe/Istanbul'}}"
+    """Return the schedules by name.
+
+    What they say is checked once tasks are imported: ``schedules.problems``.
+    """
+    example = (
+        "{'nightly': {'task': 'shop.tasks.tidy', 'pattern': 'daily at 04:30', 'zone': "
+        "'Europe/Istanbul'}}"
+    )
     inner = top.inner("SCHEDULES", None, example)
     found = {}
     for name, definition in inner.values.items():
@@ -104,7 +110,10 @@ def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
-    """Return a list of dotted paths. They are not imported here: sites read the settings, too, and may not need them."""
+    """Return a list of dotted paths.
+
+    They are not imported here: sites read the settings, too, and may not need them.
+    """
     value = top.values.get(key, ())
     if not isinstance(value, list | tuple):
         top.report(
@@ -125,9 +134,15 @@ def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
 
 
 def _token(top: Section, key: str) -> str:
-    """Return a secret that a header can carry, "" if it is missing or invalid. Its value is in no message."""
+    """Return a secret that a header can carry, "" if it is missing or invalid.
+
+    Its value is in no message.
+    """
     value = top.values.get(key, "")
-    hint = "Generate one, as by 'python -c \"import secrets; print(secrets.token_urlsafe(32))\"', or remove it."
+    hint = (
+        "Generate one, as by 'python -c \"import secrets; print(secrets.token_urlsafe(32))\"', or "
+        "remove it."
+    )
     if not isinstance(value, str):
         top.report(
             "E001", key, f"Its value is of type {type(value).__name__}, but must be a str.", hint
@@ -163,7 +178,10 @@ def _on_cut_off(recovery: Section, default: Recovery) -> str:
     value = recovery.values.get("ON_CUT_OFF", default.on_cut_off)
     if value in CUT_OFF:
         return str(value)
-    hint = "Use 'wait' (tasks continue while the database cannot be reached) or 'kill' (they end before others may run them)."
+    hint = (
+        "Use 'wait' (tasks continue while the database cannot be reached) or 'kill' (they end "
+        "before others may run them)."
+    )
     id_ = "E003" if isinstance(value, str) else "E001"
     recovery.report(id_, "ON_CUT_OFF", f"{shown(value)} is not a valid choice.", hint)
     return default.on_cut_off
@@ -174,7 +192,10 @@ def _error_code(top: Section, default: str) -> str:
     if isinstance(code, str) and code == default:
         return default
     if problem := code_problem(code):
-        hint = f"Use a code of your own, such as 'MY_ERROR', or remove it to use the default, {default!r}."
+        hint = (
+            "Use a code of your own, such as 'MY_ERROR', or remove it to use the default, "
+            f"{default!r}."
+        )
         top.report(
             "E007", "DEFAULT_UNHANDLED_ERROR_CODE", f"{problem[0].upper()}{problem[1:]}.", hint
         )
@@ -183,7 +204,10 @@ def _error_code(top: Section, default: str) -> str:
 
 
 def _exception_mapper(top: Section) -> Mapper:
-    """Return the mapper with its dotted paths imported. Paths that cannot be imported are reported here."""
+    """Return the mapper with its dotted paths imported.
+
+    Paths that cannot be imported are reported here.
+    """
     raw = top.values.get("EXCEPTION_MAPPER", EMPTY)
     hint = "Use {SomeError or 'package.module.SomeError': 'MY_CODE'}."
     if not isinstance(raw, Mapping):
@@ -215,7 +239,8 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
         top.report(
             "E014",
             "PREFETCH_BUFFER",
-            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but workers that prefetch tasks cannot enforce CLUSTER_WIDE_CAP, "
+            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but workers that prefetch tasks cannot "
+            "enforce CLUSTER_WIDE_CAP, "
             f"which is {found.cluster_wide_cap:_}.",
             "Remove one of the two. Limits of queues work with either.",
         )
@@ -223,7 +248,8 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
         top.report(
             "E018",
             "PREFETCH_BUFFER",
-            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but tasks that workers prefetch can be neither ordered nor "
+            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but tasks that workers prefetch can be "
+            "neither ordered nor "
             f"coalesced, as HORSIES['QUEUES'] says of {', '.join(names)}.",
             f"Remove PREFETCH_BUFFER, or 'ordered' and 'coalesce' of {', '.join(names)}.",
         )
@@ -231,7 +257,8 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
         top.report(
             "E015",
             "CLAIM_LEASE_MS",
-            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but CLAIM_LEASE_MS, how long a prefetched task may wait before "
+            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but CLAIM_LEASE_MS, how long a "
+            "prefetched task may wait before "
             "another worker may take it, is not set.",
             "Set it, as in 'CLAIM_LEASE_MS': 60_000, or remove PREFETCH_BUFFER.",
         )
@@ -240,7 +267,9 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
 def _refuse_unfit_times(
     found: Config, top: Section, recovery: Section, resilience: Section
 ) -> None:
-    """Report times that are too short for one late heartbeat, and a longest wait that is shorter than the first."""
+    """Report times that are too short for one late heartbeat, and a longest wait that is shorter
+    than the first.
+    """
     beat = found.recovery.claimer_heartbeat_interval_ms
     lease = found.claim_lease_ms
     stale = found.recovery.running_stale_threshold_ms

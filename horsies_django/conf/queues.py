@@ -76,7 +76,10 @@ def _name_problem(name: object) -> str | None:
     if not name:
         return "The name of a queue cannot be empty."
     if name == CLUSTER:
-        return f"The name {CLUSTER!r} is reserved for the whole cluster, whose limit is CLUSTER_WIDE_CAP."
+        return (
+            f"The name {CLUSTER!r} is reserved for the whole cluster, whose limit is "
+            "CLUSTER_WIDE_CAP."
+        )
     if len(name) > 100:
         return f"The name of this queue has {len(name)} characters; at most 100 are allowed."
     # A comma separates queues on the command line: `--queues=mail,bulk` could never name this one.
@@ -86,7 +89,10 @@ def _name_problem(name: object) -> str | None:
 
 
 def _partition(options: Section) -> PartitionConfig | None:
-    """Return the partition rule, or None if there is none. A rule without a key or without a limit is a mistake."""
+    """Return the partition rule, or None if there is none.
+
+    A rule without a key or without a limit is a mistake.
+    """
     if options.values.get("partition") is None:
         return None
     part = options.inner("partition", PARTITION_KEYS, PARTITION_EXAMPLE)
@@ -102,7 +108,10 @@ def _partition(options: Section) -> PartitionConfig | None:
         and found.max_concurrency is None
         and found.local_limit is None
     ):
-        hint = "Add 'max_concurrency' (over all workers) or 'local_limit' (per worker); both apply to each partition separately."
+        hint = (
+            "Add 'max_concurrency' (over all workers) or 'local_limit' (per worker); both apply to "
+            "each partition separately."
+        )
         options.report("E018", "partition", "A partition rule requires a limit.", hint)
     for key, message, hint in _policy_problems(found, part):
         part.report("E018", key, message, hint)
@@ -113,7 +122,10 @@ def _on_failure(part: Section) -> str:
     value = part.values.get("on_failure", "stop")
     if value in ON_FAILURE:
         return str(value)
-    choices = "Use 'stop' (until the failed task is retried or skipped), 'continue', or 'cancel' (those that wait behind it)."
+    choices = (
+        "Use 'stop' (until the failed task is retried or skipped), 'continue', or 'cancel' (those "
+        "that wait behind it)."
+    )
     part.report(
         "E018",
         "on_failure",
@@ -124,7 +136,9 @@ def _on_failure(part: Section) -> str:
 
 
 def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[str, str, str]]:
-    """Yield the key, the message and the hint of each contradiction of the policy of a partition rule."""
+    """Yield the key, the message and the hint of each contradiction of the policy of a partition
+    rule.
+    """
     if not part.sound(*PARTITION_KEYS):
         return
     if "on_failure" in part.values and not found.ordered:
@@ -154,7 +168,9 @@ def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[st
 
 
 def _by_args(part: Section) -> tuple[str, ...] | None:
-    """Return the argument names, empty for all arguments ("all"), or None if partitions do not depend on arguments."""
+    """Return the argument names, empty for all arguments ("all"), or None if partitions do not
+    depend on arguments.
+    """
     names = part.values.get("by_args")
     if names is None:
         return None

@@ -1,4 +1,6 @@
-"""One dict of the settings: reads its values, imports what dotted paths name, and collects the problems."""
+"""One dict of the settings: reads its values, imports what dotted paths name, and collects the
+problems.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem in the settings: the id of the check, the place (``where``), what is wrong and what to do about it."""
+    """A problem in the settings: the id of the check, the place (``where``), what is wrong and what
+    to do about it.
+    """
 
     id: str
     message: str
@@ -37,7 +41,10 @@ class Problem:
 
 
 class Section:
-    """A dict of the settings. Reports unknown keys when it is created, and invalid values when they are read."""
+    """A dict of the settings.
+
+    Reports unknown keys when it is created, and invalid values when they are read.
+    """
 
     def __init__(
         self, raw: object, where: str, known: Keys, problems: list[Problem], example: str
@@ -65,12 +72,17 @@ class Section:
         return f"{self.where}[{shown(key)}]"
 
     def sound(self, *keys: str) -> bool:
-        """Return whether these values have no problems so far. Comparing invalid values would only report them again."""
+        """Return whether these values have no problems so far.
+
+        Comparing invalid values would only report them again.
+        """
         broken = {problem.where for problem in self.problems}
         return broken.isdisjoint({self.where, *map(self.place, keys)})
 
     def filled(self, default: T, **others: Any) -> T:
-        """Return a dataclass of settings, with ``others`` as given; numbers and booleans are read by the types of its fields."""
+        """Return a dataclass of settings, with ``others`` as given; numbers and booleans are read
+        by the types of its fields.
+        """
         made: Any = default
         keys = {key.lower(): key for key in self.known}
         for one in fields(made):
@@ -106,7 +118,10 @@ class Section:
         nullable: bool,
         unit_of: str = "",
     ) -> int | None:
-        """Return a number in a range. A key, or ``unit_of``, with a suffix in ``UNITS`` allows a timedelta, ``nullable`` None."""
+        """Return a number in a range.
+
+        A key, or ``unit_of``, with a suffix in ``UNITS`` allows a timedelta, ``nullable`` None.
+        """
         value = self.values.get(key, default)
         if value is None and nullable:
             return None
@@ -153,7 +168,9 @@ def did_you_mean(key: object, known: Iterable[str]) -> str:
 
 
 def path_problems(paths: Iterable[str]) -> list[str]:
-    """Import what the paths name, and return what is wrong with each that names nothing that can be called."""
+    """Import what the paths name, and return what is wrong with each that names nothing that can be
+    called.
+    """
     problems = []
     for path in paths:
         try:

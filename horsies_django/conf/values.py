@@ -1,7 +1,8 @@
 """The settings as frozen values, with their defaults and ranges.
 
-The keys in ``settings.HORSIES`` are the upper-case names of the fields of ``Config``, ``Resilience``, ``Recovery`` and
-``Retention``; the keys of a queue and of its partition rule are the names of their fields.
+The keys in ``settings.HORSIES`` are the upper-case names of the fields of ``Config``,
+``Resilience``, ``Recovery`` and ``Retention``; the keys of a queue and of its partition rule are
+the names of their fields.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ T = TypeVar("T")
 
 
 def whole(default: T, least: int, most: int | None) -> T:
-    """Return the field of a whole number with its default, its smallest and its largest value (None: no limit)."""
+    """Return the field of a whole number with its default, its smallest and its largest value
+    (None: no limit).
+    """
     made: T = field(default=default, metadata={"range": (least, most)})
     return made
 
@@ -41,9 +44,10 @@ def span(hours: int | None) -> timedelta | None:
 class PartitionConfig:
     """How the tasks of a queue are divided into partitions, and the limits of each partition.
 
-    ``by_args``: argument names; empty for all arguments, None if partitions do not depend on arguments. A limit of None means
-    no limit. ``ordered``: the tasks of a partition run one after another, in the order in which they were sent; ``on_failure``
-    says what a failed one does to the others. ``coalesce``: tasks that wait when an equal one starts are merged into it.
+    ``by_args``: argument names; empty for all arguments, None if partitions do not depend on
+    arguments. A limit of None means no limit. ``ordered``: the tasks of a partition run one after
+    another, in the order in which they were sent; ``on_failure`` says what a failed one does to the
+    others. ``coalesce``: tasks that wait when an equal one starts are merged into it.
     """
 
     by_args: tuple[str, ...] | None = None
@@ -56,7 +60,9 @@ class PartitionConfig:
 
     @property
     def policy(self) -> str | None:
-        """Return the policy as it is stored: what an ordered partition does on a failure, or "coalesce"; None: none."""
+        """Return the policy as it is stored: what an ordered partition does on a failure, or
+        "coalesce"; None: none.
+        """
         return "coalesce" if self.coalesce else self.on_failure if self.ordered else None
 
 
@@ -64,8 +70,8 @@ class PartitionConfig:
 class QueueConfig:
     """A declared queue; priority 1 is served first, 100 last.
 
-    A limit of None means no limit and costs no counting. ``max_concurrency`` applies to all workers together (0 lets no task
-    start), ``local_limit`` to each worker.
+    A limit of None means no limit and costs no counting. ``max_concurrency`` applies to all workers
+    together (0 lets no task start), ``local_limit`` to each worker.
     """
 
     name: str
@@ -98,11 +104,13 @@ class Resilience:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Intervals of heartbeats and snapshots, and what happens to the tasks of a worker that is lost.
+    """Intervals of heartbeats and snapshots, and what happens to the tasks of a worker that is
+    lost.
 
-    ``max_crashes``: a task that has crashed this many processes or workers is not run again; 0 means no limit.
-    ``child_ready_timeout_ms``: a child that is not ready by then is killed, and another one is started. ``on_cut_off``:
-    whether tasks of a worker that cannot reach the database continue ("wait") or are ended before others may run them ("kill").
+    ``max_crashes``: a task that has crashed this many processes or workers is not run again; 0
+    means no limit. ``child_ready_timeout_ms``: a child that is not ready by then is killed, and
+    another one is started. ``on_cut_off``: whether tasks of a worker that cannot reach the database
+    continue ("wait") or are ended before others may run them ("kill").
     """
 
     claimer_heartbeat_interval_ms: int = whole(2_500, 1_000, 120_000)
@@ -118,8 +126,9 @@ class Recovery:
 class Retention:
     """How many hours finished rows are kept (None: for ever), and how workers prune older ones.
 
-    ``terminal_record_retention_hours`` is for finished tasks and their attempts, and for the fire times of schedules;
-    ``queue_retention_hours`` (read-only) for the tasks of single queues instead.
+    ``terminal_record_retention_hours`` is for finished tasks and their attempts, and for the fire
+    times of schedules; ``queue_retention_hours`` (read-only) for the tasks of single queues
+    instead.
     """
 
     terminal_record_retention_hours: int | None = whole(720, 1, 43_800)
@@ -147,17 +156,20 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings; each key of ``settings.HORSIES`` is the upper-case name of a field. Mappings are read-only.
+    """The settings; each key of ``settings.HORSIES`` is the upper-case name of a field. Mappings
+    are read-only.
 
-    ``task_timeout_ms`` applies to tasks without a timeout of their own; None means no timeout. The process of a task that is
-    still running ``kill_grace_ms`` after its timeout, or after its termination was requested, is killed. Children keep
-    connections for ``child_conn_max_age`` seconds, or longer if the project says so. For
-    ``unknown_task_grace_ms`` after a task became due, a worker that does not know the task leaves it to others. The keys of
-    ``exception_mapper`` are classes. With ``prefetch_buffer`` 0 (hard mode), a worker claims only tasks that it starts at once.
-    ``durable_claims``: whether the commit of a pass that only claims or starts tasks waits for the disk.
-    ``schedules`` are definitions by name, see ``core.schedules``. ``middleware`` and ``metadata`` are dotted paths of
-    factories of middleware, and of functions that return metadata for each send. ``monitoring_token`` is what requests to the
-    URLs of ``horsies_django.urls`` may bear instead of a session; "" lets none in.
+    ``task_timeout_ms`` applies to tasks without a timeout of their own; None means no timeout. The
+    process of a task that is still running ``kill_grace_ms`` after its timeout, or after its
+    termination was requested, is killed. Children keep connections for ``child_conn_max_age``
+    seconds, or longer if the project says so. For ``unknown_task_grace_ms`` after a task became
+    due, a worker that does not know the task leaves it to others. The keys of ``exception_mapper``
+    are classes. With ``prefetch_buffer`` 0 (hard mode), a worker claims only tasks that it starts
+    at once. ``durable_claims``: whether the commit of a pass that only claims or starts tasks waits
+    for the disk. ``schedules`` are definitions by name, see ``core.schedules``. ``middleware`` and
+    ``metadata`` are dotted paths of factories of middleware, and of functions that return metadata
+    for each send. ``monitoring_token`` is what requests to the URLs of ``horsies_django.urls`` may
+    bear instead of a session; "" lets none in.
     """
 
     database: str = "default"
@@ -193,9 +205,13 @@ class Config:
 
 
 NAMED: tuple[tuple[Any, Callable[[str], str]], ...] = (
-    (QueueConfig, str), (PartitionConfig, "partition.{}".format),
-    (Config, str.upper), (Resilience, str.upper), (Recovery, str.upper), (Retention, str.upper),
-)  # fmt: skip
+    (QueueConfig, str),
+    (PartitionConfig, "partition.{}".format),
+    (Config, str.upper),
+    (Resilience, str.upper),
+    (Recovery, str.upper),
+    (Retention, str.upper),
+)
 # key of a setting -> smallest and largest value
 RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
     {

@@ -1,1 +1,4 @@
-"""Integrations with monitoring systems. Each module needs the extra of its name; nothing else in horsies_django imports them."""
+"""Integrations with monitoring systems.
+
+Each module needs the extra of its name; nothing else in horsies_django imports them.
+"""

@@ -1,6 +1,7 @@
 """OpenTelemetry: the trace of a sender goes on in its tasks, each attempt of which is a span.
 
-Only the API of OpenTelemetry is used. Whoever runs tasks sets up the SDK; see ``docs/howto/traces.md``.
+Only the API of OpenTelemetry is used. Whoever runs tasks sets up the SDK; see
+``docs/howto/traces.md``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ tracer = trace.get_tracer("horsies_django")  # of the provider that is set later
 
 
 def carrier() -> dict[str, str]:
-    """Return ``traceparent`` and ``tracestate`` of the current span, for HORSIES["METADATA"]; nothing outside of spans."""
+    """Return ``traceparent`` and ``tracestate`` of the current span, for HORSIES["METADATA"];
+    nothing outside of spans.
+    """
     sent: dict[str, str] = {}
     PROPAGATOR.inject(sent)
     if sum(map(len, sent.values())) > 1_024:  # of a trace in the metadata
@@ -39,7 +42,9 @@ def carrier() -> dict[str, str]:
 
 
 def tracing(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a span of each attempt of a task, for HORSIES["MIDDLEWARE"]: a child of that in which the task was sent."""
+    """Make a span of each attempt of a task, for HORSIES["MIDDLEWARE"]: a child of that in which
+    the task was sent.
+    """
 
     def middleware(current: CurrentTask, args: Any, kwargs: Any) -> Any:
         with attempt(current):
@@ -54,7 +59,9 @@ def tracing(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def attempt(current: CurrentTask) -> Iterator[None]:
-    """Run a block in the span of an attempt, which fails with what the block raises, unless that is Skip or Snooze."""
+    """Run a block in the span of an attempt, which fails with what the block raises, unless that is
+    Skip or Snooze.
+    """
     sent = {
         name: text
         for name in PROPAGATOR.fields
@@ -72,9 +79,14 @@ def attempt(current: CurrentTask) -> Iterator[None]:
         "horsies.attempt": current.attempt,
     }
     with tracer.start_as_current_span(
-        f"process {current.queue_name}", parent, trace.SpanKind.CONSUMER, attributes,
-        [trace.Link(sender)], record_exception=False, set_status_on_exception=False,
-    ) as span:  # fmt: skip
+        f"process {current.queue_name}",
+        parent,
+        trace.SpanKind.CONSUMER,
+        attributes,
+        [trace.Link(sender)],
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
         try:
             yield
         except (Skip, Snooze):

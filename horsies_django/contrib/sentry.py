@@ -1,6 +1,8 @@
-"""Sentry: one event for each task that failed for good, made from the signal ``task_failed`` in the worker's main process.
+"""Sentry: one event for each task that failed for good, made from the signal ``task_failed`` in the
+worker's main process.
 
-The exception is known there only as text, so its stack trace is read from the text of its traceback.
+The exception is known there only as text, so its stack trace is read from the text of its
+traceback.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ __all__ = ["HorsiesIntegration", "trace"]
 
 NEXT = re.compile(
     r"^\n(?:The above exception was the direct cause of the following exception:"
-    r"|During handling of the above exception, another exception occurred:)\n\n", re.MULTILINE,
-)  # fmt: skip
-# A frame, and its line of source, if there is one. Those of an exception group itself have a bar before them.
+    r"|During handling of the above exception, another exception occurred:)\n\n",
+    re.MULTILINE,
+)
+# A frame, and its line of source, if there is one. Those of an exception group itself have a bar
+# before them.
 FRAME = re.compile(
     r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d{1,9}), in (.+)(?:\n(?P=bar) {4}(\S.*))?$',
     re.MULTILINE,
@@ -66,7 +70,9 @@ class HorsiesIntegration(Integration):
 
     @staticmethod
     def setup_once() -> None:
-        """Connect the signals, and ignore what the log says of failed tasks, which would be a second event for each."""
+        """Connect the signals, and ignore what the log says of failed tasks, which would be a
+        second event for each.
+        """
         signals.task_failed.connect(report, dispatch_uid=__name__)
         signals.child_stopping.connect(flush, dispatch_uid=__name__)
         signals.worker_stopping.connect(flush, dispatch_uid=__name__)
@@ -77,7 +83,9 @@ class HorsiesIntegration(Integration):
 
 
 def scoped(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Run each task in a scope of its own, whose tags, user, extras and contexts are on the event if it fails."""
+    """Run each task in a scope of its own, whose tags, user, extras and contexts are on the event
+    if it fails.
+    """
 
     def middleware(current: Any, args: Any, kwargs: Any) -> Any:
         with attempt(current):
@@ -112,7 +120,9 @@ def of_scope(scope: Any, name: str) -> dict[str, Any]:
 
 
 def trace() -> dict[str, str] | None:
-    """Return the current trace, for HORSIES["METADATA"]; ``sentry_sdk.continue_trace`` takes it from the metadata of a task."""
+    """Return the current trace, for HORSIES["METADATA"]; ``sentry_sdk.continue_trace`` takes it
+    from the metadata of a task.
+    """
     if not sentry_sdk.get_client().is_active():
         return None
     found = {"sentry-trace": sentry_sdk.get_traceparent(), "baggage": sentry_sdk.get_baggage()}
@@ -123,7 +133,9 @@ def trace() -> dict[str, str] | None:
 
 
 def without_second_ones(event: Any, hint: Any) -> Any:
-    """Drop the events of log lines about a process that ended with a task, whose failure is an event of its own."""
+    """Drop the events of log lines about a process that ended with a task, whose failure is an
+    event of its own.
+    """
     record = hint.get("log_record")
     second = (
         getattr(record, "name", None) == "horsies.worker" and getattr(record, "task_id", "-") != "-"
@@ -137,7 +149,10 @@ def flush(**values: Any) -> None:
 
 
 def report(**values: Any) -> None:
-    """Capture the event of a task that failed. Never waits for Sentry: the SDK sends events on a thread of its own."""
+    """Capture the event of a task that failed.
+
+    Never waits for Sentry: the SDK sends events on a thread of its own.
+    """
     client = sentry_sdk.get_client()
     if client.get_integration(HorsiesIntegration) is None:
         return
@@ -151,7 +166,9 @@ def report(**values: Any) -> None:
 
 
 def hint_of(path: str | None, message: str) -> dict[str, Any]:
-    """Return the hint for an event, by which the options of Sentry decide, such as ``ignore_errors`` and ``before_send``."""
+    """Return the hint for an event, by which the options of Sentry decide, such as
+    ``ignore_errors`` and ``before_send``.
+    """
     if path is None:
         return {}
     kind = class_of(path)
@@ -166,7 +183,10 @@ def hint_of(path: str | None, message: str) -> dict[str, Any]:
 
 
 def class_of(path: str) -> type[BaseException]:
-    """Return the class of an exception by its dotted path. Imports nothing: one that is not loaded here has a stand-in."""
+    """Return the class of an exception by its dotted path.
+
+    Imports nothing: one that is not loaded here has a stand-in.
+    """
     names = path.split(".")
     for end in range(len(names) - 1, 0, -1):
         if (module := sys.modules.get(".".join(names[:end]))) is None:
@@ -188,7 +208,9 @@ def stand_in(path: str) -> type[BaseException]:
 
 
 def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:
-    """Return the event for the arguments of ``task_failed``; the SDK decides itself whether ``listed`` modules are in_app."""
+    """Return the event for the arguments of ``task_failed``; the SDK decides itself whether
+    ``listed`` modules are in_app.
+    """
     name = values["task_name"]
     code = values["error_code"]
     exceptions = exceptions_of(values, listed)
@@ -235,7 +257,9 @@ def context_of(metadata: Any) -> dict[str, str]:
 
 
 def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the exception with which a task failed, after its causes, as far as the text of the traceback has them."""
+    """Return the exception with which a task failed, after its causes, as far as the text of the
+    traceback has them.
+    """
     path = values["exception_class"] or values["error_code"]
     message = values["error_message"] or ""
     text = message
@@ -273,7 +297,9 @@ def described(
 
 
 def frame_of(found: re.Match[str], listed: tuple[str, ...]) -> dict[str, Any]:
-    """Return a frame. It is in_app if its file belongs neither to Python, nor to an installed package, nor to horsies_django."""
+    """Return a frame. It is in_app if its file belongs neither to Python, nor to an installed
+    package, nor to horsies_django.
+    """
     _, path, line, function, source = found.groups()
     roots = [root for each in sys.path if path.startswith(root := os.path.join(each, ""))]
     filename = path.removeprefix(max(roots, key=len, default=""))

@@ -1,4 +1,6 @@
-"""What is counted of tasks: how often each result occurred, and histograms of how long attempts ran and due tasks waited."""
+"""What is counted of tasks: how often each result occurred, and histograms of how long attempts ran
+and due tasks waited.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,16 @@ CLAIMED = (
     "CLAIMED"  # no result: claims of a queue, under the name "", with how long they had been due
 )
 NO_FAILURE = frozenset({COMPLETED, RETURNED, CANCELLED, EXPIRED, RETRIED, CRASHED, CLAIMED})
-# Tasks, or codes of a task, beyond the number of those that are counted one by one; and codes that are in NO_FAILURE
+# Tasks, or codes of a task, beyond the number of those that are counted one by one; and codes that
+# are in NO_FAILURE
 OTHER = "(other)"
 
 Key = tuple[str, str, str]  # queue, task, result
 
 
 class Total(NamedTuple):
-    """How often a result occurred: ``n`` times, ``seconds`` in all, and how many of them in each bucket of ``BOUNDS``.
+    """How often a result occurred: ``n`` times, ``seconds`` in all, and how many of them in each
+    bucket of ``BOUNDS``.
 
     An attempt whose worker died has no duration, so the buckets may hold fewer than ``n``.
     """
@@ -74,7 +78,10 @@ class Total(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the result is the code of a final failure; an error that a task returned is none."""
+        """Whether the result is the code of a final failure.
+
+        An error that a task returned is none.
+        """
         return self.result not in NO_FAILURE
 
 
@@ -84,7 +91,8 @@ def bucket(seconds: float) -> int:
 
 
 def quantile(buckets: Sequence[int], share: float, longest: float = 0.0) -> float | None:
-    """Return the duration in seconds that ``share`` of the values do not exceed, interpolated in its bucket.
+    """Return the duration in seconds that ``share`` of the values do not exceed, interpolated in
+    its bucket.
 
     Its bucket ends with the ``longest`` value, if that is known and in it: no value is longer. None
     without values; the last bound if it is in the bucket that has no end.
@@ -100,7 +108,9 @@ def quantile(buckets: Sequence[int], share: float, longest: float = 0.0) -> floa
 
 
 def result_of(outcome: Outcome, decided: Mapping[str, Any]) -> str | None:
-    """Return the result of an attempt whose outcome was written, None of a snooze; ``decided``: see ``horsies_settle``."""
+    """Return the result of an attempt whose outcome was written, None of a snooze; ``decided``: see
+    ``horsies_settle``.
+    """
     if outcome.status == COMPLETED:
         return COMPLETED
     status = outcome.ended_as(decided)

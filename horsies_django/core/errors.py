@@ -10,7 +10,10 @@ CODE_PATTERN = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 
 
 class ErrorCode(enum.StrEnum):
-    """Base of the built-in families. Their codes are reserved: user code cannot create an error with one of them."""
+    """Base of the built-in families.
+
+    Their codes are reserved: user code cannot create an error with one of them.
+    """
 
 
 class OperationalErrorCode(ErrorCode):
@@ -93,14 +96,19 @@ def code_problem(code: object) -> str | None:
     if not isinstance(code, str):
         return f"an error code must be a str, not {type(code).__name__}"
     if not CODE_PATTERN.fullmatch(code):
-        return f"error code {code[:120]!r}: use upper-case letters, digits and underscores, at most 100, as in 'MAILBOX_FULL'"
+        return (
+            f"error code {code[:120]!r}: use upper-case letters, digits and underscores, at most "
+            "100, as in 'MAILBOX_FULL'"
+        )
     if code in RESERVED:
         return f"error code {code!r} is reserved for horsies_django: choose a name of your own"
     return None
 
 
 class Restorable(BaseException):
-    """An exception that can be pickled and copied whatever its class takes: that of Exception calls it with the text alone."""
+    """An exception that can be pickled and copied whatever its class takes: that of Exception calls
+    it with the text alone.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self.__dict__)
@@ -125,7 +133,8 @@ class TaskDefinitionError(HorsiesError):
 class TaskSendError(HorsiesError):
     """A task was not sent, and nothing was written.
 
-    ``code`` is a TaskSendErrorCode; ``retryable`` is True if sending the same task may succeed later.
+    ``code`` is a TaskSendErrorCode; ``retryable`` is True if sending the same task may succeed
+    later.
     """
 
     def __init__(self, code: TaskSendErrorCode, message: str) -> None:
@@ -136,11 +145,15 @@ class TaskSendError(HorsiesError):
 
 
 class TaskNotCommitted(HorsiesError):  # noqa: N818 - a state of the caller, not a failure of the task
-    """Raised by ``get()`` if the task was sent in a transaction that is still open, so that no worker can see it."""
+    """Raised by ``get()`` if the task was sent in a transaction that is still open, so that no
+    worker can see it.
+    """
 
 
 class TaskNotRetryable(HorsiesError):  # noqa: N818 - a state of the task
-    """A task was not retried or copied; the message says why: it has not finished or was redacted, say, or a run has it."""
+    """A task was not retried or copied; the message says why: it has not finished or was redacted,
+    say, or a run has it.
+    """
 
 
 class QueueError(HorsiesError):
@@ -152,7 +165,10 @@ class ScheduleError(HorsiesError):
 
 
 class WorkflowDefinitionError(HorsiesError):
-    """A workflow was not sent, and nothing was written. ``problems`` names everything that is wrong with its graph."""
+    """A workflow was not sent, and nothing was written.
+
+    ``problems`` names everything that is wrong with its graph.
+    """
 
     def __init__(self, name: str, problems: list[str]) -> None:
         shown = "\n".join(f"- {problem}" for problem in problems)
@@ -165,15 +181,23 @@ class WorkflowError(HorsiesError):
 
 
 class StepError(HorsiesError):
-    """A step of a task was refused, or failed outside of its function. Nothing of it was recorded; the message says why."""
+    """A step of a task was refused, or failed outside of its function.
+
+    Nothing of it was recorded; the message says why.
+    """
 
 
 class StaleAttempt(StepError):  # noqa: N818 - a state of the attempt
-    """A step was not recorded, because the task no longer belongs to this attempt. An atomic step was rolled back."""
+    """A step was not recorded, because the task no longer belongs to this attempt.
+
+    An atomic step was rolled back.
+    """
 
 
 class Skip(HorsiesError):  # noqa: N818 - requested, not an error
-    """Raise it inside a task to end it as skipped: CANCELLED with the code TASK_SKIPPED, and its workflow node SKIPPED."""
+    """Raise it inside a task to end it as skipped: CANCELLED with the code TASK_SKIPPED, and its
+    workflow node SKIPPED.
+    """
 
 
 class TaskNotFinished(HorsiesError):  # noqa: N818 - a state of the task, not a failure
@@ -185,7 +209,10 @@ class WorkerStartError(HorsiesError):
 
 
 class StopRequested(BaseException):
-    """A signal arrived before the worker had started. A BaseException, so that imports and retries do not swallow it."""
+    """A signal arrived before the worker had started.
+
+    A BaseException, so that imports and retries do not swallow it.
+    """
 
 
 class TaskCancelled(HorsiesError):  # noqa: N818 - requested, not an error
@@ -195,6 +222,6 @@ class TaskCancelled(HorsiesError):  # noqa: N818 - requested, not an error
 class TaskTimeout(BaseException):  # noqa: N818 - a limit was reached; not an error
     """Raised in a sync task whose ``timeout_ms`` has passed; an async task is cancelled instead.
 
-    ``except Exception`` does not catch it. Code that catches it to clean up must raise it again: the process is killed if the
-    task is still running after ``KILL_GRACE_MS``.
+    ``except Exception`` does not catch it. Code that catches it to clean up must raise it again:
+    the process is killed if the task is still running after ``KILL_GRACE_MS``.
     """

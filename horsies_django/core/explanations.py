@@ -1,4 +1,5 @@
-"""Explanations of why a task or a node is not running: reasons with a code, a sentence and the underlying facts.
+"""Explanations of why a task or a node is not running: reasons with a code, a sentence and the
+underlying facts.
 
 The facts are JSON values from the database.
 """
@@ -45,7 +46,9 @@ class ReasonCode(enum.StrEnum):
 
 
 class NodeReasonCode(enum.StrEnum):
-    """Why a node of a workflow is not running, or what it is doing instead; the most decisive first."""
+    """Why a node of a workflow is not running, or what it is doing instead; the most decisive
+    first.
+    """
 
     ENDED = "ENDED"
     SKIPPED_BY_HAND = "SKIPPED_BY_HAND"
@@ -70,7 +73,9 @@ class NodeReasonCode(enum.StrEnum):
 
 
 class Reason(NamedTuple):
-    """One reason: its code, a sentence, and the underlying facts as JSON (ids and datetimes are strings)."""
+    """One reason: its code, a sentence, and the underlying facts as JSON (ids and datetimes are
+    strings).
+    """
 
     code: ReasonCode | NodeReasonCode
     text: str
@@ -78,7 +83,10 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a task is not running: at least one reason, the most decisive first. ``str()`` returns the text."""
+    """Why a task is not running: at least one reason, the most decisive first.
+
+    ``str()`` returns the text.
+    """
 
     task_id: uuid.UUID
     status: str
@@ -90,9 +98,11 @@ class Explanation(NamedTuple):
 
 
 class NodeExplanation(NamedTuple):
-    """Why a node of a workflow is not running: at least one reason, the most decisive first. ``str()`` returns the text.
+    """Why a node of a workflow is not running: at least one reason, the most decisive first.
+    ``str()`` returns the text.
 
-    The reasons of its task, if it has one that has not finished, follow those of the node; ``task_id`` is that task.
+    The reasons of its task, if it has one that has not finished, follow those of the node;
+    ``task_id`` is that task.
     """
 
     workflow_id: uuid.UUID

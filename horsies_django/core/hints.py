@@ -1,6 +1,7 @@
 """Hints for names from other task queues: errors about them say what to use instead.
 
-The hints exist only at run time. They are not part of any type, so that type checkers report such names.
+The hints exist only at run time. They are not part of any type, so that type checkers report such
+names.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 VERBS = {
     **dict.fromkeys(("delay", "enqueue", "defer"), "use send(...)"),
     **dict.fromkeys(("aenqueue", "defer_async"), "use asend(...)"),
-    "apply_async": "use send(...), with_options(queue=..., priority=..., delay=...).send(...) or schedule(when, ...)",
+    "apply_async": (
+        "use send(...), with_options(queue=..., priority=..., delay=...).send(...) or "
+        "schedule(when, ...)"
+    ),
     **dict.fromkeys(
         ("delay_on_commit", "apply_async_on_commit"),
         "use send(...), which is part of the open transaction: the task exists once it commits",
@@ -33,17 +37,36 @@ VERBS = {
     **dict.fromkeys(("AsyncResult", "get_result"), "use handle(task_id)"),
 }
 OF_RETRIES = (
-    "max_retries", "retries", "retry", "autoretry_for", "default_retry_delay", "retry_delay", "retry_kwargs", "retry_backoff",
-    "retry_backoff_max", "retry_jitter", "retry_when",
-)  # fmt: skip
+    "max_retries",
+    "retries",
+    "retry",
+    "autoretry_for",
+    "default_retry_delay",
+    "retry_delay",
+    "retry_kwargs",
+    "retry_backoff",
+    "retry_backoff_max",
+    "retry_jitter",
+    "retry_when",
+)
 OPTIONS = {
-    "base": "wrap the function in a decorator of your own below @task, for what the methods of the class did around each run",
-    "bind": "leave it out: inside the task, current_task() has its id and attempt, and 'raise Retry(...)' retries it",
+    "base": (
+        "wrap the function in a decorator of your own below @task, for what the methods of the "
+        "class did around each run"
+    ),
+    "bind": (
+        "leave it out: inside the task, current_task() has its id and attempt, and 'raise "
+        "Retry(...)' retries it"
+    ),
     "takes_context": "leave it out: inside the task, current_task() has its id and attempt",
-    "rate_limit": "there are no rate limits; max_concurrency in HORSIES['QUEUES'] limits how many tasks run at once",
+    "rate_limit": (
+        "there are no rate limits; max_concurrency in HORSIES['QUEUES'] limits how many tasks run "
+        "at once"
+    ),
     **dict.fromkeys(
         OF_RETRIES,
-        "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., auto_retry_for=[...])",
+        "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., "
+        "auto_retry_for=[...])",
     ),
     **dict.fromkeys(
         ("countdown", "eta", "delay", "run_after"),
@@ -51,7 +74,10 @@ OPTIONS = {
     ),
     "expires": "use good_until= of with_options(...), at the send",
     "metadata": "use it at the send, with_options(metadata=...)",
-    "headers": "use metadata= of with_options(...), at the send; inside the task, current_task().metadata has it",
+    "headers": (
+        "use metadata= of with_options(...), at the send; inside the task, current_task().metadata "
+        "has it"
+    ),
     "good_until": "use it at the send, with_options(good_until=...)",
     **dict.fromkeys(("time_limit", "soft_time_limit", "timeout"), "use timeout_ms="),
     **dict.fromkeys(
@@ -60,11 +86,13 @@ OPTIONS = {
     ),
     **dict.fromkeys(
         ("result_ttl", "result_expires"),
-        "use keep_result=timedelta(...); without it, HORSIES['RETENTION'] says when rows are deleted",
+        "use keep_result=timedelta(...); without it, HORSIES['RETENTION'] says when rows are "
+        "deleted",
     ),
     **dict.fromkeys(
         ("acks_late", "acks_on_failure_or_timeout", "reject_on_worker_lost"),
-        "leave it out: the retry_policy decides whether a task is retried after a crash (WORKER_CRASHED)",
+        "leave it out: the retry_policy decides whether a task is retried after a crash "
+        "(WORKER_CRASHED)",
     ),
     "track_started": "leave it out: RUNNING and started_at are always recorded",
     "serializer": "leave it out: arguments and results are stored as JSON, by their annotations",
@@ -83,7 +111,10 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
 
 
 def explains_options(function: F) -> F:
-    """Make a function raise TypeError with a hint for unknown keywords. Its signature is unchanged."""
+    """Make a function raise TypeError with a hint for unknown keywords.
+
+    Its signature is unchanged.
+    """
     known = [
         name
         for name, one in inspect.signature(function).parameters.items()

@@ -1,4 +1,6 @@
-"""The kinds of nodes of a workflow: one table, which the builder, the admin, the reports and the explanations read."""
+"""The kinds of nodes of a workflow: one table, which the builder, the admin, the reports and the
+explanations read.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """What the nodes of a kind have in common. ``name`` is in the column ``kind``, and what people read.
+    """What the nodes of a kind have in common. ``name`` is in the column ``kind``, and what people
+    read.
 
-    ``verb`` is the method that adds them. ``many``: they have a task per element, and their value is a list. ``runs``: their
-    ``task_id`` is that of a run. ``waits``: they have no task, and are WAITING until something happens. ``outline`` is the shape
-    of their boxes in the picture of a run. ``sends`` says what a worker does with one that is ready, ``awaits`` for what one
-    waits that is WAITING; columns of the node are in braces, ``{keyed}`` and ``{allowed}`` are "" without key and permission.
+    ``verb`` is the method that adds them. ``many``: they have a task per element, and their value
+    is a list. ``runs``: their ``task_id`` is that of a run. ``waits``: they have no task, and are
+    WAITING until something happens. ``outline`` is the shape of their boxes in the picture of a
+    run. ``sends`` says what a worker does with one that is ready, ``awaits`` for what one waits
+    that is WAITING; columns of the node are in braces, ``{keyed}`` and ``{allowed}`` are "" without
+    key and permission.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""Names of a package that are imported from its modules at their first use: a module calls ``load`` in its ``__getattr__``."""
+"""Names of a package that are imported from its modules at their first use: a module calls ``load``
+in its ``__getattr__``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Any
 
 
 def load(namespace: dict[str, Any], homes: Mapping[str, str], name: str) -> Any:
-    """Import a name of the package with the globals ``namespace``, and keep it there. ``homes``: name -> module of the package.
+    """Import a name of the package with the globals ``namespace``, and keep it there. ``homes``:
+    name -> module of the package.
 
     Raises AttributeError for another name.
     """

@@ -1,4 +1,6 @@
-"""Metadata: a small JSON object that travels with a task, beside its arguments: "metadata" in the options of its row."""
+"""Metadata: a small JSON object that travels with a task, beside its arguments: "metadata" in the
+options of its row.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def encode_metadata(given: Mapping[str, Any]) -> str:
     text = write_json(_shape.encode(dict(given), "metadata"))
     if (size := len(text.encode())) > MOST_BYTES:
         raise CodecError(
-            f"it takes {size:,} bytes of JSON, and at most {MOST_BYTES:,} travel with a task: pass larger data as an argument, "
+            f"it takes {size:,} bytes of JSON, and at most {MOST_BYTES:,} travel with a task: pass "
+            "larger data as an argument, "
             "or store it and pass its key",
             "value",
             subject="metadata",
@@ -55,7 +58,10 @@ def has_metadata(options: str | None) -> bool:
 
 
 def read_metadata(options: str | None) -> Mapping[str, Any]:
-    """Return the metadata in the JSON text of options, read-only; empty if there is none. Never raises."""
+    """Return the metadata in the JSON text of options, read-only; empty if there is none.
+
+    Never raises.
+    """
     if options is None or not has_metadata(options):
         return NO_METADATA
     try:

@@ -1,4 +1,7 @@
-"""Turns facts from the database into reasons why a node of a workflow is not running. ``core/reasoning.py`` does it for tasks."""
+"""Turns facts from the database into reasons why a node of a workflow is not running.
+
+``core/reasoning.py`` does it for tasks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ AFTER_TIMEOUT = {
 
 
 def node_reasoned(facts: Facts, timing: Timing) -> NodeExplanation:
-    """Return the explanation for the facts that ``horsies_explain_node`` returned, without the reasons of the node's task."""
+    """Return the explanation for the facts that ``horsies_explain_node`` returned, without the
+    reasons of the node's task.
+    """
     node = facts["node"]
     task = facts["task"]
     return NodeExplanation(
@@ -84,7 +89,10 @@ class NodeCase(Moment):
     def skipped(self) -> Reason:
         node = self.node
         if node["by_hand"]:
-            text = f"It was skipped by hand at {self.at(node['finished_at'])}{self.said(self.facts['change'])}."
+            text = (
+                "It was skipped by hand at "
+                f"{self.at(node['finished_at'])}{self.said(self.facts['change'])}."
+            )
             return Reason(NodeReasonCode.SKIPPED_BY_HAND, text, {"change": self.facts["change"]})
         if self.kind is kinds.WORKFLOW and node["task_id"] is not None:
             text = "It was skipped because the node that its run returns was skipped."
@@ -93,13 +101,19 @@ class NodeCase(Moment):
             text = "Its task skipped itself: it raised Skip."
             return Reason(NodeReasonCode.SKIPPED_ITSELF, text, pick(node, "task_id", "task_name"))
         if node["error_code"] == "WAIT_TIMED_OUT":
-            text = f"It was skipped because {self.awaited()} did not come until {self.at(node['due_at'])}."
+            text = (
+                f"It was skipped because {self.awaited()} did not come until "
+                f"{self.at(node['due_at'])}."
+            )
             return Reason(NodeReasonCode.TIMED_OUT, text, pick(node, *WAIT_COLUMNS))
         columns = ("workflow_id", "rule", "needs", "allow_failed", "ok", "bad")
         details = {"upstream": self.facts["bad"], **pick(node, *columns)}
         passed = node["bad"] if node["allow_failed"] else 0
         if node["rule"] == "quorum" and node["ok"] + passed < node["needs"]:
-            text = f"It was skipped because {node['needs']} of its branches had to complete{self.because()}."
+            text = (
+                f"It was skipped because {node['needs']} of its branches had to "
+                f"complete{self.because()}."
+            )
         elif node["rule"] == "all" and node["bad"] and not node["allow_failed"]:
             text = f"It was skipped because an upstream node did not complete{self.because()}."
         elif node["rule"] == "failed":
@@ -163,7 +177,10 @@ class NodeCase(Moment):
         )
 
     def not_admitted(self) -> Reason:
-        text = f"Node {self.facts['added_by']!r} added it. It takes part as soon as a worker advances the run."
+        text = (
+            f"Node {self.facts['added_by']!r} added it. It takes part as soon as a worker advances "
+            "the run."
+        )
         return Reason(NodeReasonCode.NOT_ADMITTED, text, pick(self.node, "added_by"))
 
     def waiting(self) -> Reason:
@@ -176,7 +193,10 @@ class NodeCase(Moment):
             passed = node["ok"] + (node["bad"] if node["allow_failed"] else 0)
             to = "finish" if node["allow_failed"] else "complete"
             left = node["branches"] - node["ok"] - node["bad"]
-            text = f"It waits for {node['needs']} of its {node['branches']:,} branches to {to}: {passed:,} did, {left:,} open"
+            text = (
+                f"It waits for {node['needs']} of its {node['branches']:,} branches to {to}: "
+                f"{passed:,} did, {left:,} open"
+            )
             text += (
                 f"; and for {node['open'] - left:,} other upstream nodes"
                 if node["open"] > left
@@ -185,11 +205,16 @@ class NodeCase(Moment):
             text = f"{text} ({named})." if named else f"{text}."
         else:
             count = node["open"] + node["ok"] + node["bad"]
-            text = f"It waits for {node['open']:,} of its {count:,} upstream nodes{f': {named}' if named else ''}."
+            text = (
+                f"It waits for {node['open']:,} of its {count:,} upstream "
+                f"nodes{f': {named}' if named else ''}."
+            )
         return Reason(NodeReasonCode.WAITING_FOR_NODES, text, details)
 
     def held(self) -> Iterator[Reason]:
-        """Yield what a node waits for that has begun to wait, and why it may not continue after that."""
+        """Yield what a node waits for that has begun to wait, and why it may not continue after
+        that.
+        """
         node = self.node
         until = "" if node["due_at"] is None else f" until {self.at(node['due_at'])}"
         if self.kind is kinds.TIMER:
@@ -228,7 +253,10 @@ class NodeCase(Moment):
         if run["status"] not in ("RUNNING", "COMPENSATING"):
             return
         if limit is not None and taken >= limit and not self.kind.waits:
-            text = f"The run may have {limit:,} tasks sent and not finished (max_in_flight), and it has {taken:,}."
+            text = (
+                f"The run may have {limit:,} tasks sent and not finished (max_in_flight), and it "
+                f"has {taken:,}."
+            )
             yield Reason(
                 NodeReasonCode.MAX_IN_FLIGHT, text, {"max_in_flight": limit, "in_flight": taken}
             )
@@ -265,7 +293,10 @@ class NodeCase(Moment):
         node = self.node
         total = node["total"]
         done = node["items_ok"] + node["items_bad"]
-        text = f"{done + node['in_flight']:,} of its {total:,} tasks are sent; {done:,} of them have finished"
+        text = (
+            f"{done + node['in_flight']:,} of its {total:,} tasks are sent; {done:,} of them have "
+            "finished"
+        )
         text += f", {node['items_bad']:,} without completing." if node["items_bad"] else "."
         if self.facts["task"] is not None:
             text += f" The first that has not finished is {self.facts['task']}."

@@ -1,7 +1,8 @@
-"""Parses the payloads of notifications. Any role of the database may NOTIFY, so no payload raises an error.
+"""Parses the payloads of notifications. Any role of the database may NOTIFY, so no payload raises
+an error.
 
-An invalid payload is ignored (None, or no ids): notifications only wake processes, which also poll. The functions in
-``store/sql`` send the payloads.
+An invalid payload is ignored (None, or no ids): notifications only wake processes, which also poll.
+The functions in ``store/sql`` send the payloads.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import re
 import uuid
 from typing import NamedTuple
 
-LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch; scan cursors hold times from 0 to this one
+# the year 10000, in seconds since the epoch; scan cursors hold times from 0 to this one
+LATEST = 253_402_300_800.0
 
-# To all workers: "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due; "1763748000.5 behind mail": a task
-# was returned; "0 *"; "advance <run>", of a workflow; "stalled soon <task>", "stalled now <task>": of the
-# partition of a task, whose key contains arguments, while any role may LISTEN. To one worker:
-# "now sync mail", "now sync *": look at once; "cancel"; "place 0": it is the first of the elected.
-# Names of queues contain no spaces.
+# To all workers: "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due;
+# "1763748000.5 behind mail": a task was returned; "0 *"; "advance <run>", of a workflow; "stalled
+# soon <task>", "stalled now <task>": of the partition of a task, whose key contains arguments,
+# while any role may LISTEN. To one worker: "now sync mail", "now sync *": look at once; "cancel";
+# "place 0": it is the first of the elected. Names of queues contain no spaces.
 WAKEUP = re.compile(
     r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))? (?P<word>(?:behind )?[^\s,]{1,100})"
 )
@@ -40,9 +42,9 @@ class Stalled(NamedTuple):
 class Told(NamedTuple):
     """A notification to a worker.
 
-    ``word``: a queue, "*", a lane and a queue, "behind" and a queue, or what one worker was told. ``since``: the earliest due
-    time of the tasks, in seconds since the epoch; 0 means any time. ``run``: the workflow run to advance. ``stalled``: the
-    partition to look after.
+    ``word``: a queue, "*", a lane and a queue, "behind" and a queue, or what one worker was told.
+    ``since``: the earliest due time of the tasks, in seconds since the epoch; 0 means any time.
+    ``run``: the workflow run to advance. ``stalled``: the partition to look after.
     """
 
     word: str

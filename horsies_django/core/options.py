@@ -1,7 +1,7 @@
 """The options of a task: the JSON object in the column ``options`` of its row.
 
-The sender writes it; the worker that runs the task and the statement that settles it read it. It contains the version of its
-format, so that a worker recognizes tasks from a newer release.
+The sender writes it; the worker that runs the task and the statement that settles it read it. It
+contains the version of its format, so that a worker recognizes tasks from a newer release.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from horsies_django.core.retry import RetryPolicy
 
-WIRE = 2  # the newest format version that this release reads; it increases when older workers must not run such tasks
+# the newest format version that this release reads; it increases when older workers must not run
+# such tasks
+WIRE = 2
 NAMED_WIRE = 1  # the version in which tasks are sent whose arguments are stored by name
 LONGEST_TIMEOUT_MS = 30 * 86_400 * 1_000
 MOST_BRACKETS = (
@@ -36,7 +38,8 @@ KEEP_STEPS = tuple(
 
 
 class TaskOptions(NamedTuple):
-    """The options that a worker needs. ``wire`` is the format version; ``timeout_ms`` None means the timeout in the settings.
+    """The options that a worker needs. ``wire`` is the format version; ``timeout_ms`` None means
+    the timeout in the settings.
 
     ``problem`` says why the options are invalid, or is None. The column may contain any JSON.
     """
@@ -53,7 +56,10 @@ def options_text(
     *,
     plain: bool = False,
 ) -> str | None:
-    """Return the JSON text for the row of a task, None without options. ``plain``: its arguments are in the plain form."""
+    """Return the JSON text for the row of a task, None without options.
+
+    ``plain``: its arguments are in the plain form.
+    """
     if (
         retry_policy is None
         and timeout_ms is None
@@ -74,13 +80,16 @@ def options_text(
 
 
 def with_unique(text: str | None, digest: bytes, until: str) -> str:
-    """Return options with the digest of a unique task, by which a retry finds others that are the same work."""
+    """Return options with the digest of a unique task, by which a retry finds others that are the
+    same work.
+    """
     options = {"wire": NAMED_WIRE} if text is None else json.loads(text)
     return json.dumps({**options, "unique": {"digest": digest.hex(), "until": until}})
 
 
 def own_retention(text: str | None) -> int | bool | None:
-    """Return how long the row of a completed task is kept, in milliseconds; False: not at all, nor its value.
+    """Return how long the row of a completed task is kept, in milliseconds; False: not at all, nor
+    its value.
 
     None: as the settings say. ``text`` are the options of the task, which may be any JSON.
     """
@@ -98,14 +107,17 @@ def own_retention(text: str | None) -> int | bool | None:
 
 
 def own_retentions(texts: Iterable[str | None]) -> set[int | bool]:
-    """Return the retentions of tasks, by their options, that differ from the settings, each rounded up to a step."""
+    """Return the retentions of tasks, by their options, that differ from the settings, each rounded
+    up to a step.
+    """
     return {keep_step(keep) for keep in map(own_retention, texts) if keep is not None}
 
 
 def keep_step(keep: int | bool) -> int | bool:
     """Return the first of ``KEEP_STEPS`` that is not shorter, in milliseconds; False stays False.
 
-    Each step costs workers a scan of the finished tasks, so tasks may have any number of retentions.
+    Each step costs workers a scan of the finished tasks, so tasks may have any number of
+    retentions.
     """
     if keep is False:
         return False

@@ -1,11 +1,14 @@
-"""Patterns give the fire times of a schedule, the moments at which it fires; and the rules for changes of local time. Pure.
+"""Patterns give the fire times of a schedule, the moments at which it fires; and the rules for
+changes of local time. Pure.
 
-A fire time is a whole second. Patterns that name a time of day follow the local time of their zone, which many zones change
-twice a year. A local time that is skipped has no fire time; one that occurs twice has one fire time, the first. Patterns that do
-not name a time but repeat within hours or every hour fire at both, as in Debian's cron. ``RULES`` is the version of these rules.
-It is stored with each schedule, so that a later release with other rules can tell which ones were used.
+A fire time is a whole second. Patterns that name a time of day follow the local time of their zone,
+which many zones change twice a year. A local time that is skipped has no fire time; one that occurs
+twice has one fire time, the first. Patterns that do not name a time but repeat within hours or
+every hour fire at both, as in Debian's cron. ``RULES`` is the version of these rules. It is stored
+with each schedule, so that a later release with other rules can tell which ones were used.
 
-``croniter`` reads cron strings. It only sees naive local times: ``WallPattern`` decides what happens when the local time changes.
+``croniter`` reads cron strings. It only sees naive local times: ``WallPattern`` decides what
+happens when the local time changes.
 """
 
 from __future__ import annotations
@@ -62,9 +65,14 @@ FORMS: tuple[tuple[str, Callable[..., Pattern]], ...] = (
     (rf"monthly on the last day at {TIME}", lambda at, zone: Monthly(at, day="last", zone=zone)),
 )
 EXAMPLES = (
-    "30 4 * * mon-fri", "every 15 minutes", "hourly at :05", "daily at 04:30", "weekly on mon, thu at 09:00",
-    "monthly on day 15 at 09:00", "monthly on the last day at 23:00",
-)  # fmt: skip
+    "30 4 * * mon-fri",
+    "every 15 minutes",
+    "hourly at :05",
+    "daily at 04:30",
+    "weekly on mon, thu at 09:00",
+    "monthly on day 15 at 09:00",
+    "monthly on the last day at 23:00",
+)
 
 
 class PatternError(HorsiesError, ValueError):
@@ -73,7 +81,10 @@ class PatternError(HorsiesError, ValueError):
 
 @dataclass(frozen=True)
 class Pattern(ABC):
-    """When a schedule fires. ``zone`` is an IANA name such as "Europe/Istanbul". Raises PatternError for invalid values."""
+    """When a schedule fires.
+
+    ``zone`` is an IANA name such as "Europe/Istanbul". Raises PatternError for invalid values.
+    """
 
     zone: str = field(default="UTC", kw_only=True)
 
@@ -82,7 +93,8 @@ class Pattern(ABC):
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
             raise PatternError(
-                f"there is no time zone {self.zone!r:.100}: use a name such as 'Europe/Istanbul' or 'UTC'"
+                f"there is no time zone {self.zone!r:.100}: use a name such as 'Europe/Istanbul' "
+                "or 'UTC'"
             ) from error
         self._check()
 
@@ -92,7 +104,10 @@ class Pattern(ABC):
 
     @abstractmethod
     def next(self, after: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
-        """Return the first fire time after ``after``, in UTC, or None. ``anchor`` is when the schedule came into force."""
+        """Return the first fire time after ``after``, in UTC, or None.
+
+        ``anchor`` is when the schedule came into force.
+        """
 
     @property
     def in_words(self) -> str:
@@ -169,7 +184,8 @@ class CronField:
     def plain(self, part: str) -> str:
         """Return a member of a list in the field, in a form that croniter reads as cron does.
 
-        croniter takes 9-9 for every value. Of a range over the end, such as 22-2/3, it begins the steps anew at the least value.
+        croniter takes 9-9 for every value. Of a range over the end, such as 22-2/3, it begins the
+        steps anew at the least value.
         """
         match = RANGE.fullmatch(part)
         if match is None:
@@ -190,7 +206,9 @@ class CronField:
 
 @dataclass(frozen=True)
 class WeekdayField(CronField):
-    """The day of the week. Sunday is 0, and also 7: at the end of a range the day after Saturday, elsewhere the first day."""
+    """The day of the week. Sunday is 0, and also 7: at the end of a range the day after Saturday,
+    elsewhere the first day.
+    """
 
     def plain(self, part: str) -> str:
         """Return a member of a list in the field, in a form that croniter reads as cron does."""
@@ -227,7 +245,8 @@ def local_time(at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
 
 
 def first_jump(zone: ZoneInfo, after: dt.datetime, until: dt.datetime) -> dt.datetime | None:
-    """Return the first second in (``after``, ``until``] whose offset from UTC differs from that of ``after``, or None.
+    """Return the first second in (``after``, ``until``] whose offset from UTC differs from that of
+    ``after``, or None.
 
     Compares one second of each day: no zone changes its offset and changes it back within a day.
     """
@@ -251,9 +270,11 @@ def offset(at: dt.datetime, zone: ZoneInfo) -> dt.timedelta | None:
 
 @dataclass(frozen=True)
 class Every(Pattern):
-    """Fires at a fixed interval, counted from when the schedule came into force: ``Every(minutes=15)``.
+    """Fires at a fixed interval, counted from when the schedule came into force:
+    ``Every(minutes=15)``.
 
-    The interval is the sum of the arguments, 1 second to 365 days. A day is 24 hours, also when the local time changes.
+    The interval is the sum of the arguments, 1 second to 365 days. A day is 24 hours, also when the
+    local time changes.
     """
 
     seconds: int = 0
@@ -290,11 +311,13 @@ class Every(Pattern):
 
 @dataclass(frozen=True)
 class Cron(WallPattern):
-    """A cron string of five fields: minute, hour, day of month, month, day of week. ``Cron("*/15 8-17 * * mon-fri")``.
+    """A cron string of five fields: minute, hour, day of month, month, day of week. ``Cron("*/15
+    8-17 * * mon-fri")``.
 
-    If both day fields are restricted, either may match; one that begins with a star, such as ``*/2``, is no restriction in this
-    sense, and then both have to match. ``L`` is the last day of a month, ``fri#2`` its second Friday. Unlike in cron, a range may
-    go over the end: ``22-2`` are the hours from 22 to 2, ``fri-mon`` four days.
+    If both day fields are restricted, either may match; one that begins with a star, such as
+    ``*/2``, is no restriction in this sense, and then both have to match. ``L`` is the last day of
+    a month, ``fri#2`` its second Friday. Unlike in cron, a range may go over the end: ``22-2`` are
+    the hours from 22 to 2, ``fri-mon`` four days.
     """
 
     expression: str
@@ -302,12 +325,14 @@ class Cron(WallPattern):
     def _check(self) -> None:
         if isinstance(self.expression, str) and len(self.expression) > LONGEST_CRON:
             raise PatternError(
-                f"a cron expression has at most {LONGEST_CRON} characters, not {len(self.expression):_}"
+                f"a cron expression has at most {LONGEST_CRON} characters, not "
+                f"{len(self.expression):_}"
             )
         parts = self.expression.split() if isinstance(self.expression, str) else []
         if len(parts) != 5 or not all(FIELD.fullmatch(part) for part in parts):
             raise PatternError(
-                f"{self.expression!r} is not a cron expression: it has five fields, minute, hour, day of month, month and day of "
+                f"{self.expression!r} is not a cron expression: it has five fields, minute, hour, "
+                "day of month, month and day of "
                 'week, such as "30 4 * * mon-fri"; for seconds use Every'
             )
         from croniter import (
@@ -346,7 +371,8 @@ class Cron(WallPattern):
         from croniter import CroniterBadDateError, croniter
 
         minute, hour, day_of_month, month, day_of_week = self.plain.split()
-        # croniter has other rules for when both days must match, so it is asked for each day alone where either is enough
+        # croniter has other rules for when both days must match, so it is asked for each day alone
+        # where either is enough
         days = (
             [(day_of_month, day_of_week)]
             if self._needs_both_days
@@ -441,7 +467,9 @@ class Daily(WallPattern):
 
 @dataclass(frozen=True)
 class Weekly(Daily):
-    """Fires on given days of the week: ``Weekly("09:00", days="mon")``, ``Weekly("09:00", days=["mon", "thu"])``."""
+    """Fires on given days of the week: ``Weekly("09:00", days="mon")``, ``Weekly("09:00",
+    days=["mon", "thu"])``.
+    """
 
     days: Iterable[str] | str = field(kw_only=True)
 
@@ -471,7 +499,8 @@ class Weekly(Daily):
 
 @dataclass(frozen=True)
 class Monthly(Daily):
-    """Fires on a given day of each month: ``Monthly("09:00", day=15)``, ``Monthly("23:00", day="last")``.
+    """Fires on a given day of each month: ``Monthly("09:00", day=15)``, ``Monthly("23:00",
+    day="last")``.
 
     Months without that day are skipped.
     """
@@ -496,11 +525,17 @@ class Monthly(Daily):
             first = (first + 31 * DAY).replace(day=1)
 
     def __str__(self) -> str:
-        return f"monthly on {'the last day' if self.day == 'last' else f'day {self.day}'} at {_time_text(self.time)}"
+        return (
+            f"monthly on {'the last day' if self.day == 'last' else f'day {self.day}'} at "
+            f"{_time_text(self.time)}"
+        )
 
 
 def _time(value: dt.time | str) -> dt.time:
-    """Return a time of day as a ``time``. Raises PatternError if it has a zone or a fraction of a second."""
+    """Return a time of day as a ``time``.
+
+    Raises PatternError if it has a zone or a fraction of a second.
+    """
     try:
         found = (
             dt.time.fromisoformat(value.zfill(5 if len(value) < 6 else 8))
@@ -511,7 +546,8 @@ def _time(value: dt.time | str) -> dt.time:
         found = None
     if not isinstance(found, dt.time) or found.tzinfo or found.microsecond:
         raise PatternError(
-            f'a time of day must be like "04:30" or "04:30:15", in the zone of the pattern, not {value!r}'
+            'a time of day must be like "04:30" or "04:30:15", in the zone of the pattern, not '
+            f"{value!r}"
         )
     return found
 
@@ -521,7 +557,10 @@ def _time_text(time: dt.time) -> str:
 
 
 def parse(text: str, zone: str = "UTC") -> Pattern:
-    """Return the pattern of a text, the inverse of ``str``; see ``EXAMPLES``. Raises PatternError."""
+    """Return the pattern of a text, the inverse of ``str``; see ``EXAMPLES``.
+
+    Raises PatternError.
+    """
     words = " ".join(text.lower().split())
     for form, make in FORMS:
         if match := re.fullmatch(form, words):

@@ -1,4 +1,7 @@
-"""Queues, lanes and priorities: 1 runs first. Priorities of django.tasks, from 100 (first) to -100, are stored as 1 to 201."""
+"""Queues, lanes and priorities: 1 runs first.
+
+Priorities of django.tasks, from 100 (first) to -100, are stored as 1 to 201.
+"""
 
 from __future__ import annotations
 

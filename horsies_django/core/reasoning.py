@@ -1,7 +1,8 @@
 """Turns facts from the database into reasons why a task is not running.
 
-The functions that claim tasks also compute the facts (free permits, lost claims, live workers). Here they are only ordered, the
-most decisive first, and put into words. All reasons that apply are returned, not only the first.
+The functions that claim tasks also compute the facts (free permits, lost claims, live workers).
+Here they are only ordered, the most decisive first, and put into words. All reasons that apply are
+returned, not only the first.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from horsies_django.core.queues import shown_priority
 class Timing(NamedTuple):
     """Times from the settings, and the time zone of the texts.
 
-    A worker is silent after ``silence`` without a heartbeat and counts as dead after ``threshold``; it polls for tasks every
-    ``poll``. For ``grace`` after a task became due, workers that do not know it leave it to others.
+    A worker is silent after ``silence`` without a heartbeat and counts as dead after ``threshold``;
+    it polls for tasks every ``poll``. For ``grace`` after a task became due, workers that do not
+    know it leave it to others.
     """
 
     poll: dt.timedelta
@@ -126,7 +128,10 @@ class Case(Moment):
     def running(self) -> Reason:
         child = self.facts["holder"]["child_pid"]
         where = "" if child is None else f", in process {child}"
-        text = f"It has been running since {self.at(self.task['started_at'])} on {worker_name(self.facts['holder'])}{where}."
+        text = (
+            f"It has been running since {self.at(self.task['started_at'])} on "
+            f"{worker_name(self.facts['holder'])}{where}."
+        )
         if asked := self.task["cancel_requested_at"]:
             text += f" It was asked to stop at {self.at(asked)}"
             text += ", and its process is killed if it does not." if self.task["terminate"] else "."
@@ -138,11 +143,20 @@ class Case(Moment):
         where = worker_name(self.facts["holder"])
         details = {**self.holder(), "since": self.task["claimed_at"], "lease_ends_at": ends}
         if ends is None:
-            text = f"Worker {where} claimed it at {self.at(self.task['claimed_at'])} and is about to start it."
+            text = (
+                f"Worker {where} claimed it at {self.at(self.task['claimed_at'])} and is about to "
+                "start it."
+            )
         elif moment(ends) > self.now:
-            text = f"Worker {where} has prefetched it, and it waits for a free slot there; its lease ends at {self.at(ends)}."
+            text = (
+                f"Worker {where} has prefetched it, and it waits for a free slot there; its lease "
+                f"ends at {self.at(ends)}."
+            )
         else:
-            text = f"Its lease on worker {where} ended at {self.at(ends)}: a worker will soon make it available again."
+            text = (
+                f"Its lease on worker {where} ended at {self.at(ends)}: a worker will soon make it "
+                "available again."
+            )
         return Reason(ReasonCode.CLAIMED_WAITING, text, details)
 
     def silent_holder(self) -> Reason | None:
@@ -162,7 +176,10 @@ class Case(Moment):
             if rescue > self.now
             else "at the next check by a live worker"
         )
-        text = f"Worker {worker_name(holder)}, which {does} it, was last seen at {self.at(heard)}; the task {becomes} {when}."
+        text = (
+            f"Worker {worker_name(holder)}, which {does} it, was last seen at {self.at(heard)}; "
+            f"the task {becomes} {when}."
+        )
         reapers = bool(holder["heard_at"]) and not self.silent_since(
             holder["heard_at"], self.timing.silence
         )
@@ -178,7 +195,10 @@ class Case(Moment):
     def expired(self) -> Iterator[Reason]:
         until = self.task["good_until"]
         if until and moment(until) <= self.now:
-            text = f"Its good_until passed at {self.at(until)}: it will not run, and becomes EXPIRED when a worker finds it."
+            text = (
+                f"Its good_until passed at {self.at(until)}: it will not run, and becomes EXPIRED "
+                "when a worker finds it."
+            )
             yield Reason(ReasonCode.EXPIRED, text, {"good_until": until})
 
     def run_stands(self) -> Iterator[Reason]:
@@ -225,10 +245,14 @@ class Case(Moment):
         ]
         details = {"queue": queue, "known": self.facts.get("queue") is not None, "former": former}
         if not details["known"]:
-            text = f"There is no queue {queue!r} in the database, so its tasks do not start: declare it and run 'migrate'."
+            text = (
+                f"There is no queue {queue!r} in the database, so its tasks do not start: declare "
+                "it and run 'migrate'."
+            )
         elif former:
             text = (
-                f"No live worker serves the queue {queue!r}: the last one, {worker_name(former[0])}, "
+                f"No live worker serves the queue {queue!r}: the last one, "
+                f"{worker_name(former[0])}, "
                 f"{self.end_of(former[0])}."
             )
         else:
@@ -257,7 +281,8 @@ class Case(Moment):
         )
         wait = f"they leave it to others until {self.at(until)}; after that, " if held else ""
         text = (
-            f"No live worker of its queue knows the task {name!r}{newer}: {wait}the first to claim it fails it with "
+            f"No live worker of its queue knows the task {name!r}{newer}: {wait}the first to claim "
+            "it fails it with "
             "WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
         )
         details = {
@@ -276,7 +301,10 @@ class Case(Moment):
             text = f"It is snoozed until {self.at(due)}, as its code has asked."
             yield Reason(ReasonCode.SNOOZED, text, {"due_at": due, **pick(task, "snooze_count")})
         elif task["retry_count"]:
-            text = f"It waits for retry {task['retry_count']} of {task['max_retries']}, which is due at {self.at(due)}."
+            text = (
+                f"It waits for retry {task['retry_count']} of {task['max_retries']}, which is due "
+                f"at {self.at(due)}."
+            )
             yield Reason(
                 ReasonCode.RETRY_WAITING,
                 text,
@@ -294,36 +322,54 @@ class Case(Moment):
         cap = row["max_concurrency"]
         taken = row["taken"]
         holders = row["holders"]
-        text = f"{level_name(row)} is at its cap: {taken} of {cap} permits are taken{self.longest(holders)}."
+        text = (
+            f"{level_name(row)} is at its cap: {taken} of {cap} permits are "
+            f"taken{self.longest(holders)}."
+        )
         code = ReasonCode.CLUSTER_AT_CAP if level == "cluster" else ReasonCode.QUEUE_AT_CAP
         yield Reason(
             code, text, {"queue": row["name"], "cap": cap, "taken": taken, "holders": holders}
         )
 
     def in_order(self) -> Iterator[Reason]:
-        """Its queue has a policy for partitions: another task comes first in its one, or the order is still to be made."""
+        """Its queue has a policy for partitions: another task comes first in its one, or the order
+        is still to be made.
+        """
         queue = self.task["queue_name"]
         first = self.facts.get("order")
         if ((self.facts.get("queue") or {}).get("sweep") or {}).get("rule"):
-            text = f"The queue {queue!r} starts nothing until workers have put all tasks that wait in order by its new rule."
+            text = (
+                f"The queue {queue!r} starts nothing until workers have put all tasks that wait in "
+                "order by its new rule."
+            )
             yield Reason(ReasonCode.ORDER_PENDING, text, {"queue": queue})
         if first is None:
             return
         if first["status"] == "FAILED" and first["order_stop"] == "stop":
-            does = f"it is FAILED since {self.at(first['finished_at'])} and stops the key until it is retried or skipped"
+            does = (
+                f"it is FAILED since {self.at(first['finished_at'])} and stops the key until it is "
+                "retried or skipped"
+            )
         elif first["finished_at"]:
-            does = f"it is {first['status']} since {self.at(first['finished_at'])}, and what was sent until then is cancelled"
+            does = (
+                f"it is {first['status']} since {self.at(first['finished_at'])}, and what was sent "
+                "until then is cancelled"
+            )
         elif first["started_at"]:
             does = f"it is {first['status']} since {self.at(first['started_at'])}"
         elif moment(first["enqueued_at"]) > self.now:
             does = f"it waits for its next attempt until {self.at(first['enqueued_at'])}"
         else:
             does = f"it is {first['status']}"
-        text = f"Task {first['task_id']} comes before it in the order of partition {first['partition']}: {does}."
+        text = (
+            f"Task {first['task_id']} comes before it in the order of partition "
+            f"{first['partition']}: {does}."
+        )
         yield Reason(ReasonCode.BEHIND_IN_ORDER, text, {"queue": queue, **first})
 
     def crowded(self) -> Iterator[Reason]:
-        """Limits below that of the queue: of the partition, of each worker, and the slots of workers.
+        """Limits below that of the queue: of the partition, of each worker, and the slots of
+        workers.
 
         A limit per worker is a reason only if no worker can take the task.
         """
@@ -357,7 +403,9 @@ class Case(Moment):
             yield Reason(ReasonCode.NO_FREE_SLOT, text, details)
 
     def partition(self, full: Sequence[Facts]) -> Iterator[Reason]:
-        """The partition is at its limit, in total or in each worker; or it was, and the task is still parked."""
+        """The partition is at its limit, in total or in each worker; or it was, and the task is
+        still parked.
+        """
         found = self.facts.get("partition") or {
             "partition": None,
             "room": None,
@@ -383,7 +431,10 @@ class Case(Moment):
             limit = self.facts["queue"]["partition_local_limit"]
             text = f"{name} is at its limit of {limit} in each worker{longest}."
         else:
-            text = f"{name} was at its limit when a worker last checked. A permit is free now; the task is freed within 30 s."
+            text = (
+                f"{name} was at its limit when a worker last checked. A permit is free now; the "
+                "task is freed within 30 s."
+            )
         details = {"queue": queue, **pick(found, "partition", "taken", "holders"), "limit": limit}
         yield Reason(ReasonCode.PARTITION_AT_LIMIT, text, {**details, "workers": self.crew(full)})
 
@@ -404,7 +455,10 @@ class Case(Moment):
 
     def next(self) -> Reason:
         seconds = self.timing.poll.total_seconds()
-        text = f"Nothing holds it back: it is the next task of its queue and should start within {seconds:g} s."
+        text = (
+            "Nothing holds it back: it is the next task of its queue and should start within "
+            f"{seconds:g} s."
+        )
         return Reason(
             ReasonCode.NEXT, text, {"workers": self.crew(self.takers), "poll_seconds": seconds}
         )
@@ -420,7 +474,10 @@ class Case(Moment):
         if not holders:
             return ""
         first = holders[0]
-        return f", the longest since {self.at(first['since'])} by task {first['task_id']} on {worker_name(first)}"
+        return (
+            f", the longest since {self.at(first['since'])} by task {first['task_id']} on "
+            f"{worker_name(first)}"
+        )
 
     def share(self, some: Sequence[Facts]) -> str:
         """Return which share of the workers that could take the task ``some`` are."""

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.options import drops_result
 
-SNOOZED = "SNOOZED"  # the status of an outcome whose task runs again later, without having used an attempt
-NOT_KEPT = '{"ok":null,"kept":false}'  # the envelope of a task that completed and whose value is not stored
+# the status of an outcome whose task runs again later, without having used an attempt
+SNOOZED = "SNOOZED"
+# the envelope of a task that completed and whose value is not stored
+NOT_KEPT = '{"ok":null,"kept":false}'
 
 
 class Reply(NamedTuple):
@@ -27,7 +29,9 @@ class Reply(NamedTuple):
     context: str | None = None
 
     def packed(self) -> str | tuple[Any, ...]:
-        """Return what is sent to the worker: of a task that completed its result alone, since most tasks do."""
+        """Return what is sent to the worker: of a task that completed its result alone, since most
+        tasks do.
+        """
         return self.result if self.status == "COMPLETED" else tuple(self)
 
     @classmethod
@@ -39,10 +43,12 @@ class Reply(NamedTuple):
 class NewTasks(NamedTuple):
     """Tasks of one function, validated and encoded, before they are written.
 
-    ``ids`` and ``kwargs`` (JSON texts) are parallel lists; the other fields apply to all tasks. At most one of ``delay`` (from
-    now, by the database's clock) and ``due_at`` (aware) is set, and at most one of ``good_for`` and ``good_until``. ``options``
-    is the JSON text of ``core/options.py``, or None. In tests, ``now`` replaces the database's clock. ``codec`` says how
-    ``kwargs`` is written: None for arguments by name, "plain" for the form of ``core/codec/plain.py``.
+    ``ids`` and ``kwargs`` (JSON texts) are parallel lists; the other fields apply to all tasks. At
+    most one of ``delay`` (from now, by the database's clock) and ``due_at`` (aware) is set, and at
+    most one of ``good_for`` and ``good_until``. ``options`` is the JSON text of
+    ``core/options.py``, or None. In tests, ``now`` replaces the database's clock. ``codec`` says
+    how ``kwargs`` is written: None for arguments by name, "plain" for the form of
+    ``core/codec/plain.py``.
     """
 
     task_name: str
@@ -64,10 +70,11 @@ class NewTasks(NamedTuple):
 class Claim(NamedTuple):
     """A task that this worker has claimed; ``generation`` fences every later write.
 
-    ``kwargs`` is JSON text, which only the child decodes. ``attempt`` counts from 1; ``options`` is the JSON text of the options,
-    usually None. ``sent_at`` is an epoch; ``in_run``: it is a task of a workflow, but no element of a map, except
-    perhaps the first. ``due_in``: seconds from the claim until the task became due, negative for one that has waited. The fields
-    are read by name from ``horsies_passed``, and the child gets all of them.
+    ``kwargs`` is JSON text, which only the child decodes. ``attempt`` counts from 1; ``options`` is
+    the JSON text of the options, usually None. ``sent_at`` is an epoch; ``in_run``: it is a task of
+    a workflow, but no element of a map, except perhaps the first. ``due_in``: seconds from the
+    claim until the task became due, negative for one that has waited. The fields are read by name
+    from ``horsies_passed``, and the child gets all of them.
     """
 
     id: uuid.UUID
@@ -83,16 +90,19 @@ class Claim(NamedTuple):
     due_in: float = 0.0
 
     def packed(self) -> tuple[Any, ...]:
-        """Return the fields for a message to a child, with the number of the id: an UUID would make it five times as slow.
+        """Return the fields for a message to a child, with the number of the id: an UUID would make
+        it five times as slow.
 
-        The child's Claim keeps the number, because most tasks do not ask for their id, and to make an UUID of it takes a tenth
-        of the time of an empty async task.
+        The child's Claim keeps the number, because most tasks do not ask for their id, and to make
+        an UUID of it takes a tenth of the time of an empty async task.
         """
         return (self.id.int, *self[1:])
 
 
 class Fence(NamedTuple):
-    """What a write of running code names, so that it fails once the task belongs to another claim: task, worker, generation."""
+    """What a write of running code names, so that it fails once the task belongs to another claim:
+    task, worker, generation.
+    """
 
     task: uuid.UUID
     worker: uuid.UUID
@@ -100,10 +110,12 @@ class Fence(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a worker can claim in one pass: free slots by lane, tasks to prefetch, and the maximum in total and per queue.
+    """What a worker can claim in one pass: free slots by lane, tasks to prefetch, and the maximum
+    in total and per queue.
 
-    ``prefetch`` and ``lease`` belong to soft mode: tasks taken ahead wait CLAIMED under that lease. ``batch`` 0 is no limit.
-    Unless ``durable``, the commit of a pass that only claims and starts does not wait for the disk.
+    ``prefetch`` and ``lease`` belong to soft mode: tasks taken ahead wait CLAIMED under that lease.
+    ``batch`` 0 is no limit. Unless ``durable``, the commit of a pass that only claims and starts
+    does not wait for the disk.
     """
 
     sync: int = 0
@@ -118,13 +130,15 @@ class Wanted(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of an attempt, to be written to the database.
 
-    ``status`` is COMPLETED, FAILED, CANCELLED or SNOOZED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
-    ``retry`` is True, or a retry delay in seconds, for a task that raised Retry; the retry policy may retry others too. Of a
-    SNOOZED one, it is the ``stored`` of its Snooze, with the ``most`` snoozes that are allowed.
-    ``returned``: the task returned the error. ``classes``: the names of the exception's class and its bases, to which a policy
-    may refer. ``crashed``: the process of the attempt died. The remaining fields are for the log and for signals; ``seconds`` is
-    how long the task occupied its slot, ``options`` the JSON text of its options, ``in_run`` as in ``Claim``. ``context`` is the
-    JSON text of what the code of a failed attempt left for the signal ``task_failed``.
+    ``status`` is COMPLETED, FAILED, CANCELLED or SNOOZED; ``result`` is the JSON envelope, ``{"ok":
+    ...}`` or ``{"err": {...}}``. ``retry`` is True, or a retry delay in seconds, for a task that
+    raised Retry; the retry policy may retry others too. Of a SNOOZED one, it is the ``stored`` of
+    its Snooze, with the ``most`` snoozes that are allowed. ``returned``: the task returned the
+    error. ``classes``: the names of the exception's class and its bases, to which a policy may
+    refer. ``crashed``: the process of the attempt died. The remaining fields are for the log and
+    for signals; ``seconds`` is how long the task occupied its slot, ``options`` the JSON text of
+    its options, ``in_run`` as in ``Claim``. ``context`` is the JSON text of what the code of a
+    failed attempt left for the signal ``task_failed``.
     """
 
     id: uuid.UUID
@@ -147,7 +161,9 @@ class Outcome(NamedTuple):
     in_run: bool = False
 
     def ended_as(self, decided: Mapping[str, Any]) -> str:
-        """Return the status with which the task ended, SNOOZED if it runs again; ``decided``: see ``horsies_settle``."""
+        """Return the status with which the task ended, SNOOZED if it runs again; ``decided``: see
+        ``horsies_settle``.
+        """
         if self.status != SNOOZED or "code" not in decided:
             return self.status
         return "CANCELLED" if decided["code"] == OutcomeCode.TASK_CANCELLED else "FAILED"
@@ -184,9 +200,9 @@ class Outcome(NamedTuple):
 class TaskAttemptInfo(NamedTuple):
     """One finished attempt of a task, as returned by ``handle.info()``.
 
-    ``exception_class`` is the dotted path of the class of the exception with which it failed; None without one, like
-    ``traceback``. ``site`` is the last place of the traceback in the project's code, as ``shop/tasks.py in charge``, and
-    ``site_line`` its line; None if there is none.
+    ``exception_class`` is the dotted path of the class of the exception with which it failed; None
+    without one, like ``traceback``. ``site`` is the last place of the traceback in the project's
+    code, as ``shop/tasks.py in charge``, and ``site_line`` its line; None if there is none.
     """
 
     attempt: int
@@ -207,7 +223,8 @@ class TaskAttemptInfo(NamedTuple):
 class TaskInfo(NamedTuple):
     """The row of a task as plain values, as returned by ``handle.info()``.
 
-    ``result`` is the stored JSON envelope; ``codec`` is "plain" for a task of django.tasks, else None.
+    ``result`` is the stored JSON envelope; ``codec`` is "plain" for a task of django.tasks, else
+    None.
     """
 
     task_id: uuid.UUID

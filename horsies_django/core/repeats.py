@@ -8,14 +8,19 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Repeats:
-    """Remembers which kinds of lines were said. ``now`` is the time by a monotonic clock, in seconds."""
+    """Remembers which kinds of lines were said.
+
+    ``now`` is the time by a monotonic clock, in seconds.
+    """
 
     kinds: dict[str, tuple[float, int]] = field(
         default_factory=dict
     )  # when it was said, and how often not since
 
     def due(self, kind: str, now: float) -> str | None:
-        """Return the end of a line that has to be said, None if one of its kind was said in the last minute."""
+        """Return the end of a line that has to be said, None if one of its kind was said in the
+        last minute.
+        """
         said_at, more = self.kinds.get(kind, (-math.inf, 0))
         if now < said_at + 60.0:
             self.kinds[kind] = said_at, more + 1

@@ -22,9 +22,10 @@ _ABSENT: Any = object()
 class TaskError:
     """Why a task failed.
 
-    ``error_code`` is the kind of error ("MAILBOX_FULL", "WORKER_CRASHED"), ``message`` a text, ``data`` any JSON value of the
-    task, ``exception`` describes the exception (type, module, message, repr, traceback; site and line: where the project's code
-    raised it). Raises ValueError for a built-in code, which is reserved, and for a code that is not upper case.
+    ``error_code`` is the kind of error ("MAILBOX_FULL", "WORKER_CRASHED"), ``message`` a text,
+    ``data`` any JSON value of the task, ``exception`` describes the exception (type, module,
+    message, repr, traceback; site and line: where the project's code raised it). Raises ValueError
+    for a built-in code, which is reserved, and for a code that is not upper case.
     """
 
     error_code: str
@@ -68,7 +69,10 @@ class TaskFailed(HorsiesError):  # noqa: N818 - the task failed; the caller did 
 
 
 class TaskResult(Generic[T, E]):
-    """The result of a task. Takes exactly one of ``ok=`` and ``err=``; raises ValueError otherwise."""
+    """The result of a task.
+
+    Takes exactly one of ``ok=`` and ``err=``; raises ValueError otherwise.
+    """
 
     __slots__ = ("_err", "_ok")
 

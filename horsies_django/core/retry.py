@@ -1,10 +1,12 @@
 """Retries: which failures are retried, how often, and after which retry delay.
 
-A policy is stored in the row of the task. The statement that records a failure decides whether the task is retried, so the same
-rules apply to a task that raised, one whose process died, and one whose worker is lost.
+A policy is stored in the row of the task. The statement that records a failure decides whether the
+task is retried, so the same rules apply to a task that raised, one whose process died, and one
+whose worker is lost.
 
-A policy is stored as error codes and dotted names of exception classes. An attempt that raised records the names of the class of
-its exception and of all its bases, so a policy that lists a base class covers its subclasses.
+A policy is stored as error codes and dotted names of exception classes. An attempt that raised
+records the names of the class of its exception and of all its bases, so a policy that lists a base
+class covers its subclasses.
 
 Exception mappers: which error code an exception of user code gets.
 
@@ -44,9 +46,10 @@ EMPTY: Mapper = MappingProxyType({})
 class Retry(HorsiesError):  # noqa: N818 - a request, not an error
     """Raised by a task to request a retry: ``raise Retry(delay_seconds=30) from error``.
 
-    ``delay_seconds`` None means the retry delay of the task's policy, which also limits the number of retries. ``code`` is an
-    error code of the project, RETRY_REQUESTED by default; the attempt fails with it, ``message`` and ``data``, and so does the
-    task after the last attempt. Raises ValueError for an invalid code, or a delay that is not from 0 seconds to 30 days.
+    ``delay_seconds`` None means the retry delay of the task's policy, which also limits the number
+    of retries. ``code`` is an error code of the project, RETRY_REQUESTED by default; the attempt
+    fails with it, ``message`` and ``data``, and so does the task after the last attempt. Raises
+    ValueError for an invalid code, or a delay that is not from 0 seconds to 30 days.
     """
 
     def __init__(
@@ -60,7 +63,8 @@ class Retry(HorsiesError):  # noqa: N818 - a request, not an error
         super().__init__(message or "the task requested a retry")
         if delay_seconds is not None and not _is_number(delay_seconds, 0, LONGEST_DELAY):
             raise ValueError(
-                f"delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not {delay_seconds!r}"
+                f"delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not "
+                f"{delay_seconds!r}"
             )
         if code is not None and (problem := code_problem(code)):
             raise ValueError(problem)
@@ -73,9 +77,10 @@ class Retry(HorsiesError):  # noqa: N818 - a request, not an error
 class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
     """Raised by a task to run again later, without using an attempt: ``raise Snooze(60)``.
 
-    ``until`` is a number of seconds or a timedelta from now, from 0 to 30 days, or an aware datetime. The task is PENDING until
-    then and keeps its steps; a transaction of its code is rolled back. A task that snoozes more often than
-    HORSIES["MAX_SNOOZES"] is FAILED with SNOOZED_TOO_OFTEN; one with a ``good_until`` in between expires. Raises ValueError.
+    ``until`` is a number of seconds or a timedelta from now, from 0 to 30 days, or an aware
+    datetime. The task is PENDING until then and keeps its steps; a transaction of its code is
+    rolled back. A task that snoozes more often than HORSIES["MAX_SNOOZES"] is FAILED with
+    SNOOZED_TOO_OFTEN; one with a ``good_until`` in between expires. Raises ValueError.
     """
 
     def __init__(self, until: float | dt.timedelta | dt.datetime, message: str = "") -> None:
@@ -95,7 +100,8 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
         seconds = until.total_seconds() if isinstance(until, dt.timedelta) else until
         if not _is_number(seconds, 0, LONGEST_DELAY):
             raise ValueError(
-                f"Snooze() takes from 0 to {LONGEST_DELAY:_} seconds (30 days), or a timedelta, not {until!r:.100}"
+                f"Snooze() takes from 0 to {LONGEST_DELAY:_} seconds (30 days), or a timedelta, "
+                f"not {until!r:.100}"
             )
         self.stored = {"seconds": float(seconds)}
 
@@ -104,11 +110,13 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
 class RetryPolicy:
     """How often a task is retried, after which delays in seconds, and for which failures.
 
-    Created by ``fixed`` and ``exponential``. ``auto_retry_for`` lists error codes, built in or of the project, and exception
-    classes, which include their subclasses; a class may be given by its dotted path. The default, ``[Exception, "WORKER_CRASHED",
-    "TASK_TIMEOUT"]``, retries exceptions, crashes and timeouts, but not errors that the task returned. With an empty list, only a
-    task that raises ``Retry`` is retried. With ``jitter``, each delay is up to a quarter shorter or longer, so that tasks that
-    failed together are not retried together. No delay is longer than ``max_delay_seconds``.
+    Created by ``fixed`` and ``exponential``. ``auto_retry_for`` lists error codes, built in or of
+    the project, and exception classes, which include their subclasses; a class may be given by its
+    dotted path. The default, ``[Exception, "WORKER_CRASHED", "TASK_TIMEOUT"]``, retries exceptions,
+    crashes and timeouts, but not errors that the task returned. With an empty list, only a task
+    that raises ``Retry`` is retried. With ``jitter``, each delay is up to a quarter shorter or
+    longer, so that tasks that failed together are not retried together. No delay is longer than
+    ``max_delay_seconds``.
     """
 
     strategy: str
@@ -130,7 +138,10 @@ class RetryPolicy:
         auto_retry_for: Kind | Iterable[Kind] = USUAL,
         jitter: bool = True,
     ) -> RetryPolicy:
-        """Retry once per delay in ``intervals``, in seconds. Raises ValueError with all problems."""
+        """Retry once per delay in ``intervals``, in seconds.
+
+        Raises ValueError with all problems.
+        """
         delays = tuple(intervals) if isinstance(intervals, list | tuple) else ()
         return cls("fixed", delays, len(delays), _kinds(auto_retry_for), jitter)
 
@@ -144,7 +155,8 @@ class RetryPolicy:
         auto_retry_for: Kind | Iterable[Kind] = USUAL,
         jitter: bool = True,
     ) -> RetryPolicy:
-        """Retry ``max_retries`` times, first after ``base_seconds``, then after twice as long each time.
+        """Retry ``max_retries`` times, first after ``base_seconds``, then after twice as long each
+        time.
 
         Raises ValueError with all problems.
         """
@@ -159,10 +171,16 @@ class RetryPolicy:
 
     def _problems(self) -> Iterable[str]:
         if self.strategy == "fixed" and not self.intervals:
-            yield "intervals must be a list of at least one retry delay in seconds, as in [60, 300, 900]"
+            yield (
+                "intervals must be a list of at least one retry delay in seconds, as in [60, 300, "
+                "900]"
+            )
         for delay in self.intervals:
             if not _is_number(delay, 0, LONGEST_DELAY):
-                yield f"a retry delay must be from 0 to {LONGEST_DELAY:_} seconds (30 days), not {delay!r}"
+                yield (
+                    f"a retry delay must be from 0 to {LONGEST_DELAY:_} seconds (30 days), not "
+                    f"{delay!r}"
+                )
         if (
             isinstance(self.max_retries, bool)
             or not isinstance(self.max_retries, int)
@@ -174,7 +192,10 @@ class RetryPolicy:
         if self.max_delay_seconds is not None and not _is_number(
             self.max_delay_seconds, 0, LONGEST_DELAY
         ):
-            yield f"max_delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not {self.max_delay_seconds!r}"
+            yield (
+                f"max_delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not "
+                f"{self.max_delay_seconds!r}"
+            )
         for kind in self.auto_retry_for:
             if problem := _kind_problem(kind):
                 yield f"auto_retry_for: {problem}"
@@ -190,7 +211,9 @@ class RetryPolicy:
         return [kind if isinstance(kind, str) else class_name(kind) for kind in self.auto_retry_for]
 
     def delay(self, retry: int) -> float:
-        """Return the delay in seconds before retry number ``retry``, counted from 1, without jitter."""
+        """Return the delay in seconds before retry number ``retry``, counted from 1, without
+        jitter.
+        """
         if self.strategy == "fixed":
             seconds = self.intervals[min(retry, len(self.intervals)) - 1]
         else:
@@ -230,7 +253,10 @@ def _kinds(given: Kind | Iterable[Kind]) -> tuple[Kind, ...]:
 
 
 def _resolved(text: str) -> Kind:
-    """Return the class at a dotted path, or a text without a dot unchanged. Raises ValueError if the import fails."""
+    """Return the class at a dotted path, or a text without a dot unchanged.
+
+    Raises ValueError if the import fails.
+    """
     module, dot, name = text.rpartition(".")
     if not dot:
         return text
@@ -262,7 +288,8 @@ def mapper_problems(mapper: object) -> list[str]:
     """Return the problems of a mapper whose keys are classes."""
     if not isinstance(mapper, Mapping):
         return [
-            f"a mapper must be a dict of exception classes and error codes, not {type(mapper).__name__}"
+            "a mapper must be a dict of exception classes and error codes, not "
+            f"{type(mapper).__name__}"
         ]
     problems = []
     for key, code in mapper.items():

@@ -1,6 +1,8 @@
-"""A schedule's definition, which the code declares, the row stores and the admin edits; and the fire times that are due.
+"""A schedule's definition, which the code declares, the row stores and the admin edits; and the
+fire times that are due.
 
-A definition is validated as a whole. Which of the missed fire times are due depends on its catch-up policy.
+A definition is validated as a whole. Which of the missed fire times are due depends on its catch-up
+policy.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ LOOKED_AT = 100  # how many fire times to look at
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a schedule fires. ``since`` is when it came into force; its intervals are counted from then.
+    """When a schedule fires. ``since`` is when it came into force; its intervals are counted from
+    then.
 
-    ``catch_up`` says which missed fire times are sent: the latest, all (the last ``most`` of them), or none. Each is sent up to
-    ``jitter_ms`` late, by a delay that is always the same for the same fire time.
+    ``catch_up`` says which missed fire times are sent: the latest, all (the last ``most`` of them),
+    or none. Each is sent up to ``jitter_ms`` late, by a delay that is always the same for the same
+    fire time.
     """
 
     name: str
@@ -60,7 +64,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The fire times to send, oldest first; ``first`` and ``last`` bound all that are settled by that, sent or left out."""
+    """The fire times to send, oldest first; ``first`` and ``last`` bound all that are settled by
+    that, sent or left out.
+    """
 
     fire_times: list[dt.datetime]
     first: dt.datetime | None = None
@@ -73,7 +79,9 @@ class Due:
 
 
 def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
-    """Return what is due at ``now`` after ``last``, the last settled fire time; always in order, whatever the jitter."""
+    """Return what is due at ``now`` after ``last``, the last settled fire time; always in order,
+    whatever the jitter.
+    """
     begin = timing.since if last is None else max(last, timing.since)
     most = timing.most if timing.catch_up == "all" else 1
     sure = newest(timing, begin, now - dt.timedelta(milliseconds=timing.jitter_ms), most)
@@ -90,7 +98,9 @@ def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
 
 
 def newest(timing: Timing, begin: dt.datetime, until: dt.datetime, most: int) -> list[dt.datetime]:
-    """Return the last ``most`` fire times in (``begin``, ``until``], without iterating over all of them."""
+    """Return the last ``most`` fire times in (``begin``, ``until``], without iterating over all of
+    them.
+    """
     span = most * SECOND
     while True:
         since = max(begin, until - span)
@@ -102,11 +112,13 @@ def newest(timing: Timing, begin: dt.datetime, until: dt.datetime, most: int) ->
 
 @dataclass(frozen=True, slots=True)
 class ScheduleConfig:
-    """What a schedule sends, and when. ``task`` is a task's name, ``kwargs`` are its arguments by name, as JSON.
+    """What a schedule sends, and when. ``task`` is a task's name, ``kwargs`` are its arguments by
+    name, as JSON.
 
-    ``queue`` and ``priority`` default to the task's own. A task that has not started ``good_for_ms`` milliseconds after its fire
-    time expires; None means no limit. With ``overlap`` "skip", a fire time sends nothing while the last task that it sent has
-    not finished. See ``Timing`` for the other fields.
+    ``queue`` and ``priority`` default to the task's own. A task that has not started
+    ``good_for_ms`` milliseconds after its fire time expires; None means no limit. With ``overlap``
+    "skip", a fire time sends nothing while the last task that it sent has not finished. See
+    ``Timing`` for the other fields.
     """
 
     task: str
@@ -126,7 +138,10 @@ class ScheduleConfig:
         return Timing(name, self.pattern, since, self.catch_up, self.most, self.jitter_ms)
 
     def overtaking(self) -> str | None:
-        """Return why jitter could reorder fire times, so that some would be skipped, or None. Looks at the first ones only."""
+        """Return why jitter could reorder fire times, so that some would be skipped, or None.
+
+        Looks at the first ones only.
+        """
         if not self.jitter_ms or self.catch_up == "all":
             return None
         fire_times = self.pattern.coming(BEGINNING, LOOKED_AT, BEGINNING)
@@ -134,7 +149,10 @@ class ScheduleConfig:
         gap = min(gaps, default=self.jitter_ms + 1)
         if self.jitter_ms < gap:
             return None
-        return f"must be less than the {gap:_} ms between two fire times unless catch_up is all: some would be skipped"
+        return (
+            f"must be less than the {gap:_} ms between two fire times unless catch_up is all: some "
+            "would be skipped"
+        )
 
     def definition(self) -> dict[str, Any]:
         """Return it as a JSON object, which ``read_definition`` reads."""
@@ -149,7 +167,8 @@ KEYS = ("task", "pattern", "zone", *(one.name for one in fields(ScheduleConfig)[
 
 
 def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list[tuple[str, str]]]:
-    """Return the schedule and its problems, as pairs of a key and a message; the schedule is None if there are any.
+    """Return the schedule and its problems, as pairs of a key and a message; the schedule is None
+    if there are any.
 
     The pattern may be text or an object, which has its own zone.
     """
@@ -223,7 +242,8 @@ def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern
         problems.append(
             (
                 "pattern",
-                f"must be a cron string, a text such as {str(UNREADABLE)!r}, or a pattern, not {given!r:.80}",
+                f"must be a cron string, a text such as {str(UNREADABLE)!r}, or a pattern, not "
+                f"{given!r:.80}",
             )
         )
         given = str(UNREADABLE)

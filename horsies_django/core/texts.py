@@ -1,4 +1,6 @@
-"""Texts that callers give, and that PostgreSQL has to store: keys, actors and reasons; and names that they misspell."""
+"""Texts that callers give, and that PostgreSQL has to store: keys, actors and reasons; and names
+that they misspell.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def as_text(value: Any) -> Any:
 
 
 def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:
-    """Return why a value is no text of 1 to ``most`` characters that PostgreSQL can store, None if it is one."""
+    """Return why a value is no text of 1 to ``most`` characters that PostgreSQL can store, None if
+    it is one.
+    """
     if is_lazy(value):
         return f"{what} is {LAZY}"
     if not isinstance(value, str) or not 1 <= len(value) <= most:
@@ -51,7 +55,10 @@ def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:
     if "\x00" in value or (
         not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)
     ):
-        return f"{what} must be a str without NUL bytes and lone surrogates, which PostgreSQL cannot store, not {value!a:.80}"
+        return (
+            f"{what} must be a str without NUL bytes and lone surrogates, which PostgreSQL cannot "
+            f"store, not {value!a:.80}"
+        )
     return None
 
 
@@ -76,9 +83,11 @@ def shown(value: object, most: int = 100) -> str:
 
 
 def storable_who(error: type[Exception], refused: str, actor: Any, reason: Any) -> tuple[str, Any]:
-    """Return an actor and a reason as they are stored: lazy texts in the language that is active now.
+    """Return an actor and a reason as they are stored: lazy texts in the language that is active
+    now.
 
-    Raises the error, which says what was ``refused``, for one that cannot be stored. There may be no reason.
+    Raises the error, which says what was ``refused``, for one that cannot be stored. There may be
+    no reason.
     """
     actor = as_text(actor)
     reason = as_text(reason)
@@ -94,8 +103,9 @@ def storable_who(error: type[Exception], refused: str, actor: Any, reason: Any) 
 def name_of(user: Any) -> str:
     """Return the name of a Django user as the audit stores it.
 
-    A project's own user model may have names that are no texts, that are empty, or that are too long for a
-    column. The primary key stands for an empty name, and tells apart long ones that begin alike.
+    A project's own user model may have names that are no texts, that are empty, or that are too
+    long for a column. The primary key stands for an empty name, and tells apart long ones that
+    begin alike.
     """
     name = user.get_username()
     text = "" if name is None else str(name)

@@ -1,4 +1,7 @@
-"""Sends that belong together: unique tasks, and keys of sends. Digests of what makes two of them the same."""
+"""Sends that belong together: unique tasks, and keys of sends.
+
+Digests of what makes two of them the same.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ OnDuplicate = Literal["return", "refuse"]
 
 
 class Unique:
-    """Which tasks of a function are duplicates, as in ``@task(unique=Unique("order_id", until="start"))``.
+    """Which tasks of a function are duplicates, as in ``@task(unique=Unique("order_id",
+    until="start"))``.
 
-    They have equal values of these arguments; of all arguments, if none is named. ``until="end"``: while the first one has not
-    finished; "start": while it has never been claimed by a worker. A duplicate is not sent: the handle is that of the first one
-    ("return"), or the send raises TaskSendError with the code DUPLICATE ("refuse").
+    They have equal values of these arguments; of all arguments, if none is named. ``until="end"``:
+    while the first one has not finished; "start": while it has never been claimed by a worker. A
+    duplicate is not sent: the handle is that of the first one ("return"), or the send raises
+    TaskSendError with the code DUPLICATE ("refuse").
     """
 
     def __init__(
@@ -29,7 +34,9 @@ class Unique:
 
     @classmethod
     def of(cls, given: object) -> Unique | None:
-        """Return what ``@task(unique=...)`` means: True, the name of an argument, or several. Raises TypeError."""
+        """Return what ``@task(unique=...)`` means: True, the name of an argument, or several.
+        Raises TypeError.
+        """
         if given is None or given is False:
             return None
         if isinstance(given, Unique):
@@ -37,7 +44,8 @@ class Unique:
         names = () if given is True else (given,) if isinstance(given, str) else given
         if not isinstance(names, tuple | list):
             raise TypeError(
-                f"unique must be True, the name of an argument, a list of names, or Unique(...), not {given!r:.80}"
+                "unique must be True, the name of an argument, a list of names, or Unique(...), "
+                f"not {given!r:.80}"
             )
         return cls(*names)
 
@@ -45,12 +53,19 @@ class Unique:
         """Yield what is wrong with it for a task with parameters of these names."""
         for name in self.args:
             if name not in names:
-                yield f"unique names {name!r}, which is no parameter of it: it has {', '.join(sorted(names)) or 'none'}"
+                yield (
+                    f"unique names {name!r}, which is no parameter of it: it has "
+                    f"{', '.join(sorted(names)) or 'none'}"
+                )
         for option, value, allowed in (
-            ("until", self.until, get_args(Until)), ("on_duplicate", self.on_duplicate, get_args(OnDuplicate)),
-        ):  # fmt: skip
+            ("until", self.until, get_args(Until)),
+            ("on_duplicate", self.on_duplicate, get_args(OnDuplicate)),
+        ):
             if value not in allowed:
-                yield f"{option} of Unique must be {' or '.join(map(repr, allowed))}, not {value!r:.80}"
+                yield (
+                    f"{option} of Unique must be {' or '.join(map(repr, allowed))}, not "
+                    f"{value!r:.80}"
+                )
 
     def digest(self, task_name: str, kwargs: str, defaults: str) -> bytes:
         """Return a digest of the arguments that count, see ``counted``."""
@@ -60,7 +75,8 @@ class Unique:
 
 
 def counted(kwargs: str, defaults: str) -> dict[str, Any]:
-    """Return arguments as they are compared, from the JSON texts of those that were given and of all defaults.
+    """Return arguments as they are compared, from the JSON texts of those that were given and of
+    all defaults.
 
     One that was left out counts as its default. Equal numbers are equal: 1 and 1.0.
     """

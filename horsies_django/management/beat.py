@@ -1,4 +1,7 @@
-"""Reads the schedules of Celery beat and django-celery-beat, and translates them into patterns. Celery itself is not imported."""
+"""Reads the schedules of Celery beat and django-celery-beat, and translates them into patterns.
+
+Celery itself is not imported.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ CLEANUP = "celery.backend_cleanup"
 # Options of a send that do not decide whether, when and with which arguments the task runs.
 DROPPED = {
     "priority": "here 1 is first and 100 is last: give the task or the schedule a priority",
-    "relative": "an interval here is not rounded to the clock: use a cron string, or a pattern such as 'hourly at :00'",
+    "relative": (
+        "an interval here is not rounded to the clock: use a cron string, or a pattern such as "
+        "'hourly at :00'"
+    ),
     "time_limit": "give the task a timeout_ms",
     "soft_time_limit": "give the task a timeout_ms",
 }
@@ -61,7 +67,9 @@ def kinds(schedule: Any) -> set[str]:
 
 
 def pattern_of(schedule: Any, zone: Any) -> Pattern:
-    """Return the pattern of a schedule of Celery; ``zone`` None: Celery's own. Raises Untranslatable, PatternError."""
+    """Return the pattern of a schedule of Celery; ``zone`` None: Celery's own. Raises
+    Untranslatable, PatternError.
+    """
     found = kinds(schedule)
     if "crontab" in found:
         zone = schedule.tz if zone is None else zone
@@ -71,11 +79,13 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
     if "clocked" in found:
         when = schedule.clocked_time.isoformat()
         raise Untranslatable(
-            f"it fires once, at {when}: send the task with .schedule(datetime.fromisoformat({when!r}), ...)"
+            f"it fires once, at {when}: send the task with "
+            f".schedule(datetime.fromisoformat({when!r}), ...)"
         )
     if found & {"solar", "SolarSchedule"}:
         raise Untranslatable(
-            "it follows the sun: let a daily task compute the moment and send the task with .schedule(when, ...)"
+            "it follows the sun: let a daily task compute the moment and send the task with "
+            ".schedule(when, ...)"
         )
     length = getattr(schedule, "run_every", schedule)
     if isinstance(length, int | float) and not isinstance(length, bool):
@@ -94,8 +104,8 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
 def cron(crontab: Any, zone: str) -> Cron:
     """Return a crontab of Celery as a cron expression. Raises Untranslatable, PatternError.
 
-    In Celery, a day has to match both the day of the month and the day of the week; in a cron expression one of them is enough,
-    unless a field begins with a star.
+    In Celery, a day has to match both the day of the month and the day of the week; in a cron
+    expression one of them is enough, unless a field begins with a star.
     """
     minute, hour, day_of_month, month, day_of_week = (
         cron_field(crontab, place, *described) for place, described in enumerate(FIELDS)
@@ -107,7 +117,9 @@ def cron(crontab: Any, zone: str) -> Cron:
 
 
 def cron_field(crontab: Any, place: int, name: str, least: int, greatest: int) -> str:
-    """Return a field as it was written, if that means the same in a cron expression, else as a list of numbers."""
+    """Return a field as it was written, if that means the same in a cron expression, else as a list
+    of numbers.
+    """
     values = getattr(crontab, name)
     if len(values) == greatest - least + 1:
         return "*"
@@ -123,12 +135,16 @@ def cron_field(crontab: Any, place: int, name: str, least: int, greatest: int) -
 
 
 def in_weeks(days_of_month: set[int], days_of_week: set[int]) -> str:
-    """Return days that match both as the nth weekdays of the month: 1-7 and mon are mon#1. Raises Untranslatable."""
+    """Return days that match both as the nth weekdays of the month: 1-7 and mon are mon#1.
+
+    Raises Untranslatable.
+    """
     weeks = [range(first, min(first + 7, 32)) for first in range(1, 32, 7)]
     whole = [week for week in weeks if days_of_month.issuperset(week)]
     if days_of_month != {day for week in whole for day in week}:
         raise Untranslatable(
-            "it fires on days that match both day_of_month and day_of_week; in a cron expression one of them is enough. Fire on "
+            "it fires on days that match both day_of_month and day_of_week; in a cron expression "
+            "one of them is enough. Fire on "
             "one of them, and let the task look at the other"
         )
     return ",".join(
@@ -143,7 +159,8 @@ DROPPED |= dict.fromkeys((*ROUTING, "ignore_result"), "there is no such option h
 class Entry:
     """A schedule of Celery beat. ``zone`` is that of its crontab, None if Celery decides.
 
-    ``in_rows``: it is a row of django-celery-beat, whose arguments are JSON values, not Python values.
+    ``in_rows``: it is a row of django-celery-beat, whose arguments are JSON values, not Python
+    values.
     """
 
     name: str
@@ -162,9 +179,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Translation:
-    """What became of an entry. ``stored`` is the definition as ``schedules.create`` takes it, ``declared`` as the settings do.
+    """What became of an entry. ``stored`` is the definition as ``schedules.create`` takes it,
+    ``declared`` as the settings do.
 
-    Both are None if there are ``problems``, or if nothing is left to do, of which ``done`` is the reason.
+    Both are None if there are ``problems``, or if nothing is left to do, of which ``done`` is the
+    reason.
     """
 
     entry: Entry
@@ -177,7 +196,8 @@ class Translation:
 
 
 def entries(app: Any) -> dict[str, Entry]:
-    """Return the entries by name: of the Celery app, or without one of the settings, and the rows of django-celery-beat.
+    """Return the entries by name: of the Celery app, or without one of the settings, and the rows
+    of django-celery-beat.
 
     A row wins over an entry of the same name, because beat copies its entries into rows.
     """
@@ -235,9 +255,14 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
         return Translation(entry, done="retention deletes finished tasks")
     if entry.one_off and not entry.enabled:
         return Translation(entry, done="it was to run once, and is switched off")
-    wrong = [] if not entry.one_off or "clocked" in kinds(entry.schedule) else [
-        "it is to run once, and a schedule here repeats: send the task with .schedule(when, ...)"
-    ]  # fmt: skip
+    wrong = (
+        []
+        if not entry.one_off or "clocked" in kinds(entry.schedule)
+        else [
+            "it is to run once, and a schedule here repeats: send the task with .schedule(when, "
+            "...)"
+        ]
+    )
     definition: dict[str, Any] = {"task": entry.task}
     pattern = None
     try:
@@ -251,12 +276,14 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
         definition["enabled"] = False
     if entry.begins and entry.begins > now:
         wrong.append(
-            f"it starts to fire at {entry.begins.isoformat()}, and a schedule here fires at once: import it then"
+            f"it starts to fire at {entry.begins.isoformat()}, and a schedule here fires at once: "
+            "import it then"
         )
     if entry.ends and entry.ends > now:
         until = entry.ends.isoformat()
         wrong.append(
-            f"it stops to fire at {until}, and a schedule here has no end: create it, and disable it then"
+            f"it stops to fire at {until}, and a schedule here has no end: create it, and disable "
+            "it then"
         )
     options, more, notes = options_of(entry.options)
     definition |= options
@@ -287,7 +314,10 @@ def both_forms(definition: dict[str, Any], in_rows: bool) -> tuple[dict[str, Any
 
 
 def arguments_of(entry: Entry) -> dict[str, Any]:
-    """Return the arguments by name. Raises CodecError if they are none, or if the positional ones do not fit the task."""
+    """Return the arguments by name.
+
+    Raises CodecError if they are none, or if the positional ones do not fit the task.
+    """
     if not isinstance(entry.args, list | tuple) or not isinstance(entry.kwargs, dict):
         raise CodecError(
             f"expected a list and an object, not {entry.args!r:.80} and {entry.kwargs!r:.80}",
@@ -300,7 +330,9 @@ def arguments_of(entry: Entry) -> dict[str, Any]:
 
 
 def options_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the keys of a definition for the options of a send, the problems, and notes about options that are dropped."""
+    """Return the keys of a definition for the options of a send, the problems, and notes about
+    options that are dropped.
+    """
     definition: dict[str, Any] = {}
     wrong = []
     notes = []
@@ -312,7 +344,8 @@ def options_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], lis
             definition["good_for_ms"] = span // dt.timedelta(milliseconds=1)
         elif key == "expires":
             wrong.append(
-                f"its tasks expire at {value}, one moment for all fire times: give the seconds after a fire time"
+                f"its tasks expire at {value}, one moment for all fire times: give the seconds "
+                "after a fire time"
             )
         elif key in DROPPED:
             notes.append(f"dropped {key}={value!r}: {DROPPED[key]}")

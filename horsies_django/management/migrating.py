@@ -18,10 +18,12 @@ MIGRATIONS = "horsies_django.migrations"
 
 
 def complete_tables(*, sender: AppConfig, using: str, plan: Any = None, **kwargs: Any) -> None:
-    """Run the SQL of the migrations if tables were created without them; a receiver of ``post_migrate``.
+    """Run the SQL of the migrations if tables were created without them; a receiver of
+    ``post_migrate``.
 
-    MIGRATION_MODULES, ``pytest --nomigrations`` and ``TEST["MIGRATE"]`` leave migrations out. Then Django creates tables from the
-    models, which cannot contain functions. After a flush, which has no plan, they are still there.
+    MIGRATION_MODULES, ``pytest --nomigrations`` and ``TEST["MIGRATE"]`` leave migrations out. Then
+    Django creates tables from the models, which cannot contain functions. After a flush, which has
+    no plan, they are still there.
     """
     module, _explicit = MigrationLoader.migrations_module(sender.label)
     connection = connections[using]

@@ -1,4 +1,6 @@
-"""What commands print: tables and datetimes as text, records as JSON; and the state of queues, workers and the database."""
+"""What commands print: tables and datetimes as text, records as JSON; and the state of queues,
+workers and the database.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ COUNTS = ("lately", "day")  # left out of the JSON: they are the history's to sh
 
 
 def as_json(value: Any, indent: int | None = 2) -> str:
-    """Return JSON, with named tuples as objects and datetimes in ISO 8601; on one line without an indent."""
+    """Return JSON, with named tuples as objects and datetimes in ISO 8601; on one line without an
+    indent.
+    """
     return json.dumps(_plain(value), cls=DjangoJSONEncoder, indent=indent)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return columns as wide as their longest cell, two spaces apart; a cell of None is shown as "-"."""
+    """Return columns as wide as their longest cell, two spaces apart; a cell of None is shown as
+    "-".
+    """
     lines = [
         list(headings),
         *([visible("-" if cell is None else str(cell)) for cell in row] for row in rows),
@@ -95,11 +101,16 @@ def queue_table(queues: Sequence[QueueHealth]) -> str:
     headings = ("QUEUE", "RUNNING", "CLAIMED", "PENDING", "OLDEST WAITS", "WORKERS", "PAUSED")
     rows = (
         (
-            title(queue.name), queue.running, queue.claimed, bounded(queue.pending, queue.pending_more),
-            span(queue.oldest_seconds), queue.workers, "paused" if queue.paused else None,
+            title(queue.name),
+            queue.running,
+            queue.claimed,
+            bounded(queue.pending, queue.pending_more),
+            span(queue.oldest_seconds),
+            queue.workers,
+            "paused" if queue.paused else None,
         )
         for queue in queues
-    )  # fmt: skip
+    )
     return table(headings, rows)
 
 
@@ -107,16 +118,32 @@ def worker_table(workers: Sequence[WorkerHealth]) -> str:
     if not workers:
         return "No worker is running, and none stopped recently."
     headings = (
-        "WORKER", "STATE", "LAST SEEN", "VERSION", "PROCESSES", "RUNNING SYNC", "RUNNING ASYNC", "HOLDS", "MEMORY MB",
+        "WORKER",
+        "STATE",
+        "LAST SEEN",
+        "VERSION",
+        "PROCESSES",
+        "RUNNING SYNC",
+        "RUNNING ASYNC",
+        "HOLDS",
+        "MEMORY MB",
         "CHILDREN MB",
-    )  # fmt: skip
+    )
     rows = (
         (
-            f"{one.hostname}:{one.pid}", one.state, f"{span(max(0.0, one.silent_seconds))} ago", one.version, processes(one),
-            one.running_sync, one.running_async, one.holds, megabytes(one.memory_mb), megabytes(one.children_memory_mb),
+            f"{one.hostname}:{one.pid}",
+            one.state,
+            f"{span(max(0.0, one.silent_seconds))} ago",
+            one.version,
+            processes(one),
+            one.running_sync,
+            one.running_async,
+            one.holds,
+            megabytes(one.memory_mb),
+            megabytes(one.children_memory_mb),
         )
         for one in workers
-    )  # fmt: skip
+    )
     return table(headings, rows)
 
 
@@ -128,7 +155,10 @@ def processes(worker: WorkerHealth) -> str:
 
 
 def database_page(health: Health) -> str:
-    """Return lines about the server. Only logs use the clock of this host, so a small difference needs no explanation."""
+    """Return lines about the server.
+
+    Only logs use the clock of this host, so a small difference needs no explanation.
+    """
     database = health.database
     ahead = health.clock_skew_seconds
     role = "a replica" if database.in_recovery else "the primary"
@@ -139,7 +169,8 @@ def database_page(health: Health) -> str:
     rows = [
         (
             "server",
-            f"PostgreSQL {database.version}, {role}, {'read-only' if database.read_only else 'writable'}",
+            f"PostgreSQL {database.version}, {role}, "
+            f"{'read-only' if database.read_only else 'writable'}",
         ),
         ("clock", f"this host is {by}{told}"),
         ("connections", f"{database.connections:,} of {database.max_connections:,}"),

@@ -53,7 +53,10 @@ class Command(BaseCommand):
 
 
 def span(text: str) -> dt.timedelta | None:
-    """Return the duration in a text such as "2h" or "1d12h", None if it is none. Raises OverflowError if it is too long."""
+    """Return the duration in a text such as "2h" or "1d12h", None if it is none.
+
+    Raises OverflowError if it is too long.
+    """
     if not re.fullmatch(r"(\d+[wdhms])+", text):
         return None
     return dt.timedelta(
@@ -75,7 +78,9 @@ def duration(text: str) -> dt.timedelta:
 
 
 def ago(text: str) -> dt.datetime:
-    """Parse an option that takes a time in the past: a duration before now, or a datetime with a time zone."""
+    """Parse an option that takes a time in the past: a duration before now, or a datetime with a
+    time zone.
+    """
     return read_moment(
         text, -1, "a duration nor a datetime; use 30m, 2h, 7d, or 2030-01-31T18:00+01:00"
     )
@@ -109,7 +114,9 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def number(unit: str, *, or_zero: bool) -> Callable[[str], float]:
-    """Return the type of an option that takes a number that is greater than zero, ``or_zero``, and not very large."""
+    """Return the type of an option that takes a number that is greater than zero, ``or_zero``, and
+    not very large.
+    """
 
     def parse(text: str) -> float:
         try:
@@ -152,7 +159,10 @@ def actor() -> str:
 
 
 def verbs_of(parser: ArgumentParser, *, required: bool) -> Callable[[str, str], ArgumentParser]:
-    """Return a function that adds a verb to a command. The option ``--json`` may stand before the verb and after it."""
+    """Return a function that adds a verb to a command.
+
+    The option ``--json`` may stand before the verb and after it.
+    """
     parser.add_argument("--json", action="store_true", help="print JSON")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=required)
 
@@ -172,7 +182,9 @@ def add_reason(parser: ArgumentParser) -> ArgumentParser:
 
 @contextmanager
 def refusing(command: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Raise CommandError for an error of these kinds, for wrong settings, and, with advice, for what the database refused."""
+    """Raise CommandError for an error of these kinds, for wrong settings, and, with advice, for
+    what the database refused.
+    """
     refused: tuple[type[Exception], ...] = (*kinds, ImproperlyConfigured)
     try:
         yield

@@ -1,7 +1,8 @@
 """The tables, their indexes, constraints and storage settings (made with Django 5.2).
 
-What is SQL here may run again, and over what dropped tables left behind; see horsies_django/management/migrating.py. It goes with
-the tables; only the domain and the sequence are dropped by themselves.
+What is SQL here may run again, and over what dropped tables left behind; see
+horsies_django/management/migrating.py. It goes with the tables; only the domain and the sequence
+are dropped by themselves.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-# JSON as it was written, which jsonb can read. A domain checks values when they are written, a CHECK at every update of the row.
+# JSON as it was written, which jsonb can read. A domain checks values when they are written, a
+# CHECK at every update of the row.
 DOMAIN = """
 DO $$
 BEGIN
@@ -31,18 +33,26 @@ END
 $$
 """
 
-# Definitions nested deeper or with longer numbers could not be read by every Python; after later moments there is no fire time.
-READABLE = "jsonb_typeof({0}) = 'object' AND NOT jsonb_path_exists({0}, '{1}') AND NOT jsonb_path_exists({0}, '{2}')"
+# Definitions nested deeper or with longer numbers could not be read by every Python; after later
+# moments there is no fire time.
+READABLE = (
+    "jsonb_typeof({0}) = 'object' AND NOT jsonb_path_exists({0}, '{1}') AND NOT "
+    "jsonb_path_exists({0}, '{2}')"
+)
 DEEP = "$.**{500 to last}"
 HUGE = '$.** ? (@.type() == "number" && (@ > 1e4000 || @ < -1e4000))'
-MOMENTS = "since, last_fire_at, next_fire_at, next_at, declared_at, gone_at, error_at, created_at, updated_at"
+MOMENTS = (
+    "since, last_fire_at, next_fire_at, next_at, declared_at, gone_at, error_at, created_at, "
+    "updated_at"
+)
 SCHEDULES_FIT = f"""
 ALTER TABLE horsies_schedules DROP CONSTRAINT IF EXISTS horsies_schedules_fits, ADD CONSTRAINT horsies_schedules_fits CHECK (
   {READABLE.format("declared", DEEP, HUGE)} AND {READABLE.format("changes", DEEP, HUGE)}
   AND least({MOMENTS}) > '0003-01-01 00:00+00' AND greatest({MOMENTS}) < '9000-01-01 00:00+00')
 """
 
-# Thresholds by count, not by share: the live part of the table stays small however long the history is.
+# Thresholds by count, not by share: the live part of the table stays small however long the history
+# is.
 VACUUM = """
 ALTER TABLE {table} SET (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = {rows},
@@ -59,7 +69,8 @@ TABLES = {
 }
 
 ROUTED = {"model_name": "task"}  # routers answer as for the tables
-NUMBERS = "CREATE SEQUENCE IF NOT EXISTS horsies_workflow_node_numbers START 1000000"  # of nodes that running tasks add
+# of nodes that running tasks add
+NUMBERS = "CREATE SEQUENCE IF NOT EXISTS horsies_workflow_node_numbers START 1000000"
 
 
 class Migration(migrations.Migration):

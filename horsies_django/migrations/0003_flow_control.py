@@ -1,4 +1,6 @@
-"""What release 0.2 adds: retries under the same id, snoozes, keys, unique tasks, policies of partitions, skipped fire times."""
+"""What release 0.2 adds: retries under the same id, snoozes, keys, unique tasks, policies of
+partitions, skipped fire times.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from django.db.models.functions import Now
 from horsies_django.models.fields import IntegerArray
 from horsies_django.store.schema import dropping, functions
 
-# The keys of partitions are made in another way: equal numbers are equal. A new version of the rules, with a sweep, has the keys
-# of waiting tasks made anew.
+# The keys of partitions are made in another way: equal numbers are equal. A new version of the
+# rules, with a sweep, has the keys of waiting tasks made anew.
 REKEYED = """
 UPDATE horsies_queues SET partition_version = partition_version + 1, sweep = '{}' WHERE partition_by_args IS NOT NULL;
 UPDATE horsies_limits l SET partition_version = q.partition_version

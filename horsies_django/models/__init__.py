@@ -10,7 +10,24 @@ from horsies_django.models.workers import Heartbeat, History, Waiter, Worker, Wo
 from horsies_django.models.workflows import WorkflowEdge, WorkflowNode, WorkflowRun, WorkflowSignal
 
 __all__ = [
-    "AuditEntry", "Heartbeat", "History", "LostRecord", "Pruning", "Queue", "QueueLimits", "Schedule", "ScheduleTick",
-    "SendKey", "Task", "TaskAttempt", "TaskStep", "Waiter", "Worker", "WorkerState", "WorkflowEdge", "WorkflowNode",
-    "WorkflowRun", "WorkflowSignal",
-]  # fmt: skip
+    "AuditEntry",
+    "Heartbeat",
+    "History",
+    "LostRecord",
+    "Pruning",
+    "Queue",
+    "QueueLimits",
+    "Schedule",
+    "ScheduleTick",
+    "SendKey",
+    "Task",
+    "TaskAttempt",
+    "TaskStep",
+    "Waiter",
+    "Worker",
+    "WorkerState",
+    "WorkflowEdge",
+    "WorkflowNode",
+    "WorkflowRun",
+    "WorkflowSignal",
+]

@@ -10,7 +10,10 @@ from horsies_django.models.fields import StoredJSON
 
 
 class AuditEntry(models.Model):
-    """One change by a user, a command or the settings. Written in the transaction of the change, never updated."""
+    """One change by a user, a command or the settings.
+
+    Written in the transaction of the change, never updated.
+    """
 
     id = models.UUIDField(primary_key=True, editable=False)
     at = models.DateTimeField(_("at"), db_default=Now())
@@ -33,7 +36,9 @@ class AuditEntry(models.Model):
 
 
 class LostRecord(models.Model):
-    """The last audit entry ("audit") or snapshot of a worker ("snapshot") that was lost: ``what`` it is of, and why."""
+    """The last audit entry ("audit") or snapshot of a worker ("snapshot") that was lost: ``what``
+    it is of, and why.
+    """
 
     kind = models.CharField(_("kind"), max_length=10, primary_key=True)
     at = models.DateTimeField(_("at"))

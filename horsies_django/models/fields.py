@@ -20,7 +20,10 @@ else:
 
 
 class IntegerArray(AnyField):
-    """An array of integers. Django's own field requires the app ``django.contrib.postgres`` from Django 6 on."""
+    """An array of integers.
+
+    Django's own field requires the app ``django.contrib.postgres`` from Django 6 on.
+    """
 
     def db_type(self, connection: Any) -> str:
         return "integer[]"
@@ -35,7 +38,8 @@ class IntegerArray(AnyField):
 
 
 class StoredJSON(models.JSONField):
-    """A JSON value, or its text if Python cannot parse it: thousands of nested levels, a number with thousands of digits.
+    """A JSON value, or its text if Python cannot parse it: thousands of nested levels, a number
+    with thousands of digits.
 
     Rows with such values can thus be listed and shown.
     """
@@ -52,7 +56,9 @@ class StoredJSON(models.JSONField):
             return value
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        """Store None as JSON's null in a column that is never NULL: what ``loaddata`` reads was one."""
+        """Store None as JSON's null in a column that is never NULL: what ``loaddata`` reads was
+        one.
+        """
         return super().get_db_prep_save(
             models.Value(None, self) if value is None and not self.null else value, connection
         )
@@ -64,10 +70,11 @@ class StoredJSON(models.JSONField):
 
 
 class KeptJSON(StoredJSON):
-    """A JSON value that stays as it was written, in a column whose type the migration changes to a domain over json.
+    """A JSON value that stays as it was written, in a column whose type the migration changes to a
+    domain over json.
 
-    jsonb has an order of its own for the keys of an object, and 1e16 comes out of it as a whole number. Lookups work as with
-    jsonb: they read the column as that.
+    jsonb has an order of its own for the keys of an object, and 1e16 comes out of it as a whole
+    number. Lookups work as with jsonb: they read the column as that.
     """
 
     def get_col(self, alias: str, output_field: Any = None) -> Any:

@@ -1,4 +1,6 @@
-"""Queues: the limits that the settings declare, overrides, the limits in force, and how far finished tasks were pruned."""
+"""Queues: the limits that the settings declare, overrides, the limits in force, and how far
+finished tasks were pruned.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ class Limits(models.Model):
 
 
 class Queue(Limits):
-    """A queue with its declared limits, its override and its pause. The row named ``*`` is the whole cluster."""
+    """A queue with its declared limits, its override and its pause.
+
+    The row named ``*`` is the whole cluster.
+    """
 
     name = models.CharField(_("name"), max_length=100, primary_key=True)
     override = StoredJSON(_("override"), null=True)
@@ -79,10 +84,12 @@ class Queue(Limits):
 
 
 class QueueLimits(Limits):
-    """The limits in force for a queue: overridden or declared; ``max_concurrency`` is 0 while it is paused.
+    """The limits in force for a queue: overridden or declared; ``max_concurrency`` is 0 while it is
+    paused.
 
-    Every pass reads this table first, and every change locks it first, so a pass either ends before a change or obeys it. It is a
-    separate table because senders, whose transactions may be long, read ``horsies_queues`` instead.
+    Every pass reads this table first, and every change locks it first, so a pass either ends before
+    a change or obeys it. It is a separate table because senders, whose transactions may be long,
+    read ``horsies_queues`` instead.
     """
 
     queue_name = models.CharField(_("queue"), max_length=100, primary_key=True)
@@ -100,8 +107,9 @@ class QueueLimits(Limits):
 class Pruning(models.Model):
     """How far the finished tasks of a set of queues were pruned; the next round continues there.
 
-    ``key`` identifies the set of queues: a different set starts at the beginning. ``left_at`` is set if a task that finished then
-    was locked and is still to be deleted, so the next round starts just before it. At ``done_at`` nothing was left to delete.
+    ``key`` identifies the set of queues: a different set starts at the beginning. ``left_at`` is
+    set if a task that finished then was locked and is still to be deleted, so the next round starts
+    just before it. At ``done_at`` nothing was left to delete.
     """
 
     key = models.CharField(_("queues"), max_length=100, primary_key=True)

@@ -1,4 +1,6 @@
-"""Schedules: what the code declares, what users changed, the progress of each; and the fire times that were sent."""
+"""Schedules: what the code declares, what users changed, the progress of each; and the fire times
+that were sent.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from horsies_django.models.tasks import ReadOnlyRow
 
 
 class Schedule(ReadOnlyRow):
-    """A schedule. ``definition`` is in force: the declaration in the code, overridden by the changes of users.
+    """A schedule. ``definition`` is in force: the declaration in the code, overridden by the
+    changes of users.
 
-    A schedule created in the admin has only changes. The keys are those of ``horsies_django.schedules.ScheduleConfig``.
+    A schedule created in the admin has only changes. The keys are those of
+    ``horsies_django.schedules.ScheduleConfig``.
     """
 
     name = models.CharField(_("name"), max_length=255, primary_key=True)
@@ -65,7 +69,10 @@ class Schedule(ReadOnlyRow):
 
 
 class ScheduleTick(ReadOnlyRow):
-    """A fire time that was sent, and its task, or that was skipped. The primary key ensures that there is exactly one task."""
+    """A fire time that was sent, and its task, or that was skipped.
+
+    The primary key ensures that there is exactly one task.
+    """
 
     pk = models.CompositePrimaryKey("schedule_name", "fire_at")
     schedule_name = models.CharField(_("schedule"), max_length=255)

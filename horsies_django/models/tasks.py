@@ -1,9 +1,10 @@
 """Tasks and their attempts.
 
-Two conditions define the protocol. A row is *claimable* while no worker owns it and it has not finished, and *in flight* while a
-worker owns it and it has not finished. Each condition has a partial index of only those rows, so neither history nor backlog
-slows a claim or a count. Two triggers, which check each new row and what no pass has written, tie ``status`` to the same
-columns, so the indexes always agree with it.
+Two conditions define the protocol. A row is *claimable* while no worker owns it and it has not
+finished, and *in flight* while a worker owns it and it has not finished. Each condition has a
+partial index of only those rows, so neither history nor backlog slows a claim or a count. Two
+triggers, which check each new row and what no pass has written, tie ``status`` to the same columns,
+so the indexes always agree with it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ UNSUCCESSFUL = Q(error_code__isnull=False, finished_at__isnull=False)
 
 
 class ReadOnlyRow(models.Model):
-    """A row that only the statements of the store write: saving a stale object would undo changes by workers."""
+    """A row that only the statements of the store write: saving a stale object would undo changes
+    by workers.
+    """
 
     class Meta:
         abstract = True
@@ -105,33 +108,66 @@ class Task(ReadOnlyRow):
         )
         indexes = (
             models.Index(
-                F("queue_name"), F("lane"), F("priority"), F("enqueued_at"), F("id"),
-                condition=PENDING & Q(parked=False), name="horsies_tasks_claim",
+                F("queue_name"),
+                F("lane"),
+                F("priority"),
+                F("enqueued_at"),
+                F("id"),
+                condition=PENDING & Q(parked=False),
+                name="horsies_tasks_claim",
             ),
             models.Index(
-                F("queue_name"), F("partition_version"), F("partition_key"), F("claimed_at"),
-                condition=IN_FLIGHT, name="horsies_tasks_holding",
+                F("queue_name"),
+                F("partition_version"),
+                F("partition_key"),
+                F("claimed_at"),
+                condition=IN_FLIGHT,
+                name="horsies_tasks_holding",
             ),
             models.Index(
-                F("queue_name"), F("partition_key"), F("lane"), F("priority"), F("enqueued_at"), F("id"),
-                condition=PENDING & Q(parked=True), name="horsies_tasks_parked",
+                F("queue_name"),
+                F("partition_key"),
+                F("lane"),
+                F("priority"),
+                F("enqueued_at"),
+                F("id"),
+                condition=PENDING & Q(parked=True),
+                name="horsies_tasks_parked",
             ),
             models.Index(
-                F("good_until"), condition=PENDING & Q(good_until__isnull=False), name="horsies_tasks_deadline"
+                F("good_until"),
+                condition=PENDING & Q(good_until__isnull=False),
+                name="horsies_tasks_deadline",
             ),
             models.Index(F("finished_at"), condition=FINISHED, name="horsies_tasks_finished"),
-            models.Index(F("finished_at"), condition=UNSUCCESSFUL, name="horsies_tasks_unsuccessful"),
-            models.Index(F("copy_of"), condition=Q(copy_of__isnull=False), name="horsies_tasks_copies"),
+            models.Index(
+                F("finished_at"), condition=UNSUCCESSFUL, name="horsies_tasks_unsuccessful"
+            ),
+            models.Index(
+                F("copy_of"), condition=Q(copy_of__isnull=False), name="horsies_tasks_copies"
+            ),
             models.Index(F("finished_at"), condition=UNADVANCED, name="horsies_tasks_unadvanced"),
             models.Index(
-                F("queue_name"), F("partition_key"), BEGUN.desc(), F("sent_at"), F("id"),
-                condition=IN_ORDER, name="horsies_tasks_order",
+                F("queue_name"),
+                F("partition_key"),
+                BEGUN.desc(),
+                F("sent_at"),
+                F("id"),
+                condition=IN_ORDER,
+                name="horsies_tasks_order",
             ),
             models.Index(
-                F("queue_name"), F("finished_at"), condition=Q(order_stop__isnull=False), name="horsies_tasks_stopped"
+                F("queue_name"),
+                F("finished_at"),
+                condition=Q(order_stop__isnull=False),
+                name="horsies_tasks_stopped",
             ),
-            models.Index(F("merged_into"), condition=Q(merged_into__isnull=False), name="horsies_tasks_merged"),
-        )  # fmt: skip
+            models.Index(
+                F("merged_into"),
+                condition=Q(merged_into__isnull=False),
+                name="horsies_tasks_merged",
+            ),
+        )
         constraints = (  # a NULL node, of a task that was replaced, repeats no other
             models.UniqueConstraint(
                 fields=["workflow_id", "node", "node_index"],
@@ -145,7 +181,10 @@ class Task(ReadOnlyRow):
 
 
 class TaskAttempt(ReadOnlyRow):
-    """One finished attempt of a task, of the claim that it ended, or its last snooze. Written by the settling statement."""
+    """One finished attempt of a task, of the claim that it ended, or its last snooze.
+
+    Written by the settling statement.
+    """
 
     pk = models.CompositePrimaryKey("task_id", "claim_generation")
     task_id = models.UUIDField(_("task"))
@@ -175,8 +214,10 @@ class TaskAttempt(ReadOnlyRow):
 
 
 class SendKey(ReadOnlyRow):
-    """What makes a send one: a digest of a task's name and the key with which it was sent, and one of its arguments; or, if it is
-    unique, of its name and the arguments that count, without another digest."""
+    """What makes a send one: a digest of a task's name and the key with which it was sent, and one
+    of its arguments; or, if it is unique, of its name and the arguments that count, without another
+    digest.
+    """
 
     digest = models.BinaryField(_("digest"), primary_key=True)
     task_id = models.UUIDField(_("task"))

@@ -1,4 +1,6 @@
-"""Workers, their heartbeats and snapshots, and what they have counted; and processes that wait for results."""
+"""Workers, their heartbeats and snapshots, and what they have counted; and processes that wait for
+results.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from horsies_django.models.tasks import ReadOnlyRow
 
 
 class Worker(models.Model):
-    """A worker: what it serves, how many tasks it runs, and when it was last seen. Each start creates a new row."""
+    """A worker: what it serves, how many tasks it runs, and when it was last seen.
+
+    Each start creates a new row.
+    """
 
     id = models.UUIDField(primary_key=True, editable=False)
     hostname = models.CharField(_("host"), max_length=255)
@@ -50,9 +55,9 @@ class Worker(models.Model):
 class Heartbeat(models.Model):
     """One process of a worker: the parent, which claims tasks, or a child, which runs them.
 
-    The parent sends the heartbeats of all. ``holding`` lists up to a hundred tasks that a child held at its last heartbeat; it is
-    None while the child is not ready to run tasks.
-    Parents of the same ``team`` can run the same tasks; those that receive notifications have ``listens`` set.
+    The parent sends the heartbeats of all. ``holding`` lists up to a hundred tasks that a child
+    held at its last heartbeat; it is None while the child is not ready to run tasks. Parents of the
+    same ``team`` can run the same tasks; those that receive notifications have ``listens`` set.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -90,7 +95,10 @@ class Heartbeat(models.Model):
 
 
 class WorkerState(models.Model):
-    """A snapshot of a worker: its numbers of tasks, memory and CPU. Written at intervals, never updated."""
+    """A snapshot of a worker: its numbers of tasks, memory and CPU.
+
+    Written at intervals, never updated.
+    """
 
     id = models.UUIDField(primary_key=True, editable=False)
     worker_id = models.UUIDField(_("worker"))
@@ -115,7 +123,10 @@ class WorkerState(models.Model):
 
 
 class Waiter(models.Model):
-    """A process that listens for finished tasks until ``expires_at``. Workers notify of them only while there is such a row."""
+    """A process that listens for finished tasks until ``expires_at``.
+
+    Workers notify of them only while there is such a row.
+    """
 
     id = models.UUIDField(primary_key=True, editable=False)
     expires_at = models.DateTimeField(_("expires"))
@@ -131,7 +142,8 @@ class Waiter(models.Model):
 
 
 class History(ReadOnlyRow):
-    """How often a result of a task occurred in the minute or hour (``width``, in seconds) that begins ``at``.
+    """How often a result of a task occurred in the minute or hour (``width``, in seconds) that
+    begins ``at``.
 
     For the results, and what the durations are, see ``horsies_django.core.counts``.
     """

@@ -1,7 +1,8 @@
 """Workflow runs, their nodes and the edges between these.
 
-Nodes have numbers within their run, and edges and tasks refer to them by run and number. A node waits for the upstream nodes that
-it counts in ``open``. The counters change under the lock of the run, when upstream nodes become final.
+Nodes have numbers within their run, and edges and tasks refer to them by run and number. A node
+waits for the upstream nodes that it counts in ``open``. The counters change under the lock of the
+run, when upstream nodes become final.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from horsies_django.models.tasks import ReadOnlyRow
 class WorkflowRun(ReadOnlyRow):
     """A workflow that was sent.
 
-    ``owed_at`` is set while ready nodes wait to be promoted, or nodes and tasks to be ended, withdrawn or run again, and nothing
-    else would lead to that. ``retrying`` is set while a retry is under way, see ``horsies_retry_part``, ``resuming`` until the
-    tasks that a pause held back may start. ``advanced_at`` is set once the parent of a finished run has taken note of it.
+    ``owed_at`` is set while ready nodes wait to be promoted, or nodes and tasks to be ended,
+    withdrawn or run again, and nothing else would lead to that. ``retrying`` is set while a retry
+    is under way, see ``horsies_retry_part``, ``resuming`` until the tasks that a pause held back
+    may start. ``advanced_at`` is set once the parent of a finished run has taken note of it.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -99,15 +101,18 @@ class WorkflowRun(ReadOnlyRow):
 
 
 class WorkflowNode(ReadOnlyRow):
-    """A node of a run: a task, a map (one task per element), a workflow of its own, an input of the run, a wait, the undo of
-    another node, or the successor as which the run continues. ``core/kinds.py`` has the kinds.
+    """A node of a run: a task, a map (one task per element), a workflow of its own, an input of the
+    run, a wait, the undo of another node, or the successor as which the run continues.
+    ``core/kinds.py`` has the kinds.
 
-    ``open`` counts its upstream nodes that have not finished, ``ok`` and ``bad`` those among its ``branches`` that completed and
-    ended otherwise: a quorum does not count all that it waits for. ``inputs`` says which results become which arguments. A map,
-    and an undo, counts its tasks in ``total``, ``expanded``, ``in_flight``, ``items_ok`` and ``items_bad``; a wait for several
-    things counts those in ``total`` and ``items_ok``. ``signal`` is the name of the signals that a wait takes, of a gate its own.
-    Only waits have ``on_timeout``; ``due_at`` is also when the delay of a task ends. ``opening`` counts how often a wait began.
-    ``undo`` is the task that undoes this node, ``undoes`` the node that this one undoes.
+    ``open`` counts its upstream nodes that have not finished, ``ok`` and ``bad`` those among its
+    ``branches`` that completed and ended otherwise: a quorum does not count all that it waits for.
+    ``inputs`` says which results become which arguments. A map, and an undo, counts its tasks in
+    ``total``, ``expanded``, ``in_flight``, ``items_ok`` and ``items_bad``; a wait for several
+    things counts those in ``total`` and ``items_ok``. ``signal`` is the name of the signals that a
+    wait takes, of a gate its own. Only waits have ``on_timeout``; ``due_at`` is also when the delay
+    of a task ends. ``opening`` counts how often a wait began. ``undo`` is the task that undoes this
+    node, ``undoes`` the node that this one undoes.
     """
 
     pk = models.CompositePrimaryKey("workflow_id", "number")
@@ -254,7 +259,10 @@ class WorkflowSignal(ReadOnlyRow):
 
 
 class WorkflowEdge(ReadOnlyRow):
-    """An edge: ``downstream`` waits for ``upstream``, two nodes of a run. Its join looks at those that count."""
+    """An edge: ``downstream`` waits for ``upstream``, two nodes of a run.
+
+    Its join looks at those that count.
+    """
 
     pk = models.CompositePrimaryKey("workflow_id", "upstream", "downstream")
     workflow_id = models.UUIDField(_("run"))
@@ -267,7 +275,9 @@ class WorkflowEdge(ReadOnlyRow):
         verbose_name = _("edge")
         verbose_name_plural = _("edges")
         indexes = (
-            models.Index(  # of all edges, but only questions about one of "downstream" can use it, whatever the statistics say
+            # of all edges, but only questions about one of "downstream" can use it, whatever the
+            # statistics say
+            models.Index(
                 fields=["downstream", "workflow_id"],
                 condition=Q(downstream__isnull=False),
                 name="horsies_workflow_edges_up",

@@ -25,15 +25,22 @@ from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.operations import is_number, missing, number_advice, numbered, rows
 
 __all__ = [
-    "Explanation", "NodeExplanation", "NodeReasonCode", "Reason", "ReasonCode", "explain", "explain_node", "find_node",
-]  # fmt: skip
+    "Explanation",
+    "NodeExplanation",
+    "NodeReasonCode",
+    "Reason",
+    "ReasonCode",
+    "explain",
+    "explain_node",
+    "find_node",
+]
 
 
 def explain(task_id: uuid.UUID | str) -> Explanation:
     """Explain why a task is not running, or what it is doing instead.
 
-    Returns all reasons that apply, the most decisive first; ``str()`` gives them as text. Raises LookupError if there is no such
-    task, ValueError for an id that is not a UUID.
+    Returns all reasons that apply, the most decisive first; ``str()`` gives them as text. Raises
+    LookupError if there is no such task, ValueError for an id that is not a UUID.
     """
     id_ = TaskHandle(task_id).task_id
     conf = config()
@@ -43,7 +50,8 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
     facts = store.facts(id_, claimed=not conf.prefetch_buffer, threshold=limits.threshold)
     if facts is None:
         raise LookupError(
-            f"there is no task {id_} in the database {conf.database!r}: never sent, rolled back, or deleted since"
+            f"there is no task {id_} in the database {conf.database!r}: never sent, rolled back, "
+            "or deleted since"
         )
     return reasoned(facts, limits)
 
@@ -60,10 +68,12 @@ def timing(conf: Config) -> Timing:
 
 
 def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanation:
-    """Explain why a node of a run is not running, or what it is doing instead; ``node`` is its name or number.
+    """Explain why a node of a run is not running, or what it is doing instead; ``node`` is its name
+    or number.
 
-    Returns all reasons that apply, the most decisive first, and then those of its task; ``str()`` gives them as text. Raises
-    LookupError if there is no such run or node, ValueError for an id that is not a UUID.
+    Returns all reasons that apply, the most decisive first, and then those of its task; ``str()``
+    gives them as text. Raises LookupError if there is no such run or node, ValueError for an id
+    that is not a UUID.
     """
     conf = config()
     run = WorkflowHandle(workflow_id).workflow_id
@@ -81,7 +91,10 @@ def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanati
 
 
 def find_node(run: uuid.UUID, node: str | int) -> int:
-    """Return the number of a node by its name, a str, or by its number, an int. Raises LookupError."""
+    """Return the number of a node by its name, a str, or by its number, an int.
+
+    Raises LookupError.
+    """
     nodes = rows("WorkflowNode", workflow_id=run)
     if is_number(node):
         named = numbered(nodes, node)
@@ -95,7 +108,8 @@ def find_node(run: uuid.UUID, node: str | int) -> int:
         return found[0]
     if found:
         raise LookupError(
-            f"run {run} has several nodes named {node!r}: give the number of one as an int, as in {found[0]}"
+            f"run {run} has several nodes named {node!r}: give the number of one as an int, as in "
+            f"{found[0]}"
         )
     if not nodes.exists():
         raise missing(run)

@@ -1,4 +1,7 @@
-"""What was counted: of queues, in steps of time; and failures in groups, with where they failed. Only reads, without locks."""
+"""What was counted: of queues, in steps of time; and failures in groups, with where they failed.
+
+Only reads, without locks.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,11 @@ NEWEST = 1_000  # tasks of a group that are looked at
 
 
 class Step(NamedTuple):
-    """What was counted of a queue in a step of time: the tasks that completed or returned an error, and those that failed.
+    """What was counted of a queue in a step of time: the tasks that completed or returned an error,
+    and those that failed.
 
-    ``waits`` and ``runs`` are histograms: how long due tasks had waited when they were claimed, and how long attempts ran. The
-    longest of each is in seconds, 0 if none is known.
+    ``waits`` and ``runs`` are histograms: how long due tasks had waited when they were claimed, and
+    how long attempts ran. The longest of each is in seconds, 0 if none is known.
     """
 
     completed: int = 0
@@ -48,7 +52,8 @@ class Step(NamedTuple):
 
 
 def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str, list[Step]]:
-    """Return what was counted in the last ``span``, by queue, in so many equal steps of whole minutes, beyond two hours of hours.
+    """Return what was counted in the last ``span``, by queue, in so many equal steps of whole
+    minutes, beyond two hours of hours.
 
     The last step has the present minute or hour. Queues of which nothing was counted are missing.
     Raises the errors of the driver.
@@ -67,7 +72,9 @@ def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str,
 
 
 def of_queue(found: Mapping[str, Sequence[Step]], queue: str) -> list[Step]:
-    """Return the steps of a queue in a series, of the cluster those of all queues together; [] if nothing was counted."""
+    """Return the steps of a queue in a series, of the cluster those of all queues together; [] if
+    nothing was counted.
+    """
     counted = [steps for name, steps in found.items() if queue in (name, CLUSTER)]
     return [together(each) for each in zip(*counted, strict=True)]
 
@@ -80,7 +87,9 @@ def together(steps: Iterable[Step]) -> Step:
 
 
 class Place(NamedTuple):
-    """Where tasks failed: class of the exception, site, how many, when the last one did, and what it said (payload)."""
+    """Where tasks failed: class of the exception, site, how many, when the last one did, and what
+    it said (payload).
+    """
 
     exception: str
     site: str
@@ -96,13 +105,17 @@ def counted_from(moment: dt.datetime, now: dt.datetime) -> dt.datetime:
 
 
 def groups(since: dt.datetime, now: dt.datetime) -> list[Failures]:
-    """Return tasks and codes with how often they failed for good since a moment of ``counted_from``, the most frequent first."""
+    """Return tasks and codes with how often they failed for good since a moment of
+    ``counted_from``, the most frequent first.
+    """
     span = now - since + dt.timedelta(seconds=1)  # with the row that begins then
     return HistoryStore(connections[config().database]).failures(span, MOST_GROUPS)
 
 
 def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[Place]:
-    """Return where the newest 1,000 tasks failed that did so since then, the most frequent first; the messages if ``payload``."""
+    """Return where the newest 1,000 tasks failed that did so since then, the most frequent first;
+    the messages if ``payload``.
+    """
     alias = config().database
     chosen = Selection("FAILED", names=[task], code=code, since=since)
     ended = dict(newest(chosen)[0].values_list("pk", F("finished_at"))[:NEWEST])  # F: see Moment

@@ -57,10 +57,11 @@ def histogram(
     labels: Sequence[str],
     rows: Iterable[tuple[tuple[str, ...], float, Sequence[int]]],
 ) -> str:
-    """Return a histogram as text. Rows have the values of the labels, the sum, and the count in each bucket of ``BOUNDS``.
+    """Return a histogram as text. Rows have the values of the labels, the sum, and the count in
+    each bucket of ``BOUNDS``.
 
-    Rows with the same labels are added up. ``generate_latest`` takes about ten times as long for so many lines, and the engine
-    of the worker would wait for it.
+    Rows with the same labels are added up. ``generate_latest`` takes about ten times as long for so
+    many lines, and the engine of the worker would wait for it.
     """
     sums: dict[tuple[str, ...], tuple[float, Sequence[int]]] = {}
     for values, seconds, buckets in rows:
@@ -91,7 +92,8 @@ def escaped(value: str) -> str:
 
 
 def of_site(connection: Connection) -> Iterator[Metric]:
-    """Yield each family of metrics; only the problems, if the tables could not be read because of a lock.
+    """Yield each family of metrics; only the problems, if the tables could not be read because of a
+    lock.
 
     Raises the errors of the driver.
     """
@@ -118,7 +120,10 @@ def of_site(connection: Connection) -> Iterator[Metric]:
 
 
 def of_queues(health: Health) -> Iterator[Metric]:
-    """Yield what queues hold, and their limits. Of the whole cluster only limit and pause, so that sums count no task twice."""
+    """Yield what queues hold, and their limits.
+
+    Of the whole cluster only limit and pause, so that sums count no task twice.
+    """
     queues = [queue for queue in health.queues if queue.name != CLUSTER]
     now = health.database.clock.timestamp()
     labels = ("queue",)
@@ -145,9 +150,11 @@ texts: Cached[bytes | psycopg.Error] = Cached(MOST_WAITING)
 
 
 def rendered(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes:
-    """Return the metrics as text, read on a new connection if need be. Raises the errors of the driver, and BusyError.
+    """Return the metrics as text, read on a new connection if need be. Raises the errors of the
+    driver, and BusyError.
 
-    An error is kept like a text: else those who waited for it would all try again, one after another.
+    An error is kept like a text: else those who waited for it would all try again, one after
+    another.
     """
 
     def make() -> bytes | psycopg.Error:

@@ -1,4 +1,6 @@
-"""Overviews of queues, schedules, permit holders, partitions and copies of tasks; and the list of tasks. Only reads."""
+"""Overviews of queues, schedules, permit holders, partitions and copies of tasks; and the list of
+tasks. Only reads.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,19 @@ from horsies_django.store.schedules import Recent, ScheduleStore
 from horsies_django.tasks.selection import Selection, newest
 
 __all__ = [
-    "OrderedKey", "PartitionLoad", "QueueOverview", "ScheduleOverview", "PermitHolder", "coming", "copies", "keys", "partitions",
-    "queues", "schedules", "permits",
-]  # fmt: skip
+    "OrderedKey",
+    "PartitionLoad",
+    "QueueOverview",
+    "ScheduleOverview",
+    "PermitHolder",
+    "coming",
+    "copies",
+    "keys",
+    "partitions",
+    "queues",
+    "schedules",
+    "permits",
+]
 
 
 LISTED = (
@@ -44,11 +56,13 @@ LISTED = (
 
 
 class ScheduleOverview(NamedTuple):
-    """A schedule; ``state``: on, off, gone (from the code), error (a task could not be sent, or the definition is invalid).
+    """A schedule; ``state``: on, off, gone (from the code), error (a task could not be sent, or the
+    definition is invalid).
 
-    ``pattern`` and ``zone`` are as in the definition, ``in_words`` describes the pattern. ``changed`` are the keys that override
-    what the code declares. ``last_status`` is None if nothing has been sent or the task has been deleted. ``last_skipped``: the
-    last fire time was skipped, because ``last_task`` had not finished.
+    ``pattern`` and ``zone`` are as in the definition, ``in_words`` describes the pattern.
+    ``changed`` are the keys that override what the code declares. ``last_status`` is None if
+    nothing has been sent or the task has been deleted. ``last_skipped``: the last fire time was
+    skipped, because ``last_task`` had not finished.
     """
 
     name: str
@@ -70,7 +84,8 @@ class ScheduleOverview(NamedTuple):
 def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
     """Return the overviews of the queues in ``names`` that exist, or of all queues.
 
-    The whole cluster, named ``*``, is first; without ``names`` only if it has a cap or an override. Then by priority and name.
+    The whole cluster, named ``*``, is first; without ``names`` only if it has a cap or an override.
+    Then by priority and name.
     """
     return _store().queues(names, claimed=_claims_hold_permits(), threshold=_threshold())
 
@@ -81,14 +96,17 @@ def permits(queue: str, limit: int = 100) -> list[PermitHolder]:
 
 
 def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
-    """Return the partitions of a queue whose tasks hold permits: those with most tasks, running and parked, first."""
+    """Return the partitions of a queue whose tasks hold permits: those with most tasks, running and
+    parked, first.
+    """
     return _store().partitions(queue, limit, claimed=_claims_hold_permits())
 
 
 def keys(queue: str, *, stopped: bool = True, limit: int = 100) -> list[OrderedKey]:
     """Return the keys of a queue that a failed task stops, the one stopped the longest first.
 
-    With ``stopped=False``: all keys that have tasks, in their order, each with the task that comes first.
+    With ``stopped=False``: all keys that have tasks, in their order, each with the task that comes
+    first.
     """
     return _store().keys(queue, limit, stopped=stopped)
 
@@ -125,7 +143,9 @@ def _schedule(row: Schedule, last: Recent | None) -> ScheduleOverview:
 
 
 def changed_keys(schedule: Schedule) -> list[str]:
-    """Return the keys that override what the code declares; [] for a schedule that the code does not declare."""
+    """Return the keys that override what the code declares; [] for a schedule that the code does
+    not declare.
+    """
     if schedule.declared_in is None:
         return []
     declared = as_object(schedule.declared)
@@ -139,7 +159,9 @@ def as_object(value: object) -> dict[str, Any]:
 
 
 def coming(name: str, count: int) -> tuple[Pattern, list[dt.datetime]] | None:
-    """Return a schedule's pattern and its next ``count`` fire times, also if it is disabled; None if it is missing or invalid."""
+    """Return a schedule's pattern and its next ``count`` fire times, also if it is disabled; None
+    if it is missing or invalid.
+    """
     row = (
         Schedule.objects.using(config().database).annotate(read_at=Now()).filter(name=name).first()
     )
@@ -159,7 +181,10 @@ def _threshold() -> dt.timedelta:
 
 
 def _claims_hold_permits() -> bool:
-    """Return whether claims hold permits. In soft mode they do not: prefetched tasks are checked again before they start."""
+    """Return whether claims hold permits.
+
+    In soft mode they do not: prefetched tasks are checked again before they start.
+    """
     return not config().prefetch_buffer
 
 
@@ -181,7 +206,9 @@ class TaskList(NamedTuple):
 
 
 def tasks(chosen: Selection, limit: int = 50) -> TaskList:
-    """Return tasks of a selection, the newest first; of a final status, those that finished last first."""
+    """Return tasks of a selection, the newest first; of a final status, those that finished last
+    first.
+    """
     found, bounded = newest(chosen)
     listed = list(found.values_list(*LISTED, named=True)[:limit])
     return TaskList(listed, bounded and len(listed) < limit)

@@ -1,4 +1,6 @@
-"""How the pages of a site read the state of the system: with bounded statements, and once in five seconds however many ask."""
+"""How the pages of a site read the state of the system: with bounded statements, and once in five
+seconds however many ask.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from horsies_django.conf import config
 from horsies_django.store.notify import direct_connection
 
 STATEMENT_TIMEOUT_MS = 3_000
-DEEPEST = 100_000  # lists show the newest rows, and no more than these are searched for what an index does not have
+# lists show the newest rows, and no more than these are searched for what an index does not have
+DEEPEST = 100_000
 CACHED_SECONDS = 5.0
 SCRAPED_SECONDS = 1.0  # that a text for machines is kept
 MOST_WAITING = 8  # requests for such a text, in a process of the site
@@ -29,7 +32,10 @@ def alias() -> str:
 
 
 def connected(timeout_ms: int = STATEMENT_TIMEOUT_MS) -> psycopg.Connection[Any]:
-    """Return a connection in autocommit mode whose statements are bounded. Raises the errors of the driver."""
+    """Return a connection in autocommit mode whose statements are bounded.
+
+    Raises the errors of the driver.
+    """
     return direct_connection(
         alias(), application_name="horsies status", read_only=True, statement_timeout_ms=timeout_ms
     )
@@ -42,8 +48,8 @@ class BusyError(Exception):
 class Cached(Generic[T]):
     """Values of this process by name, each made anew when it is too old.
 
-    Those who ask meanwhile wait for it: with ``most`` only so many, for some seconds, since each of them takes a
-    thread; all others are refused.
+    Those who ask meanwhile wait for it: with ``most`` only so many, for some seconds, since each of
+    them takes a thread; all others are refused.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -52,7 +58,10 @@ class Cached(Generic[T]):
         self.kept: dict[str, tuple[float, T]] = {}  # until when, by the monotonic clock
 
     def read(self, name: str, make: Callable[[], T], seconds: float = CACHED_SECONDS) -> T:
-        """Return the value, from ``make`` if it is so old. Raises what that raises, and keeps nothing then; BusyError."""
+        """Return the value, from ``make`` if it is so old.
+
+        Raises what that raises, and keeps nothing then; BusyError.
+        """
         self._lock()
         try:
             kept = self.kept.get(name)

@@ -1,4 +1,6 @@
-"""Workflow runs and their nodes, for the admin and for commands; and runs that this code would fail. Only reads."""
+"""Workflow runs and their nodes, for the admin and for commands; and runs that this code would
+fail. Only reads.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ RUNS = 1_000  # compared at a time
 
 
 class Misfit(NamedTuple):
-    """Why calls fail with this code, and what to do. ``argument`` is None if it is not about one."""
+    """Why calls fail with this code, and what to do.
+
+    ``argument`` is None if it is not about one.
+    """
 
     code: str
     argument: str | None
@@ -93,7 +98,9 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
 def of_values(
     task: TaskDefinition, given: Mapping[str, str], constants: Collection[str]
 ) -> Iterator[Misfit]:
-    """Yield constants that cannot be decoded, and results in a form that another annotation had chosen."""
+    """Yield constants that cannot be decoded, and results in a form that another annotation had
+    chosen.
+    """
     types = hints(task) if task.codec is None else dict.fromkeys(given, Any)
     advice = "Take both until these runs have ended, or add a parameter with a default"
     for name in sorted(given.keys() & types.keys()):
@@ -136,12 +143,28 @@ class RunOverview(NamedTuple):
     progress: Progress | None
 
 
-# What a report says of a run, of a node, of a node that waits, and of a signal; the models say what the columns mean.
+# What a report says of a run, of a node, of a node that waits, and of a signal; the models say what
+# the columns mean.
 RUN_COLUMNS = RunOverview._fields[:-1]
 NODE_COLUMNS = (
-    "number", "name", "kind", "status", "task_name", "task_id", "open", "ok", "bad", "total", "in_flight", "items_ok",
-    "items_bad", "finished_at", "error_code", "error", "undoes",
-)  # fmt: skip
+    "number",
+    "name",
+    "kind",
+    "status",
+    "task_name",
+    "task_id",
+    "open",
+    "ok",
+    "bad",
+    "total",
+    "in_flight",
+    "items_ok",
+    "items_bad",
+    "finished_at",
+    "error_code",
+    "error",
+    "undoes",
+)
 WAIT_COLUMNS = (
     "number",
     "name",
@@ -219,7 +242,8 @@ def names(limit: int) -> list[str]:
 def keyed(alias: str, key: str) -> list[uuid.UUID]:
     """Return the ids of the runs with a key.
 
-    To be read again by id, in an order that no index has: that of an index could tempt the planner to read all runs.
+    To be read again by id, in an order that no index has: that of an index could tempt the planner
+    to read all runs.
     """
     found = WorkflowRun.objects.using(alias).filter(key=key).values_list("pk", flat=True)
     return [] if text_problem("key", key) else list(found[:1_000])
@@ -232,10 +256,11 @@ def newest(
     name: str | None = None,
     child: bool | None = None,
 ) -> tuple[QuerySet[WorkflowRun], bool]:
-    """Return runs in the order of an index, the newest first; True: only the newest 100,000 of that index are searched.
+    """Return runs in the order of an index, the newest first; True: only the newest 100,000 of that
+    index are searched.
 
-    Unfinished runs and runs of a name have an index. Other conditions filter what the index gives. ``child``: only runs that are
-    nodes of other runs, or only those that are not.
+    Unfinished runs and runs of a name have an index. Other conditions filter what the index gives.
+    ``child``: only runs that are nodes of other runs, or only those that are not.
     """
     indexed = Q()
     other = Q()
@@ -265,7 +290,10 @@ def newest(
 
 
 class CodeProblem(NamedTuple):
-    """Calls of a task that fail with this code; ``undo``: those that undo a node. ``run`` and ``node`` are an example."""
+    """Calls of a task that fail with this code; ``undo``: those that undo a node.
+
+    ``run`` and ``node`` are an example.
+    """
 
     task: str
     undo: bool
@@ -280,7 +308,9 @@ class CodeProblem(NamedTuple):
 
 
 class CodeCheck(NamedTuple):
-    """How many open nodes of how many unfinished runs were compared with this code, and what does not fit."""
+    """How many open nodes of how many unfinished runs were compared with this code, and what does
+    not fit.
+    """
 
     nodes: int
     runs: int
@@ -290,7 +320,8 @@ class CodeCheck(NamedTuple):
 def check_code() -> CodeCheck:
     """Compare the nodes that unfinished runs have not finished with the tasks of this code.
 
-    Reads 1,000 runs at a time, grouped by the database. Raises ImproperlyConfigured if a ``tasks`` module cannot be imported.
+    Reads 1,000 runs at a time, grouped by the database. Raises ImproperlyConfigured if a ``tasks``
+    module cannot be imported.
     """
     if failed := registry.autodiscover():
         raise ImproperlyConfigured(f"{failed[0].module} cannot be imported: {failed[0].error!r}")

@@ -1,4 +1,6 @@
-"""Tells in the log which changes the audit lacks: an entry that cannot be written does not stop the change."""
+"""Tells in the log which changes the audit lacks: an entry that cannot be written does not stop the
+change.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,17 @@ repeats = Repeats()
 def tell_lost(
     lost: str | None, action: str, actor: str, subject: uuid.UUID | str, reason: str | None = None
 ) -> None:
-    """Log a change whose audit entry could not be written for the reason ``lost``, if it is not None."""
+    """Log a change whose audit entry could not be written for the reason ``lost``, if it is not
+    None.
+    """
     if lost is not None and (more := repeats.due(action, time.monotonic())) is not None:
         logger.error(
-            "the audit has no entry of this change: %s %.200r by %.200r, reason %.200r. It could not be written: %s%s",
-            action, str(subject), actor, reason, lost, more,
-        )  # fmt: skip
+            "the audit has no entry of this change: %s %.200r by %.200r, reason %.200r. It could "
+            "not be written: %s%s",
+            action,
+            str(subject),
+            actor,
+            reason,
+            lost,
+            more,
+        )

@@ -1,4 +1,6 @@
-"""Loads a statement by name and runs it on any connection: Django's own, or a direct one to PostgreSQL. Resets sessions."""
+"""Loads a statement by name and runs it on any connection: Django's own, or a direct one to
+PostgreSQL. Resets sessions.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,16 @@ LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE: a statement has waited for a lock for 
 
 
 class NotMigrated(Restorable, ProgrammingError):  # noqa: N818 - a state of the database
-    """The tables or functions that this release needs are not there; the message says what to run."""
+    """The tables or functions that this release needs are not there.
+
+    The message says what to run.
+    """
 
     def __init__(self, alias: str, said: str) -> None:
         where = "" if alias == "default" else f" --database={alias}"
         super().__init__(
-            f"the database {alias!r} does not have the tables and functions of this release of horsies_django ({said}): "
+            f"the database {alias!r} does not have the tables and functions of this release of "
+            f"horsies_django ({said}): "
             f"run 'python manage.py migrate{where}'"
         )
 
@@ -48,26 +54,33 @@ class Connection(Protocol):
 
 
 class Store:
-    """Runs statements on the given connection. Tests pass ``now`` in place of the database's clock."""
+    """Runs statements on the given connection.
+
+    Tests pass ``now`` in place of the database's clock.
+    """
 
     def __init__(self, connection: Connection, now: dt.datetime | None = None) -> None:
         self.connection = connection
         self.now = now
 
     def run(self, name: str, /, **params: Any) -> list[Any]:
-        """Run the statement, or call the function, ``name`` and return its rows, as the function ``run`` does."""
+        """Run the statement, or call the function, ``name`` and return its rows, as the function
+        ``run`` does.
+        """
         return run(self.connection, name, params or None)
 
     def execute(self, name: str, /, **params: Any) -> int:
-        """Run the statement ``name``, and return the number of rows it changed, as the function ``execute`` does."""
+        """Run the statement ``name``, and return the number of rows it changed, as the function
+        ``execute`` does.
+        """
         return execute(self.connection, name, params or None)
 
 
 class OneCursor:
     """A direct connection whose statements share one cursor, and so run one after another.
 
-    A new cursor for each of them would look up again how each type is written and read. Results come in binary form: a pass
-    that claims 200 tasks takes 4 % less time.
+    A new cursor for each of them would look up again how each type is written and read. Results
+    come in binary form: a pass that claims 200 tasks takes 4 % less time.
     """
 
     connection: psycopg.Connection[Any] | None = None
@@ -94,19 +107,24 @@ def load(name: str) -> str:
 
 @functools.cache
 def calling(function: str, names: tuple[str, ...]) -> str:
-    """Return a statement that calls a function of the database, whose parameters are these names with "p_"."""
+    """Return a statement that calls a function of the database, whose parameters are these names
+    with "p_".
+    """
     return f"SELECT * FROM {function}({', '.join(f'p_{name} => %({name})s' for name in names)})"
 
 
 def text_of(name: str, params: Mapping[str, Any] | None = None) -> str:
-    """Return a statement: of ``sql/<name>.sql``, or, if ``name`` begins with "horsies_", a call of that function."""
+    """Return a statement: of ``sql/<name>.sql``, or, if ``name`` begins with "horsies_", a call of
+    that function.
+    """
     return calling(name, tuple(params or ())) if name.startswith("horsies_") else load(name)
 
 
 def run(connection: Connection, name: str, params: Mapping[str, Any] | None = None) -> list[Any]:
     """Run the statement, or call the function, ``name`` and return its rows.
 
-    Raises Django's errors, including NotMigrated, on a Django connection, and the driver's errors on a direct one.
+    Raises Django's errors, including NotMigrated, on a Django connection, and the driver's errors
+    on a direct one.
     """
     with executed(connection, name, params) as cursor:
         return cursor.fetchall()
@@ -132,7 +150,9 @@ def executed(
 
 @contextmanager
 def watching(connection: Connection, watch: Callable[[str, Any], None]) -> Iterator[None]:
-    """Call a function with the name and the parameters of each statement that has run on a connection."""
+    """Call a function with the name and the parameters of each statement that has run on a
+    connection.
+    """
 
     def on_that(used: Connection, name: str, params: Any) -> None:
         if used is connection:
@@ -163,7 +183,8 @@ def not_migrated(connection: Any, error: ProgrammingError) -> NotMigrated | None
 
 
 def said(error: Exception) -> str:
-    """Return the database's message without its detail and context, which contain values of rows and the text of functions.
+    """Return the database's message without its detail and context, which contain values of rows
+    and the text of functions.
 
     The error is Django's or the driver's.
     """
@@ -172,17 +193,19 @@ def said(error: Exception) -> str:
 
 
 def discard(connection: Any) -> None:
-    """Reset a session to the state in which it was opened. Raises the driver's errors, also inside a transaction.
+    """Reset a session to the state in which it was opened. Raises the driver's errors, also inside
+    a transaction.
 
-    The driver does not always notice that the server has dropped the statements that it prepared: psycopg 3.2 never, later
-    versions not if they had prepared none when the session was last reset.
+    The driver does not always notice that the server has dropped the statements that it prepared:
+    psycopg 3.2 never, later versions not if they had prepared none when the session was last reset.
     """
     execute(connection, "sessions/discard")
     connection._prepared.clear()
 
 
 def forget_plans(connection: Connection, planned_at: float) -> float:
-    """Have a session plan its statements anew if it did so ``PLANS_SECONDS`` ago; return when it did, by the monotonic clock.
+    """Have a session plan its statements anew if it did so ``PLANS_SECONDS`` ago; return when it
+    did, by the monotonic clock.
 
     The tables may have been nearly empty then. Raises the driver's errors.
     """
@@ -201,7 +224,9 @@ def now(connection: Connection) -> dt.datetime:
 def next_due(
     connection: Connection, queues: Sequence[str], after: dt.datetime, until: dt.datetime
 ) -> dt.datetime | None:
-    """Return the earliest due time after ``after`` and up to ``until`` of a waiting task of these queues, or None."""
+    """Return the earliest due time after ``after`` and up to ``until`` of a waiting task of these
+    queues, or None.
+    """
     params = {"queues": list(queues), "after": after, "until": until}
     ((microseconds,),) = run(connection, "tasks/next_due", params)
     return None if microseconds is None else EPOCH + dt.timedelta(microseconds=microseconds)

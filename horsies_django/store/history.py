@@ -27,22 +27,31 @@ class Failures(NamedTuple):
 
 
 def width(span: timedelta) -> int:
-    """Return the width, in seconds, of the rows that are read for a span: up to two hours minutes, else hours."""
+    """Return the width, in seconds, of the rows that are read for a span: up to two hours minutes,
+    else hours.
+    """
     return MINUTE if span <= LONGEST_BY_MINUTES else HOUR
 
 
 class HistoryStore(Store):
-    """Runs the statements on the given connection. Workers write once a minute, so the last minute is missing."""
+    """Runs the statements on the given connection.
+
+    Workers write once a minute, so the last minute is missing.
+    """
 
     def add(
         self, worker: uuid.UUID, number: int, counts: Iterable[Total], covers: timedelta
     ) -> None:
-        """Add what a worker has counted in the last ``covers``; nothing if it has added this ``number`` or a later one before."""
+        """Add what a worker has counted in the last ``covers``; nothing if it has added this
+        ``number`` or a later one before.
+        """
         rows = json.dumps([count._asdict() for count in counts])
         self.execute("history/add", worker=worker, number=number, rows=rows, covers=covers)
 
     def totals(self, span: timedelta, but: Collection[str] = ()) -> list[Total]:
-        """Return how often each result of each task occurred in the last ``span``, except for results in ``but``."""
+        """Return how often each result of each task occurred in the last ``span``, except for
+        results in ``but``.
+        """
         rows = self.run("horsies_totals", width=width(span), span=span, but=sorted(but))
         return [
             Total._make((*columns, tuple(map(int, buckets)), None)) for *columns, buckets in rows
@@ -64,7 +73,9 @@ class HistoryStore(Store):
         return self.run("horsies_series", **params, no_failure=sorted(NO_FAILURE))
 
     def failures(self, span: timedelta, many: int) -> list[Failures]:
-        """Return which tasks failed for good in the last ``span`` and with which code, the most frequent first."""
+        """Return which tasks failed for good in the last ``span`` and with which code, the most
+        frequent first.
+        """
         found = Counter[tuple[str, str]]()
         for total in self.totals(span, but=NO_FAILURE):
             found[total.task, total.result] += total.n
@@ -76,5 +87,7 @@ class HistoryStore(Store):
         return {name for (name,) in self.run("history/names")}
 
     def prune(self, width: int, age: timedelta, many: int) -> int:
-        """Delete up to ``many`` rows of a width that are older than ``age``, and return how many were deleted."""
+        """Delete up to ``many`` rows of a width that are older than ``age``, and return how many
+        were deleted.
+        """
         return self.execute("history/prune", width=width, age=age, many=many)

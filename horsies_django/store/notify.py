@@ -17,7 +17,8 @@ from psycopg import sql
 from horsies_django.store.base import run
 from horsies_django.store.opening import ending_after, opened, wrapper_of
 
-# Defaults that OPTIONS in DATABASES may override. A dead network link is noticed after half a minute, not after TCP's fifteen.
+# Defaults that OPTIONS in DATABASES may override. A dead network link is noticed after half a
+# minute, not after TCP's fifteen.
 LINK = {
     "connect_timeout": 5,
     "keepalives": 1,
@@ -27,10 +28,10 @@ LINK = {
     "tcp_user_timeout": 30_000,
     "target_session_attrs": "read-write",  # never a server that lost its role at a failover
 }
-# Required settings, which a role or a database may set differently. A pass must see what was committed before it got its locks;
-# psycopg parses timestamps in ISO style only; fewer digits would round times up, past due tasks; the last three would end
-# sessions that wait, as ours do by design. Sessions through a pooler cannot be set up, so there the first settings are only
-# checked.
+# Required settings, which a role or a database may set differently. A pass must see what was
+# committed before it got its locks; psycopg parses timestamps in ISO style only; fewer digits would
+# round times up, past due tasks; the last three would end sessions that wait, as ours do by design.
+# Sessions through a pooler cannot be set up, so there the first settings are only checked.
 SESSION = {
     "default_transaction_isolation": "read committed",
     "DateStyle": "ISO, MDY",
@@ -51,11 +52,13 @@ def direct_connection(
     statement_timeout_ms: int | None = None,
     read_only: bool = False,
 ) -> psycopg.Connection[Any]:
-    """Open an autocommit connection to ``alias`` as the project does, but outside its wrappers and pool, at READ COMMITTED.
+    """Open an autocommit connection to ``alias`` as the project does, but outside its wrappers and
+    pool, at READ COMMITTED.
 
-    ``prepare`` lets psycopg prepare each statement at its first use. Behind a pooler statements are not prepared and the session
-    is not set up, because settings would stay with the server connection, which other clients get next. With ``read_only`` a
-    read-only server is used if there is no other. Raises psycopg.OperationalError if no server can be reached, and
+    ``prepare`` lets psycopg prepare each statement at its first use. Behind a pooler statements are
+    not prepared and the session is not set up, because settings would stay with the server
+    connection, which other clients get next. With ``read_only`` a read-only server is used if there
+    is no other. Raises psycopg.OperationalError if no server can be reached, and
     psycopg.ProgrammingError if a receiver of ``connection_created`` raised.
     """
     options = {"application_name": application_name, "prepare_threshold": None}
@@ -73,7 +76,8 @@ def _opened(
     alias: str, options: dict[str, Any], prepare: bool, statement_timeout_ms: int | None
 ) -> psycopg.Connection[Any]:
     wrapper = wrapper_of(alias, LINK, options)
-    # A pooler accepts connections while its server is away, and lets the first statement wait for it.
+    # A pooler accepts connections while its server is away, and lets the first statement wait for
+    # it.
     with ending_after(SET_UP_SECONDS, wrapper, shut_down):
         try:
             connection = opened(wrapper)
@@ -95,7 +99,8 @@ def _opened(
 
 
 def shut_down(connection: psycopg.Connection[Any]) -> bool:
-    """End a connection from another thread; a thread that waits on it gets psycopg.OperationalError.
+    """End a connection from another thread; a thread that waits on it gets
+    psycopg.OperationalError.
 
     Returns whether the connection was open.
     """
@@ -108,21 +113,29 @@ def shut_down(connection: psycopg.Connection[Any]) -> bool:
 
 
 def through_pooler(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether a pooler is in between: poolers report process ids of their own to their clients."""
+    """Return whether a pooler is in between: poolers report process ids of their own to their
+    clients.
+    """
     ((pid,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
     return bool(pid != connection.info.backend_pid)
 
 
 def _set_up(connection: psycopg.Connection[Any], settings: dict[str, str]) -> None:
-    """Set those of the settings that the server knows, whatever the role, the database or the project set."""
+    """Set those of the settings that the server knows, whatever the role, the database or the
+    project set.
+    """
     connection.execute(
-        "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb ? s.name",
+        "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb "
+        "? s.name",
         [json.dumps(settings)] * 2,
     )
 
 
 def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> None:
-    """Check the settings of a session behind a pooler. Raises psycopg.OperationalError if one is not as required."""
+    """Check the settings of a session behind a pooler.
+
+    Raises psycopg.OperationalError if one is not as required.
+    """
     names = ["default_transaction_isolation", "DateStyle", "extra_float_digits"]
     rows = connection.execute(
         "SELECT current_setting(n) FROM unnest(%s::text[]) AS n", [names]
@@ -136,8 +149,10 @@ def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> No
     for (name, fit), found in zip(fits.items(), (isolation, style, digits), strict=True):
         if not fit:
             raise psycopg.OperationalError(
-                f"the database {alias!r} is reached through a connection pooler, and its {name} is {found!r}: workers need "
-                f"{SESSION[name]!r}. Set it with ALTER ROLE or ALTER DATABASE, or connect without the pooler"
+                f"the database {alias!r} is reached through a connection pooler, and its {name} is "
+                f"{found!r}: workers need "
+                f"{SESSION[name]!r}. Set it with ALTER ROLE or ALTER DATABASE, or connect without "
+                "the pooler"
             )
 
 
@@ -147,11 +162,13 @@ def channel_prefix(connection: Any) -> str:
 
 
 class Listener:
-    """A LISTEN on a connection of its own, for use with a selector: ``fileno`` is readable when notifications arrive.
+    """A LISTEN on a connection of its own, for use with a selector: ``fileno`` is readable when
+    notifications arrive.
 
-    A connection may seem healthy and deliver nothing: behind a pooler, over a dead link, from a server process that hangs. So
-    each listener also listens on a channel of its own, to which ``self_test`` sends a notification from another connection.
-    ``own`` is the suffix of that channel, if others send to it, too. While ``hears`` is False it listens on no other channel.
+    A connection may seem healthy and deliver nothing: behind a pooler, over a dead link, from a
+    server process that hangs. So each listener also listens on a channel of its own, to which
+    ``self_test`` sends a notification from another connection. ``own`` is the suffix of that
+    channel, if others send to it, too. While ``hears`` is False it listens on no other channel.
     """
 
     def __init__(self, alias: str, suffix: str, *, application_name: str, own: str = "") -> None:
@@ -183,7 +200,10 @@ class Listener:
         self.received = False
 
     def hear(self, wanted: bool) -> None:
-        """Begin, or stop, to listen on the channel that it shares with others. Raises psycopg.Error."""
+        """Begin, or stop, to listen on the channel that it shares with others.
+
+        Raises psycopg.Error.
+        """
         verb = sql.SQL("LISTEN {}" if wanted else "UNLISTEN {}")
         self._connection_or_raise().execute(verb.format(sql.Identifier(self.prefix + self.suffix)))
         self.hears = wanted
@@ -197,10 +217,11 @@ class Listener:
         return self._connection_or_raise().fileno()
 
     def payloads(self) -> list[str]:
-        """Return the payloads since the last call, without waiting. Raises psycopg.OperationalError if the connection is lost.
+        """Return the payloads since the last call, without waiting. Raises psycopg.OperationalError
+        if the connection is lost.
 
-        A pooler may give us a server connection on which another client listened. Notifications for that client are dropped, and
-        do not count as received.
+        A pooler may give us a server connection on which another client listened. Notifications for
+        that client are dropped, and do not count as received.
         """
         arrived = [
             one

@@ -1,8 +1,10 @@
-"""Opens connections as the project opens its own: by its database backend, and with its receivers of ``connection_created``.
+"""Opens connections as the project opens its own: by its database backend, and with its receivers
+of ``connection_created``.
 
-A backend may know what the settings do not say, such as a tunnel or a password that changes, and a receiver may set the
-``search_path``. So each connection is opened by a wrapper of Django's of its own, and then used without it. It is never one of
-``django.db.connections``, except while it is opened, for receivers that use their connection by its alias.
+A backend may know what the settings do not say, such as a tunnel or a password that changes, and a
+receiver may set the ``search_path``. So each connection is opened by a wrapper of Django's of its
+own, and then used without it. It is never one of ``django.db.connections``, except while it is
+opened, for receivers that use their connection by its alias.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from django.db.backends.signals import connection_created
 from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 
-# Errors that may pass: psycopg's, and Django's, which a backend may raise without one of psycopg's as the cause
+# Errors that may pass: psycopg's, and Django's, which a backend may raise without one of psycopg's
+# as the cause
 AWAY_ERRORS = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -33,7 +36,9 @@ DJANGO_READS = ("jsonb", "timestamptz")  # types of which Django has loaders of 
 
 
 def wrapper_of(alias: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Return a new wrapper for ``alias``, without pool; ``defaults`` are OPTIONS that DATABASES may override."""
+    """Return a new wrapper for ``alias``, without pool; ``defaults`` are OPTIONS that DATABASES may
+    override.
+    """
     own = connections[alias]
     given = {
         name: value for name, value in own.settings_dict["OPTIONS"].items() if name not in NOT_OURS
@@ -47,7 +52,8 @@ def wrapper_of(alias: str, defaults: Mapping[str, Any], options: Mapping[str, An
 
 
 def opened(wrapper: Any) -> psycopg.Connection[Any]:
-    """Open the connection of a wrapper, and return it as psycopg itself would open it, in autocommit mode.
+    """Open the connection of a wrapper, and return it as psycopg itself would open it, in
+    autocommit mode.
 
     Raises psycopg's errors; if a receiver of ``connection_created`` raised, the error names it.
     """
@@ -63,7 +69,8 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
         connections[alias] = own
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise psycopg.ProgrammingError(
-            f"a receiver of connection_created left a transaction open on a connection to the database {alias!r}"
+            "a receiver of connection_created left a transaction open on a connection to the "
+            f"database {alias!r}"
         )
     connection.autocommit = True
     connection.cursor_factory = psycopg.Cursor
@@ -77,7 +84,9 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
 
 
 def drivers(connection: Any) -> Any:
-    """Return the driver's connection behind that of a pool of SQLAlchemy, or else the connection itself."""
+    """Return the driver's connection behind that of a pool of SQLAlchemy, or else the connection
+    itself.
+    """
     return getattr(connection, "driver_connection", connection)
 
 
@@ -95,17 +104,21 @@ def unwrapped(connection: Any, alias: str) -> psycopg.Connection[Any]:
     elif found is not connection or not isinstance(found, psycopg.Connection):
         kind = type(connection)
         raise psycopg.NotSupportedError(
-            f"the ENGINE of the database {alias!r} opens a {kind.__module__}.{kind.__qualname__}, and horsies_django needs a "
-            "connection of psycopg 3: use another backend, or name an alias with one in HORSIES['DATABASE'] and 'LISTEN_DATABASE'"
+            f"the ENGINE of the database {alias!r} opens a {kind.__module__}.{kind.__qualname__}, "
+            "and horsies_django needs a "
+            "connection of psycopg 3: use another backend, or name an alias with one in "
+            "HORSIES['DATABASE'] and 'LISTEN_DATABASE'"
         )
     return found
 
 
 @contextmanager
 def naming_receivers(alias: str) -> Iterator[None]:
-    """Let the block, in which Django opens a connection, raise psycopg's errors only, and name the receiver that raised.
+    """Let the block, in which Django opens a connection, raise psycopg's errors only, and name the
+    receiver that raised.
 
-    An OperationalError may pass; errors that are neither psycopg's nor Django's become one. A ProgrammingError stays.
+    An OperationalError may pass; errors that are neither psycopg's nor Django's become one. A
+    ProgrammingError stays.
     """
     try:
         yield
@@ -122,14 +135,18 @@ def naming_receivers(alias: str) -> Iterator[None]:
         if receiver is None:
             raise kind(f"the database backend of {alias!r} raised {what}") from error
         raise kind(
-            f"the receiver {receiver} of connection_created raised {what}. It is called for the connections of the queue to "
-            f"the database {alias!r}, too, whose OPTIONS have an application_name that begins with 'horsies': correct it, "
+            f"the receiver {receiver} of connection_created raised {what}. It is called for the "
+            "connections of the queue to "
+            f"the database {alias!r}, too, whose OPTIONS have an application_name that begins with "
+            "'horsies': correct it, "
             "or let it leave these out"
         ) from error
 
 
 def receiver_in(error: BaseException) -> str | None:
-    """Return the dotted name of the receiver of ``connection_created`` that raised an error; None: no receiver did."""
+    """Return the dotted name of the receiver of ``connection_created`` that raised an error; None:
+    no receiver did.
+    """
     trace = error.__traceback__
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
@@ -147,7 +164,9 @@ def receiver_in(error: BaseException) -> str | None:
 def ending_after(
     seconds: float, wrapper: Any, end: Callable[[psycopg.Connection[Any]], object]
 ) -> Iterator[None]:
-    """Call ``end`` with the connection that the wrapper opens in this block, from another thread, if the rest takes longer."""
+    """Call ``end`` with the connection that the wrapper opens in this block, from another thread,
+    if the rest takes longer.
+    """
     timer = threading.Timer(seconds, lambda: end(wrapper.connection))
     timer.daemon = True
     get_new_connection = wrapper.get_new_connection

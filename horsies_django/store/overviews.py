@@ -1,4 +1,5 @@
-"""Statements that read the state of queues, permit holders, partitions, and why a task or a node does not run.
+"""Statements that read the state of queues, permit holders, partitions, and why a task or a node
+does not run.
 
 They take no locks.
 """
@@ -21,9 +22,10 @@ BOUND = 1_000  # other rows of a kind
 class QueueOverview(NamedTuple):
     """The state of a queue.
 
-    ``declared`` and ``effective`` have the keys of DECLARED. A limit of None is no limit; an ``effective["max_concurrency"]`` of
-    0 is a pause. ``running`` and ``claimed`` tasks hold a permit. ``pending`` tasks are due and wait, parked ones included; they
-    are counted up to 10,000, and ``pending_more`` says whether there are more. ``full_partitions`` are at their limit on all
+    ``declared`` and ``effective`` have the keys of DECLARED. A limit of None is no limit; an
+    ``effective["max_concurrency"]`` of 0 is a pause. ``running`` and ``claimed`` tasks hold a
+    permit. ``pending`` tasks are due and wait, parked ones included; they are counted up to 10,000,
+    and ``pending_more`` says whether there are more. ``full_partitions`` are at their limit on all
     living ``workers`` of the queue together; both are 0 for the cluster.
     """
 
@@ -49,7 +51,8 @@ class QueueOverview(NamedTuple):
 class PermitHolder(NamedTuple):
     """A task that holds a permit.
 
-    ``child_pid`` is from the last heartbeat; ``alive`` is False if its worker is stale, dead or gone.
+    ``child_pid`` is from the last heartbeat; ``alive`` is False if its worker is stale, dead or
+    gone.
     """
 
     task_id: uuid.UUID
@@ -64,7 +67,9 @@ class PermitHolder(NamedTuple):
 
 
 class PartitionLoad(NamedTuple):
-    """The running tasks of a partition, its ``limit`` (None: no limit), and its parked tasks, counted up to 1,000."""
+    """The running tasks of a partition, its ``limit`` (None: no limit), and its parked tasks,
+    counted up to 1,000.
+    """
 
     partition: str
     running: int
@@ -76,7 +81,8 @@ class PartitionLoad(NamedTuple):
 class OrderedKey(NamedTuple):
     """A partition of a queue with a policy, and the task that comes first in it.
 
-    ``since`` is when that failed, started or was sent. ``behind`` counts the tasks after it, up to 1,000.
+    ``since`` is when that failed, started or was sent. ``behind`` counts the tasks after it, up to
+    1,000.
     """
 
     partition: str
@@ -89,14 +95,18 @@ class OrderedKey(NamedTuple):
 
 
 class OverviewStore(Store):
-    """Runs the statements on the given connection. ``claimed``: claims hold permits of the caps as well (hard mode)."""
+    """Runs the statements on the given connection.
+
+    ``claimed``: claims hold permits of the caps as well (hard mode).
+    """
 
     def queues(
         self, names: Iterable[str] | None, *, claimed: bool, threshold: dt.timedelta | None = None
     ) -> list[QueueOverview]:
         """Return the named queues, or all: the cluster first, then by effective priority and name.
 
-        Workers without a heartbeat for ``threshold`` do not count; None: those that were declared dead do not.
+        Workers without a heartbeat for ``threshold`` do not count; None: those that were declared
+        dead do not.
         """
         given = None if names is None else list(names)
         rows = self.run("monitoring/queues", names=given, claimed=claimed, threshold=threshold)
@@ -132,12 +142,16 @@ class OverviewStore(Store):
     def permits(
         self, queue: str, many: int, *, threshold: dt.timedelta | None = None
     ) -> list[PermitHolder]:
-        """Return up to ``many`` tasks that hold permits of a queue (``*``: of the cluster), oldest claim first."""
+        """Return up to ``many`` tasks that hold permits of a queue (``*``: of the cluster), oldest
+        claim first.
+        """
         rows = self.run("monitoring/permits", queue=queue, many=many, threshold=threshold)
         return [PermitHolder(*row) for row in rows]
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
-        """Return up to ``many`` partitions of a queue that hold permits, those with most tasks first."""
+        """Return up to ``many`` partitions of a queue that hold permits, those with most tasks
+        first.
+        """
         params = {"queue": queue, "many": many, "claimed": claimed, "bound": BOUND}
         return [
             PartitionLoad(key, held, limit, min(parked, BOUND), parked > BOUND)
@@ -145,7 +159,9 @@ class OverviewStore(Store):
         ]
 
     def keys(self, queue: str, many: int, *, stopped: bool) -> list[OrderedKey]:
-        """Return up to ``many`` partitions of a queue with a policy: those that a failed task stops, or all, by key."""
+        """Return up to ``many`` partitions of a queue with a policy: those that a failed task
+        stops, or all, by key.
+        """
         params = {"queue": queue, "many": many, "stopped": stopped, "bound": BOUND}
         return [
             OrderedKey(key, id_, name, status, since, min(behind, BOUND), behind > BOUND)
@@ -157,7 +173,8 @@ class OverviewStore(Store):
     ) -> dict[str, Any] | None:
         """Return the facts about a task, or None if there is no such task.
 
-        ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out.
+        ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for
+        ``threshold`` are left out.
         """
         # many: permit holders to return, at most; bound: tasks before this one are counted up to it
         params = {

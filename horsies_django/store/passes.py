@@ -18,14 +18,16 @@ from horsies_django.core.records import Claim, Outcome
 class Passed:
     """The result of a pass.
 
-    ``landed``: the outcomes and releases that were written. ``decided``: retries and poison among failures, by id (see
-    ``horsies_settle``). ``claims`` are running, ``prefetched`` ones wait for a start. ``started``, ``returned`` (no room: pending
-    again) and ``expired`` tasks; ``late``: the expired ones that the claim found. ``due_in``: seconds until the next task is due.
-    ``again``: the pass ended early, run another one at once. ``limited``: a cap or the total left tasks behind. ``dead``: this
-    worker was declared dead. ``firsts`` and ``held`` are for the next cursors: where the scans found their first tasks, at the
-    epoch ``now``, and when the tasks in flight were claimed. ``short``: it was a short pass, which reads one queue and does not
-    return when the next task becomes due. ``far``: it read much of the index to find tasks. ``in_runs``: finished tasks of
-    workflows, each after its run.
+    ``landed``: the outcomes and releases that were written. ``decided``: retries and poison among
+    failures, by id (see ``horsies_settle``). ``claims`` are running, ``prefetched`` ones wait for a
+    start. ``started``, ``returned`` (no room: pending again) and ``expired`` tasks; ``late``: the
+    expired ones that the claim found. ``due_in``: seconds until the next task is due. ``again``:
+    the pass ended early, run another one at once. ``limited``: a cap or the total left tasks
+    behind. ``dead``: this worker was declared dead. ``firsts`` and ``held`` are for the next
+    cursors: where the scans found their first tasks, at the epoch ``now``, and when the tasks in
+    flight were claimed. ``short``: it was a short pass, which reads one queue and does not return
+    when the next task becomes due. ``far``: it read much of the index to find tasks. ``in_runs``:
+    finished tasks of workflows, each after its run.
     """
 
     landed: set[uuid.UUID] = field(default_factory=set)
@@ -53,7 +55,9 @@ SAID = ("due_in", "limited", "again", "dead", "report")
 
 @functools.cache
 def reading(*columns: bytes) -> tuple[Callable[[Sequence[Any]], Any], ...]:
-    """Return what takes by name, from a row of ``horsies_passed``: its kind, what a pass says of itself, a claim."""
+    """Return what takes by name, from a row of ``horsies_passed``: its kind, what a pass says of
+    itself, a claim.
+    """
     names = [column.decode() for column in columns]
     return itemgetter(names.index("kind")), *(
         itemgetter(*map(names.index, one)) for one in (SAID, Claim._fields)
@@ -61,7 +65,9 @@ def reading(*columns: bytes) -> tuple[Callable[[Sequence[Any]], Any], ...]:
 
 
 def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
-    """Return the result of the pass that a cursor has run; ``written`` are the outcomes and releases that it was to write."""
+    """Return the result of the pass that a cursor has run; ``written`` are the outcomes and
+    releases that it was to write.
+    """
     result = cursor.pgresult
     kind, said, claim = reading(*map(result.fname, range(result.nfields)))
     *rows, last = cursor.fetchall()
@@ -70,10 +76,17 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
         found[kind(row)].append(Claim._make(claim(row)))
     due_in, limited, again, dead, report = said(last)
     passed = Passed(
-        written, claims=found["start"], prefetched=found["prefetch"], expired=[late.id for late in found["late"]],
-        late=found["late"], due_in=None if due_in is None else max(due_in, 0.0), again=bool(again),
-        limited=bool(limited), dead=bool(dead), short=kind(last) == "short",
-    )  # fmt: skip
+        written,
+        claims=found["start"],
+        prefetched=found["prefetch"],
+        expired=[late.id for late in found["late"]],
+        late=found["late"],
+        due_in=None if due_in is None else max(due_in, 0.0),
+        again=bool(again),
+        limited=bool(limited),
+        dead=bool(dead),
+        short=kind(last) == "short",
+    )
     if report is not None:  # of what was unusual
         told = json.loads(report)
         passed.landed = passed.landed.difference(ids(told, "missed"))
@@ -96,7 +109,10 @@ def ids(told: Mapping[str, Any], name: str) -> list[uuid.UUID]:
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:
-    """Write outcomes as JSON for horsies_settle. Results are strings in it, because jsonb would change them."""
+    """Write outcomes as JSON for horsies_settle.
+
+    Results are strings in it, because jsonb would change them.
+    """
     return "[" + ",".join(map(outcome_json, outcomes)) + "]"
 
 

@@ -13,16 +13,24 @@ from horsies_django.store.base import Store
 from horsies_django.store.notify import channel_prefix
 
 DECLARED = (
-    "priority", "max_concurrency", "local_limit", "partition_by_args", "partition_by_task", "partition_max_concurrency",
-    "partition_local_limit", "partition_policy",
-)  # fmt: skip
+    "priority",
+    "max_concurrency",
+    "local_limit",
+    "partition_by_args",
+    "partition_by_task",
+    "partition_max_concurrency",
+    "partition_local_limit",
+    "partition_policy",
+)
 NO_OVERRIDE = dict.fromkeys(
     ("override", "override_by", "override_reason", "override_at", "override_until")
 )
 
 
 class Skipped(NamedTuple):
-    """The failed task that was given up; None: the task that comes ``first`` in the partition is none, and has this status."""
+    """The failed task that was given up; None: the task that comes ``first`` in the partition is
+    none, and has this status.
+    """
 
     id: uuid.UUID | None
     first: uuid.UUID | None
@@ -44,8 +52,8 @@ class QueueStore(Store):
     ) -> list[str] | None:
         """Change columns of a queue, and what depends on them, in one statement.
 
-        Returns the columns that changed, or None if there is no such queue. Raises the driver's OperationalError (SQLSTATE 55P03)
-        if passes keep the limits locked.
+        Returns the columns that changed, or None if there is no such queue. Raises the driver's
+        OperationalError (SQLSTATE 55P03) if passes keep the limits locked.
         """
         changed: list[str] | None
         who = {
@@ -71,7 +79,9 @@ class QueueStore(Store):
         actor: str,
         reason: str,
     ) -> Skipped:
-        """Give up a failed task that stops its partition: by its id, or by its queue, arguments (JSON) and name."""
+        """Give up a failed task that stops its partition: by its id, or by its queue, arguments
+        (JSON) and name.
+        """
         found = {"queue": name, "id": id_, "arguments": arguments, "task": task}
         who = {"actor": actor, "reason": reason, "channel": channel_prefix(self.connection)}
         ((skipped, lost, first, status),) = self.run("horsies_skip_stopped", **found, **who)
@@ -101,7 +111,9 @@ class QueueStore(Store):
         return [row[0] for row in self.run("queues/sweeps")]
 
     def sweep(self, name: str, many: int) -> bool:
-        """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether there are more."""
+        """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether
+        there are more.
+        """
         return bool(
             self.run(
                 "horsies_sweep", queue=name, many=many, channel=channel_prefix(self.connection)

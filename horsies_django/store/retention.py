@@ -17,7 +17,9 @@ KEPT = "HK001"  # SQLSTATE of a notice: rows stay, because rows of the project r
 
 
 class Kept(NamedTuple):
-    """Queues whose finished tasks are kept for ``age``: ``queues``, or, with ``others``, all except ``queues``."""
+    """Queues whose finished tasks are kept for ``age``: ``queues``, or, with ``others``, all except
+    ``queues``.
+    """
 
     queues: tuple[str, ...]
     others: bool
@@ -25,7 +27,9 @@ class Kept(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of this set of queues in horsies_prunings: the first names, for readers, and a digest of all."""
+        """The key of this set of queues in horsies_prunings: the first names, for readers, and a
+        digest of all.
+        """
         text = "\0".join(self.queues)
         digest = hashlib.sha256(text.encode()).hexdigest()[:24]
         name = "others" if self.others else "only"
@@ -33,7 +37,9 @@ class Kept(NamedTuple):
 
 
 class OwnRetention(NamedTuple):
-    """Completed tasks whose ``keep_result`` is rounded up to the step ``keep``: milliseconds, or False."""
+    """Completed tasks whose ``keep_result`` is rounded up to the step ``keep``: milliseconds, or
+    False.
+    """
 
     keep: int | bool
 
@@ -48,7 +54,9 @@ class OwnRetention(NamedTuple):
 
     @property
     def values(self) -> str:
-        """The ``keep_result`` of these tasks as JSON: False, or a range of milliseconds without its first number."""
+        """The ``keep_result`` of these tasks as JSON: False, or a range of milliseconds without its
+        first number.
+        """
         return json.dumps([step_before(self.keep), self.keep] if self.keep else False)
 
 
@@ -64,7 +72,9 @@ class RetentionStore(Store):
     """Runs the statements on the given connection."""
 
     def prune_tasks(self, kept: Kept | OwnRetention, many: int) -> Pruned:
-        """Delete up to ``many`` old finished tasks with their attempts; nothing while another caller does so."""
+        """Delete up to ``many`` old finished tasks with their attempts; nothing while another
+        caller does so.
+        """
         params = {
             "key": kept.key,
             "age": kept.age,
@@ -91,7 +101,9 @@ class RetentionStore(Store):
         }
 
     def prune_runs(self, age: timedelta, many: int) -> tuple[int, int, int, bool]:
-        """Delete old runs, up to ``many`` rows; return how many runs, tasks and attempts, and whether there may be more."""
+        """Delete old runs, up to ``many`` rows; return how many runs, tasks and attempts, and
+        whether there may be more.
+        """
         runs, tasks, attempts, more = self.run("horsies_prune_runs", age=age, many=many)[0]
         return runs, tasks, attempts, more
 
@@ -116,7 +128,9 @@ class RetentionStore(Store):
         return self.execute("audit/prune", age=age, many=many)
 
     def redact(self, task_id: uuid.UUID, *, actor: str, reason: str) -> tuple[str | None, bool]:
-        """Remove a finished task's data; return its status (None: no such task), and whether anything was removed."""
+        """Remove a finished task's data; return its status (None: no such task), and whether
+        anything was removed.
+        """
         ((status, redacted, lost),) = self.run(
             "horsies_redact", id=task_id, actor=actor, reason=reason
         )

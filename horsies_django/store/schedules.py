@@ -1,4 +1,6 @@
-"""The statements about schedules: declare and change them, find those that are due, record which fire times were sent."""
+"""The statements about schedules: declare and change them, find those that are due, record which
+fire times were sent.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Store
 from horsies_django.store.notify import channel_prefix
 
-SESSION = "horsies scheduler"  # then a space and the host and process of the scheduler; release 0.1.0: nothing
+# then a space and the host and process of the scheduler; release 0.1.0: nothing
+SESSION = "horsies scheduler"
 
 
 class Taken(NamedTuple):
@@ -29,7 +32,9 @@ class Taken(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """A fire time and the task it was sent as, or skipped for; ``status`` is None if the task has been deleted."""
+    """A fire time and the task it was sent as, or skipped for; ``status`` is None if the task has
+    been deleted.
+    """
 
     name: str
     fire_at: dt.datetime
@@ -40,7 +45,10 @@ class Recent(NamedTuple):
 
 
 class ScheduleStore(Store):
-    """Runs the schedule statements on the given connection. Tests pass ``now`` in place of the database's clock."""
+    """Runs the schedule statements on the given connection.
+
+    Tests pass ``now`` in place of the database's clock.
+    """
 
     def change(
         self,
@@ -55,7 +63,8 @@ class ScheduleStore(Store):
         drop: Collection[str] = (),
         create: bool = False,
     ) -> list[str] | None:
-        """Change what is declared or what users changed, with everything that depends on it, in one statement.
+        """Change what is declared or what users changed, with everything that depends on it, in one
+        statement.
 
         Returns the keys of the definition that changed, or None if there is no such schedule.
         """
@@ -86,12 +95,16 @@ class ScheduleStore(Store):
         return [name for (name,) in rows]
 
     def wait(self, but: Collection[str] = ()) -> float | None:
-        """Return the seconds until the next schedule is due, or None if there is none; ``but`` as in ``due``."""
+        """Return the seconds until the next schedule is due, or None if there is none; ``but`` as
+        in ``due``.
+        """
         found: float | None = self.run("schedules/wait", now=self.now, but=list(but))[0][0]
         return found
 
     def take(self, name: str) -> Taken | None:
-        """Lock a schedule until the transaction ends; None if it is no longer due or another scheduler holds it."""
+        """Lock a schedule until the transaction ends; None if it is no longer due or another
+        scheduler holds it.
+        """
         rows = self.run("schedules/take", name=name, now=self.now)
         return Taken(*rows[0][:-1]) if rows else None
 
@@ -102,9 +115,11 @@ class ScheduleStore(Store):
         task_ids: Sequence[uuid.UUID],
         skip: bool,
     ) -> tuple[set[uuid.UUID], uuid.UUID | None]:
-        """Record which task each fire time is sent as; return the tasks whose fire times had not been recorded before.
+        """Record which task each fire time is sent as; return the tasks whose fire times had not
+        been recorded before.
 
-        With ``skip``, for one fire time only: skip it if the last task that was sent has not finished, and also return that task.
+        With ``skip``, for one fire time only: skip it if the last task that was sent has not
+        finished, and also return that task.
         """
         given = {"fire_times": list(fire_times), "task_ids": list(task_ids), "skip": skip}
         rows = self.run("schedules/tick", name=name, now=self.now, **given)
@@ -123,7 +138,9 @@ class ScheduleStore(Store):
         error: str | None = None,
         missed: bool = False,
     ) -> None:
-        """Record how far a schedule came, and when to look at it next; ``missed``: fire times were left out."""
+        """Record how far a schedule came, and when to look at it next; ``missed``: fire times were
+        left out.
+        """
         times = {"last_fire_at": last_fire_at, "next_fire_at": next_fire_at, "next_at": next_at}
         self.execute(
             "schedules/advance", name=name, **times, rules=rules, error=error, missed=missed
@@ -134,16 +151,22 @@ class ScheduleStore(Store):
         return [Recent(*row) for row in self.run("schedules/recent", names=list(names), many=many)]
 
     def declared(self, names: Iterable[str]) -> list[str]:
-        """Record that schedules are still in a scheduler's code; return those that had been disabled as gone from the code."""
+        """Record that schedules are still in a scheduler's code; return those that had been
+        disabled as gone from the code.
+        """
         return [name for (name,) in self.run("schedules/declared", names=list(names))]
 
     def schedulers(self) -> list[str]:
-        """Return the host and process of each scheduler that is connected, as ``web-1:4711``; 0.1.0 gives none."""
+        """Return the host and process of each scheduler that is connected, as ``web-1:4711``; 0.1.0
+        gives none.
+        """
         rows = self.run("schedules/schedulers", prefix=SESSION)
         return [name.removeprefix(f"{SESSION} ") for (name,) in rows]
 
     def gone(self, after: dt.timedelta, actor: str) -> list[str]:
-        """Disable the schedules that no scheduler has had in its code for ``after``; return their names."""
+        """Disable the schedules that no scheduler has had in its code for ``after``; return their
+        names.
+        """
         rows = self.run("schedules/gone", after=after, actor=actor)
         for name, lost in rows:
             tell_lost(lost, "schedule.gone", actor, name)

@@ -1,4 +1,6 @@
-"""The types and functions in the database, as migrations make them, and checks of the installed schema."""
+"""The types and functions in the database, as migrations make them, and checks of the installed
+schema.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,36 @@ FUNCTIONS = {  # by name: the directory of its text
     for file in sorted(room.iterdir(), key=lambda file: file.name)
 }
 
-# Functions of release 0.1.0 that have gone, or take or return something else now. Its Python calls none of them
-# itself but three of which it casts to text what is text by now: those to explain, and the open calls.
+# Functions of release 0.1.0 that have gone, or take or return something else now. Its Python calls
+# none of them itself but three of which it casts to text what is text by now: those to explain, and
+# the open calls.
 FORMER = (
-    "horsies_begin_waits", "horsies_begun_total", "horsies_candidates", "horsies_claimed",
-    "horsies_eligible_workers", "horsies_explain",
-    "horsies_explain_node", "horsies_fits",
-    "horsies_has_failed_upstream", "horsies_join_verdict", "horsies_open_calls", "horsies_part", "horsies_propagate",
-    "horsies_replace_tasks", "horsies_retry_children", "horsies_retry_undo", "horsies_take_signal", "horsies_undo_result",
-)  # fmt: skip
+    "horsies_begin_waits",
+    "horsies_begun_total",
+    "horsies_candidates",
+    "horsies_claimed",
+    "horsies_eligible_workers",
+    "horsies_explain",
+    "horsies_explain_node",
+    "horsies_fits",
+    "horsies_has_failed_upstream",
+    "horsies_join_verdict",
+    "horsies_open_calls",
+    "horsies_part",
+    "horsies_propagate",
+    "horsies_replace_tasks",
+    "horsies_retry_children",
+    "horsies_retry_undo",
+    "horsies_take_signal",
+    "horsies_undo_result",
+)
 
 
 def dropping(functions: Iterable[str], types: Iterable[str] = ()) -> str:
     """Return a statement that drops all functions and types of these names.
 
-    CASCADE: triggers go with their functions, the CHECK of 0.1.0 with the one that it calls. Only in the schema where
-    they are made: others may have such functions for their own tables.
+    CASCADE: triggers go with their functions, the CHECK of 0.1.0 with the one that it calls. Only
+    in the schema where they are made: others may have such functions for their own tables.
     """
     return f"""
 DO $$
@@ -61,9 +77,11 @@ def types() -> list[str]:
 
 
 def functions() -> list[str]:
-    """Return the statements that drop former functions and create or replace those of this release, with the triggers.
+    """Return the statements that drop former functions and create or replace those of this release,
+    with the triggers.
 
-    PostgreSQL looks into no body: one may call a later function, or read a column of a later migration.
+    PostgreSQL looks into no body: one may call a later function, or read a column of a later
+    migration.
     """
     unseen = "SELECT set_config('check_function_bodies', 'off', true)"
     return [

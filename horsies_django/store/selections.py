@@ -14,12 +14,14 @@ NO_SITE = "(none)"  # of attempts without a site, or without an exception
 
 
 class Selection(NamedTuple):
-    """The tasks that have all of these attributes; None: any. Acts leave those of workflow runs, and need a status and ``until``.
+    """The tasks that have all of these attributes; None: any. Acts leave those of workflow runs,
+    and need a status and ``until``.
 
-    ``status`` is a status, "UNSUCCESSFUL" for FAILED, CANCELLED and EXPIRED, or "FINISHED" for any final one. Tasks that have
-    finished are bounded by when they did, others by when they were sent. ``site`` is where the last attempt failed, see
-    ``TaskAttempt.site``, and ``exception`` the class that it raised, as ``TaskAttempt.exception_class``; ``NO_SITE`` for both
-    means that there is none. ``worker`` is the one that runs or ran the task; ``partition`` its key as it is stored.
+    ``status`` is a status, "UNSUCCESSFUL" for FAILED, CANCELLED and EXPIRED, or "FINISHED" for any
+    final one. Tasks that have finished are bounded by when they did, others by when they were sent.
+    ``site`` is where the last attempt failed, see ``TaskAttempt.site``, and ``exception`` the class
+    that it raised, as ``TaskAttempt.exception_class``; ``NO_SITE`` for both means that there is
+    none. ``worker`` is the one that runs or ran the task; ``partition`` its key as it is stored.
     """
 
     status: str | None = None
@@ -48,7 +50,9 @@ class SelectionStore(Store):
     def page(
         self, selection: Selection, after: Any = None, *, many: int, read: int
     ) -> tuple[list[Selected], list[Any] | None]:
-        """Return up to ``many`` tasks among the next ``read`` entries of the index, and where it goes on, None at its end."""
+        """Return up to ``many`` tasks among the next ``read`` entries of the index, and where it
+        goes on, None at its end.
+        """
         given = {
             **selection._asdict(),
             "names": None if selection.names is None else list(selection.names),
@@ -83,7 +87,9 @@ class SelectionStore(Store):
         actor: str,
         reason: str | None,
     ) -> dict[str, int]:
-        """Do something to tasks, and return how many there are of each verdict; see ``horsies_act``."""
+        """Do something to tasks, and return how many there are of each verdict; see
+        ``horsies_act``.
+        """
         who = {"actor": actor, "reason": reason}
         params = {
             "verb": verb,

@@ -34,7 +34,9 @@ class Found(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A task in flight of a worker; ``terminate``: its process may be killed because it was cancelled."""
+    """A task in flight of a worker; ``terminate``: its process may be killed because it was
+    cancelled.
+    """
 
     id: uuid.UUID
     generation: int
@@ -52,7 +54,9 @@ class Copied(NamedTuple):
 
 
 class SentOnce(NamedTuple):
-    """The id of a task, the verdict of ``horsies_send_once``, and the OID of the table into which it was sent, if it was."""
+    """The id of a task, the verdict of ``horsies_send_once``, and the OID of the table into which
+    it was sent, if it was.
+    """
 
     id: uuid.UUID
     verdict: str
@@ -80,7 +84,9 @@ class StoredAttempt(NamedTuple):
 
 
 class StoredTask(NamedTuple):
-    """A task of ``django.tasks`` as it is stored; ``kwargs``, ``options`` and ``result`` are JSON texts, ``now`` is the clock."""
+    """A task of ``django.tasks`` as it is stored; ``kwargs``, ``options`` and ``result`` are JSON
+    texts, ``now`` is the clock.
+    """
 
     task_name: str
     queue_name: str
@@ -100,10 +106,15 @@ class StoredTask(NamedTuple):
 
 
 class TaskStore(Store):
-    """Runs the task statements on the given connection. Tests pass ``now`` in place of the database's clock in passes."""
+    """Runs the task statements on the given connection.
+
+    Tests pass ``now`` in place of the database's clock in passes.
+    """
 
     def send(self, tasks: NewTasks, notified: int | None = None) -> int:
-        """Insert the tasks and return the OID of their table; ``notified`` as in ``notify_throttle.Turn``."""
+        """Insert the tasks and return the OID of their table; ``notified`` as in
+        ``notify_throttle.Turn``.
+        """
         with self._sending(tasks, notified) as cursor:
             ((table,),) = cursor.fetchall()
         return int(table)
@@ -113,7 +124,9 @@ class TaskStore(Store):
         return Sent(*row)
 
     def send_once(self, task: NewTasks, notified: int | None, once: Mapping[str, Any]) -> SentOnce:
-        """Insert a task unless another one has its digest; ``once`` are the first parameters of ``horsies_send_once``."""
+        """Insert a task unless another one has its digest; ``once`` are the first parameters of
+        ``horsies_send_once``.
+        """
         (row,) = self.run("tasks/send_once", **once, **sending(task, notified))
         return SentOnce(*row)
 
@@ -130,7 +143,9 @@ class TaskStore(Store):
     def pass_on(
         self, worker: uuid.UUID, channel: str, lane: str, queues: Sequence[str]
     ) -> int | None:
-        """Wake workers that have free slots for tasks of a lane; return how many, None if no task of these queues waits."""
+        """Wake workers that have free slots for tasks of a lane; return how many, None if no task
+        of these queues waits.
+        """
         ((woken,),) = self.run(
             "horsies_pass_on", worker=worker, channel=channel, lane=lane, queues=list(queues)
         )
@@ -151,7 +166,9 @@ class TaskStore(Store):
     def unpark_stalled(
         self, tasks: Sequence[uuid.UUID], queues: Sequence[str], channel: str
     ) -> None:
-        """Let the next tasks start in the partitions of the given tasks, if these are of one of the queues."""
+        """Let the next tasks start in the partitions of the given tasks, if these are of one of the
+        queues.
+        """
         self.run("horsies_unpark_stalled", tasks=list(tasks), queues=list(queues), channel=channel)
 
     def announce(self, queue_name: str, table: int) -> None:
@@ -175,13 +192,16 @@ class TaskStore(Store):
         cursors: str | None = None,
         max_bytes: int | None = None,
     ) -> Passed:
-        """Settle ``outcomes``, release ``releases``, start ``starts``, then claim what is wanted, in one transaction.
+        """Settle ``outcomes``, release ``releases``, start ``starts``, then claim what is wanted,
+        in one transaction.
 
-        ``news`` is the only queue that may have due tasks, None for any: where nothing has a limit, only it is looked into.
-        ``expired_leases`` also releases claims of any worker whose lease ended. A task that ended ``max_crashes`` processes is
-        poison and not retried (0: never). With ``grace``, unknown tasks that have been due for less are not claimed. ``cursors``
-        is a JSON text of where to scan, see ``worker/engine/scan_cursors.py``; None: everywhere. ``max_bytes`` bounds the
-        arguments of tasks that are sent to go on with a workflow; None: this is left to ``Advancer``.
+        ``news`` is the only queue that may have due tasks, None for any: where nothing has a limit,
+        only it is looked into. ``expired_leases`` also releases claims of any worker whose lease
+        ended. A task that ended ``max_crashes`` processes is poison and not retried (0: never).
+        With ``grace``, unknown tasks that have been due for less are not claimed. ``cursors`` is a
+        JSON text of where to scan, see ``worker/engine/scan_cursors.py``; None: everywhere.
+        ``max_bytes`` bounds the arguments of tasks that are sent to go on with a workflow; None:
+        this is left to ``Advancer``.
         """
         params = {
             "worker": worker,
@@ -208,7 +228,9 @@ class TaskStore(Store):
     def unsettled(
         self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]
     ) -> dict[uuid.UUID, str]:
-        """Return for each failed write whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""
+        """Return for each failed write whether its task is 'held', 'waiting', 'settled', 'retried'
+        or 'lost'.
+        """
         ids = [claim.id for claim in claims]
         generations = [claim.generation for claim in claims]
         return dict(self.run("tasks/unsettled", worker=worker, ids=ids, generations=generations))
@@ -220,20 +242,25 @@ class TaskStore(Store):
     def cancel(
         self, ids: Iterable[uuid.UUID], channel: str, *, terminate: bool
     ) -> dict[uuid.UUID, str]:
-        """Cancel tasks and return a verdict on each that exists: "CANCELLED", "REQUESTED" (it is running) or "FINISHED"."""
+        """Cancel tasks and return a verdict on each that exists: "CANCELLED", "REQUESTED" (it is
+        running) or "FINISHED".
+        """
         return dict(self.run("horsies_cancel", ids=list(ids), terminate=terminate, channel=channel))
 
     def renew(self, worker: uuid.UUID, claims: Sequence[Claim], lease: timedelta) -> int:
-        """Let the leases of prefetched tasks end ``lease`` from now; return how many still belong to this worker."""
+        """Let the leases of prefetched tasks end ``lease`` from now; return how many still belong
+        to this worker.
+        """
         return self.execute("tasks/renew", worker=worker, claims=claims_json(claims), lease=lease)
 
     def retry(
         self, id_: uuid.UUID, channel: str, patience: str
     ) -> tuple[str | None, uuid.UUID | None]:
-        """Let a task run again; return a verdict, None without such a task, and the id of its run or of what it duplicates.
+        """Let a task run again; return a verdict, None without such a task, and the id of its run
+        or of what it duplicates.
 
-        Waits for open transactions for ``patience``, a time with its unit. Raises the driver's OperationalError (SQLSTATE 55P03)
-        if one keeps the row of the task locked for longer.
+        Waits for open transactions for ``patience``, a time with its unit. Raises the driver's
+        OperationalError (SQLSTATE 55P03) if one keeps the row of the task locked for longer.
         """
         ((verdict, other),) = self.run("horsies_retry", id=id_, channel=channel, patience=patience)
         return verdict, other
@@ -261,7 +288,8 @@ class TaskStore(Store):
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
         """Return the tasks among ``ids`` that this connection can see.
 
-        One that was merged into another one has the outcome of that, or, if that was deleted, its own: that it was merged.
+        One that was merged into another one has the outcome of that, or, if that was deleted, its
+        own: that it was merged.
         """
         rows = self.run("tasks/find", ids=list(ids))
         found = {id_: Found(status, result) for id_, status, result, _ in rows}
@@ -282,12 +310,16 @@ class TaskStore(Store):
         return {name for (name,) in self.run("tasks/step_names", task=task)}
 
     def step(self, task: uuid.UUID, name: str) -> tuple[str, str] | None:
-        """Return the digest of the arguments and the result, as JSON text, of a recorded step, None if there is none."""
+        """Return the digest of the arguments and the result, as JSON text, of a recorded step, None
+        if there is none.
+        """
         rows = self.run("tasks/step", task=task, name=name)
         return rows[0] if rows else None
 
     def record_step(self, fence: Fence, name: str, digest: str, result: str) -> bool:
-        """Record a step of a running task; return False if the task no longer belongs to that claim."""
+        """Record a step of a running task; return False if the task no longer belongs to that
+        claim.
+        """
         ((recorded,),) = self.run(
             "horsies_record_step", **fence._asdict(), name=name, digest=digest, result=result
         )
@@ -297,8 +329,9 @@ class TaskStore(Store):
 def sending(tasks: NewTasks, notified: int | None) -> dict[str, Any]:
     """Return the parameters of a statement that sends.
 
-    Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than the
-    INSERT. Numbers are texts, too: PostgreSQL does not take the integer 100 in a statement for a smallint.
+    Ids and arguments are passed as one text each: the driver would quote lists element by element,
+    which takes longer than the INSERT. Numbers are texts, too: PostgreSQL does not take the integer
+    100 in a statement for a smallint.
     """
     ids = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}"
     kwargs = "[" + ",".join(tasks.kwargs) + "]"

@@ -13,7 +13,10 @@ from horsies_django.store.notify import channel_prefix
 
 
 class Process(NamedTuple):
-    """A child process; the parent sends its heartbeats. ``holding``: its tasks, None while it is not ready to run any."""
+    """A child process; the parent sends its heartbeats.
+
+    ``holding``: its tasks, None while it is not ready to run any.
+    """
 
     id: uuid.UUID
     pid: int
@@ -35,8 +38,9 @@ class Load(NamedTuple):
 
 
 class Beaten(NamedTuple):
-    """What became of a heartbeat: whether the worker was ``alive``, whether it is ``on_duty`` for all workers, and its ``place``
-    among the elected of its team, 0 to 2, or None."""
+    """What became of a heartbeat: whether the worker was ``alive``, whether it is ``on_duty`` for
+    all workers, and its ``place`` among the elected of its team, 0 to 2, or None.
+    """
 
     alive: bool
     on_duty: bool
@@ -44,8 +48,10 @@ class Beaten(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """What the reaper did: "died" for a worker; "failed", "retried", "returned", "expired", or "refused" by the database, for an
-    attempt of a task. ``code`` is the error code of one that failed."""
+    """What the reaper did: "died" for a worker; "failed", "retried", "returned", "expired", or
+    "refused" by the database, for an attempt of a task. ``code`` is the error code of one that
+    failed.
+    """
 
     kind: str
     id: uuid.UUID
@@ -79,10 +85,11 @@ class WorkerStore(Store):
         *,
         listens: bool = False,
     ) -> Beaten:
-        """Write a worker's heartbeat, unless it was declared dead; also its ``load`` and its ``children`` unless they are None.
+        """Write a worker's heartbeat, unless it was declared dead; also its ``load`` and its
+        ``children`` unless they are None.
 
-        ``listens``: whether it may be elected. Workers whose last heartbeat is older than ``fresh`` are neither elected nor on
-        duty.
+        ``listens``: whether it may be elected. Workers whose last heartbeat is older than ``fresh``
+        are neither elected nor on duty.
         """
         ((alive, on_duty, place),) = self.run(
             "horsies_beat",
@@ -105,7 +112,9 @@ class WorkerStore(Store):
         buffered: int,
         cpu_percent: float | None,
     ) -> None:
-        """Insert a snapshot of a worker's state, and write the memory of its ``children``, in MB, into their heartbeats."""
+        """Insert a snapshot of a worker's state, and write the memory of its ``children``, in MB,
+        into their heartbeats.
+        """
         columns = {
             "buffered": buffered,
             "children": len(children),
@@ -130,10 +139,11 @@ class WorkerStore(Store):
     def reap(
         self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0
     ) -> list[Happened]:
-        """Declare workers dead that sent no heartbeat for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
+        """Declare workers dead that sent no heartbeat for ``threshold`` (if ``judge``), and rescue
+        up to ``many`` tasks.
 
-        Returns what happened; nothing while another reaper is active. A task that ended ``max_crashes`` processes is poison
-        (0: never).
+        Returns what happened; nothing while another reaper is active. A task that ended
+        ``max_crashes`` processes is poison (0: never).
         """
         limits = {"threshold": threshold, "many": many, "max_crashes": max_crashes}
         rows = self.run(

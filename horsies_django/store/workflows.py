@@ -1,4 +1,6 @@
-"""The statements about workflows: sending a graph, advancing and controlling runs, and reading their nodes."""
+"""The statements about workflows: sending a graph, advancing and controlling runs, and reading
+their nodes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ class Created(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """The result of advancing a run; see ``horsies_advance``. Fields other than ``busy`` are None if it did nothing."""
+    """The result of advancing a run; see ``horsies_advance``.
+
+    Fields other than ``busy`` are None if it did nothing.
+    """
 
     busy: bool
     many: int | None
@@ -33,7 +38,9 @@ class Advanced(NamedTuple):
 
 
 class Owed(NamedTuple):
-    """Something that is left to be advanced: a finished task, a finished child run, or the run itself."""
+    """Something that is left to be advanced: a finished task, a finished child run, or the run
+    itself.
+    """
 
     workflow: uuid.UUID
     task: uuid.UUID | None
@@ -70,10 +77,12 @@ class Place(NamedTuple):
 
 
 class OpenCalls(NamedTuple):
-    """Calls of one task with arguments of the same names that ``runs`` still have to make; ``nodes`` is how many.
+    """Calls of one task with arguments of the same names that ``runs`` still have to make;
+    ``nodes`` is how many.
 
-    ``given`` says where each argument comes from: "constant", "undo" (from the undone task), or the "as" of its input.
-    ``constants`` are examples, as JSON texts. ``run`` and ``node`` are an example. ``codec`` is the form of the arguments.
+    ``given`` says where each argument comes from: "constant", "undo" (from the undone task), or the
+    "as" of its input. ``constants`` are examples, as JSON texts. ``run`` and ``node`` are an
+    example. ``codec`` is the form of the arguments.
     """
 
     task: str
@@ -100,7 +109,10 @@ class NodeResult(NamedTuple):
 
 
 class WorkflowStore(Store):
-    """Runs the workflow statements on the given connection. Tests pass ``now`` in place of the database's clock."""
+    """Runs the workflow statements on the given connection.
+
+    Tests pass ``now`` in place of the database's clock.
+    """
 
     def __init__(
         self, connection: Connection, channel: str, max_bytes: int, now: datetime | None = None
@@ -112,9 +124,11 @@ class WorkflowStore(Store):
     def send(
         self, ids: Sequence[uuid.UUID], runs: Sequence[str], nodes: Sequence[str], *, begin: bool
     ) -> list[Created]:
-        """Insert runs with nodes, or find those of the same name and key; with ``begin`` also send their first tasks.
+        """Insert runs with nodes, or find those of the same name and key; with ``begin`` also send
+        their first tasks.
 
-        One statement, which reads the channel itself. ``runs`` are JSON objects without nodes, ``nodes`` JSON lists.
+        One statement, which reads the channel itself. ``runs`` are JSON objects without nodes,
+        ``nodes`` JSON lists.
         """
         params = {
             "ids": list(ids),
@@ -147,9 +161,11 @@ class WorkflowStore(Store):
         children: Iterable[uuid.UUID],
         limit: int,
     ) -> AbstractContextManager[Cursor]:
-        """Advance a run after some of its tasks and child runs have finished; send ``limit`` tasks at most.
+        """Advance a run after some of its tasks and child runs have finished; send ``limit`` tasks
+        at most.
 
-        Gives a cursor with one row, an Advanced. In pipeline mode it can be read after other statements have been sent.
+        Gives a cursor with one row, an Advanced. In pipeline mode it can be read after other
+        statements have been sent.
         """
         params = {
             "workflow": workflow,
@@ -160,7 +176,9 @@ class WorkflowStore(Store):
         return executed(self.connection, "horsies_advance", {**params, **self.shared})
 
     def wake(self, many: int, limit: int) -> list[tuple[uuid.UUID, Advanced]]:
-        """Advance runs with waits whose time is over, ``many`` at most; send ``limit`` tasks of each at most."""
+        """Advance runs with waits whose time is over, ``many`` at most; send ``limit`` tasks of
+        each at most.
+        """
         rows = self.run("horsies_wake", many=many, limit=limit, **self.shared)
         return [(row[0], Advanced(*row[1:])) for row in rows]
 
@@ -169,11 +187,15 @@ class WorkflowStore(Store):
         self.execute("workflows/mark_advanced", ids=list(ids))
 
     def owed(self, age: timedelta | None, many: int) -> list[Owed]:
-        """Return what is left to be advanced; of tasks, those that finished at most ``age`` ago (None: all)."""
+        """Return what is left to be advanced; of tasks, those that finished at most ``age`` ago
+        (None: all).
+        """
         return [Owed(*row) for row in self.run("horsies_owed", age=age, many=many, **self.clock)]
 
     def control(self, workflow: uuid.UUID, verb: str) -> tuple[str | None, str | None]:
-        """Pause, resume or cancel a run; return its status before and after, None if there is no such run."""
+        """Pause, resume or cancel a run; return its status before and after, None if there is no
+        such run.
+        """
         before, after = self._change("horsies_control_run", workflow=workflow, verb=verb)
         return before, after
 
@@ -188,7 +210,9 @@ class WorkflowStore(Store):
         return verdict
 
     def successor(self, workflow: uuid.UUID, *, last: bool) -> list[uuid.UUID | None]:
-        """Return the run as which a run continued (None: it did not), or the last of those; empty if there is no such run."""
+        """Return the run as which a run continued (None: it did not), or the last of those; empty
+        if there is no such run.
+        """
         return [row[0] for row in self.run("workflows/successor", workflow=workflow, last=last)]
 
     def signal(
@@ -202,8 +226,9 @@ class WorkflowStore(Store):
     ) -> tuple[str | None, list[str]]:
         """Insert a signal, ``data`` as JSON; return the verdict and the names that there are.
 
-        TYPED: nothing was inserted, and these are the types that are wanted, one of which the data has to fit; ``look`` is the
-        number of nodes to ask (None: all), 0 once the data is known to fit.
+        TYPED: nothing was inserted, and these are the types that are wanted, one of which the data
+        has to fit; ``look`` is the number of nodes to ask (None: all), 0 once the data is known to
+        fit.
         """
         params = {
             "workflow": workflow,
@@ -226,7 +251,10 @@ class WorkflowStore(Store):
         by: str,
         reason: str | None,
     ) -> bool:
-        """Decide about one opening of a gate; ``permission`` is the one that was checked. Return whether it did."""
+        """Decide about one opening of a gate; ``permission`` is the one that was checked.
+
+        Return whether it did.
+        """
         params = {
             "workflow": workflow,
             "number": number,
@@ -238,7 +266,9 @@ class WorkflowStore(Store):
         )
 
     def unseen(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
-        """Return the runs among these that have signals which no advance has seen, or that are owed an advance."""
+        """Return the runs among these that have signals which no advance has seen, or that are owed
+        an advance.
+        """
         return [row[0] for row in self.run("workflows/unseen", ids=list(ids))]
 
     def children(self, workflow: uuid.UUID) -> list[uuid.UUID]:
@@ -252,14 +282,17 @@ class WorkflowStore(Store):
     def grow(self, task: uuid.UUID, attempt: int, nodes: str) -> list[list[int] | None]:
         """Add nodes, a JSON list, for a running task; return one item, the numbers of new ones.
 
-        The item is None if a gate and a signal would have one name. The list is empty if the attempt does not run any more.
+        The item is None if a gate and a signal would have one name. The list is empty if the
+        attempt does not run any more.
         """
         return [
             row[0] for row in self.run("workflows/grow", task=task, attempt=attempt, nodes=nodes)
         ]
 
     def named(self, workflow: uuid.UUID, added_by: int, name: str) -> tuple[int, str]:
-        """Return the number of the node that a node added under a name, and what it runs and waits for, as JSON."""
+        """Return the number of the node that a node added under a name, and what it runs and waits
+        for, as JSON.
+        """
         ((number, text),) = self.run(
             "workflows/named", workflow=workflow, added_by=added_by, name=name
         )
@@ -277,7 +310,9 @@ class WorkflowStore(Store):
     def results(
         self, workflow: uuid.UUID, node: int, parameter: str | None, start: int, many: int
     ) -> list[tuple[int, str, str | None]]:
-        """Return places, statuses and results behind an argument annotated ``Results[T]``; None: those of a map."""
+        """Return places, statuses and results behind an argument annotated ``Results[T]``; None:
+        those of a map.
+        """
         params = {
             "workflow": workflow,
             "node": node,
@@ -301,11 +336,19 @@ class WorkflowStore(Store):
         rows = self.run("horsies_open_calls", runs=list(runs))
         return [
             OpenCalls(
-                task, queue, undo, json.loads(given), many, ids, uuid.UUID(id_), node,
-                frozenset(text for text in constants if text is not None), codec,
+                task,
+                queue,
+                undo,
+                json.loads(given),
+                many,
+                ids,
+                uuid.UUID(id_),
+                node,
+                frozenset(text for text in constants if text is not None),
+                codec,
             )
             for task, queue, undo, codec, given, many, ids, (id_, node), *constants in rows
-        ]  # fmt: skip
+        ]
 
     def names(self, many: int) -> list[str]:
         """Return up to ``many`` names of runs, in order."""

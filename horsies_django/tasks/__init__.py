@@ -1,1 +1,4 @@
-"""Tasks: declaring, sending, waiting, cancelling, redacting. Importing this package imports none of its modules."""
+"""Tasks: declaring, sending, waiting, cancelling, redacting.
+
+Importing this package imports none of its modules.
+"""

@@ -24,8 +24,9 @@ NO_CLAIM = Claim(uuid.UUID(int=0), 0, "", "", "")  # of code that runs outside a
 class CurrentTask:
     """The running attempt of a task.
 
-    ``cancel_requested`` becomes True if the task is cancelled while it runs; long-running code should check it regularly, or call
-    ``raise_if_cancelled``. Outside a worker, ``task_id`` and ``sent_at`` are None and ``cancel_requested`` stays False.
+    ``cancel_requested`` becomes True if the task is cancelled while it runs; long-running code
+    should check it regularly, or call ``raise_if_cancelled``. Outside a worker, ``task_id`` and
+    ``sent_at`` are None and ``cancel_requested`` stays False.
     """
 
     __slots__ = (
@@ -81,7 +82,9 @@ class CurrentTask:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What was sent with the task beside its arguments, read-only; empty without any and outside a worker."""
+        """What was sent with the task beside its arguments, read-only; empty without any and
+        outside a worker.
+        """
         if self._metadata is None:
             self._metadata = read_metadata(self._claim.options)
         return self._metadata
@@ -93,7 +96,9 @@ class CurrentTask:
 
     @property
     def failure_context(self) -> dict[str, Any]:
-        """What the signal ``task_failed`` passes on as ``context`` if this attempt fails: JSON of 8,192 characters at most."""
+        """What the signal ``task_failed`` passes on as ``context`` if this attempt fails: JSON of
+        8,192 characters at most.
+        """
         if self._failure_context is None:
             self._failure_context = {}
         return self._failure_context
@@ -109,7 +114,10 @@ class CurrentTask:
 
     @property
     def workflow(self) -> Any:
-        """The workflow of which this task is a node; its ``add`` and ``map`` add nodes. Raises WorkflowError outside a worker."""
+        """The workflow of which this task is a node; its ``add`` and ``map`` add nodes.
+
+        Raises WorkflowError outside a worker.
+        """
         if self._claim is NO_CLAIM or workflow_of is None:
             raise WorkflowError("this code does not run in a task of a workflow")
         return workflow_of(self)
@@ -131,12 +139,15 @@ class CurrentTask:
         atomic: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Call ``function(*args, **kwargs)`` once per task, and return the recorded result in later attempts.
+        """Call ``function(*args, **kwargs)`` once per task, and return the recorded result in later
+        attempts.
 
-        With ``atomic``, the call and its record are one transaction on the alias HORSIES["DATABASE"]; without, no transaction is
-        open during the call, and the record is written after it. ``name`` identifies the step within the task. Outside a worker
-        nothing is recorded. Raises StepError in an open transaction, for the same name with other arguments, and for arguments
-        and results that cannot be encoded; StaleAttempt if the task was given to another attempt; and what the function raises.
+        With ``atomic``, the call and its record are one transaction on the alias
+        HORSIES["DATABASE"]; without, no transaction is open during the call, and the record is
+        written after it. ``name`` identifies the step within the task. Outside a worker nothing is
+        recorded. Raises StepError in an open transaction, for the same name with other arguments,
+        and for arguments and results that cannot be encoded; StaleAttempt if the task was given to
+        another attempt; and what the function raises.
         """
         return self._recorder().run(name, function, args, kwargs, atomic=atomic)
 
@@ -167,8 +178,8 @@ class CurrentTask:
         atomic: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Do the same from async code. A sync function runs in Django's thread for sync code; a coroutine function needs
-        ``atomic=False``, because Django's transactions are sync.
+        """Do the same from async code. A sync function runs in Django's thread for sync code; a
+        coroutine function needs ``atomic=False``, because Django's transactions are sync.
         """
         return await self._recorder().arun(name, function, args, kwargs, atomic=atomic)
 
@@ -181,12 +192,17 @@ class CurrentTask:
         return self._steps
 
     def raise_if_cancelled(self) -> None:
-        """Raise TaskCancelled if this task was cancelled; if not caught, the task ends as CANCELLED."""
+        """Raise TaskCancelled if this task was cancelled; if not caught, the task ends as
+        CANCELLED.
+        """
         if self.cancel_requested:
             raise TaskCancelled("the task was cancelled while it ran, and stopped itself")
 
     def __repr__(self) -> str:
-        return f"<current task {self.name or 'none'}{f' {self.task_id}' if self.task_id else ''}, attempt {self.attempt}>"
+        return (
+            f"<current task {self.name or 'none'}{f' {self.task_id}' if self.task_id else ''}, "
+            f"attempt {self.attempt}>"
+        )
 
 
 # Returns the workflow of a running task; the package ``workflows``, of a floor above, sets it.
@@ -203,10 +219,11 @@ NOWHERE: dict[str, str | int] = {"task_id": "-", "task_name": "-", "queue_name":
 
 
 class TaskContextFilter(logging.Filter):
-    """Adds ``task_id``, ``task_name``, ``queue_name`` and ``attempt`` to every log record. Discards no record.
+    """Adds ``task_id``, ``task_name``, ``queue_name`` and ``attempt`` to every log record. Discards
+    no record.
 
-    They describe the running task, or the task that a log line of the worker is about. Without a task they are "-", and the
-    attempt is 0.
+    They describe the running task, or the task that a log line of the worker is about. Without a
+    task they are "-", and the attempt is 0.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

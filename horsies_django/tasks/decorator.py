@@ -31,8 +31,9 @@ R = TypeVar("R")  # of a direct call
 class Sender(Generic[P, T]):
     """Methods that send a task, with options for all of them.
 
-    Every method raises TaskSendError if the task cannot be sent; nothing is written then. Sending is part of the caller's
-    transaction on the alias HORSIES["DATABASE"]: the task exists if and only if that transaction commits.
+    Every method raises TaskSendError if the task cannot be sent; nothing is written then. Sending
+    is part of the caller's transaction on the alias HORSIES["DATABASE"]: the task exists if and
+    only if that transaction commits.
     """
 
     def __init__(self, task: TaskDefinition, options: SendOptions) -> None:
@@ -50,7 +51,10 @@ class Sender(Generic[P, T]):
         return self._handle(*send_call(self._task, self._options, args, kwargs, when))
 
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
-        """Send one task per dict of arguments, all or none; return the handles in the same order."""
+        """Send one task per dict of arguments, all or none.
+
+        Return the handles in the same order.
+        """
         refuse_running_loop(self._task, "send_many")
         return [self._handle(*sent) for sent in send_calls(self._task, self._options, calls)]
 
@@ -73,15 +77,19 @@ class Sender(Generic[P, T]):
         keep_result: bool | timedelta | None = None,
         key: str | None = None,
     ) -> Sender[P, T]:
-        """Return the same methods with other options: those of the decorator, ``good_until``, ``delay``, ``metadata``, ``key``.
+        """Return the same methods with other options: those of the decorator, ``good_until``,
+        ``delay``, ``metadata``, ``key``.
 
-        ``good_until`` is an aware datetime, or a timedelta from sending; a task that has not started by then becomes EXPIRED and
-        never runs, and no retry starts later. ``delay`` is what ``schedule`` takes: seconds or a timedelta from sending, or an
-        aware datetime. ``metadata`` is a dict of plain JSON values, of at most 4,096 bytes, that travels with the task beside its
-        arguments: ``current_task().metadata``. ``keep_result=True`` undoes that of the decorator. With a ``key`` that a send of
-        this task has had within RETENTION["KEY_HOURS"], the handle is that of the first task, whatever became of it, and its
-        ``is_new`` is False; other arguments raise KEY_CONFLICT. It waits for an open transaction that sends the same key, for
-        UNIQUE_LOCK_TIMEOUT_MS at most. The methods raise TaskSendError for invalid options.
+        ``good_until`` is an aware datetime, or a timedelta from sending; a task that has not
+        started by then becomes EXPIRED and never runs, and no retry starts later. ``delay`` is what
+        ``schedule`` takes: seconds or a timedelta from sending, or an aware datetime. ``metadata``
+        is a dict of plain JSON values, of at most 4,096 bytes, that travels with the task beside
+        its arguments: ``current_task().metadata``. ``keep_result=True`` undoes that of the
+        decorator. With a ``key`` that a send of this task has had within RETENTION["KEY_HOURS"],
+        the handle is that of the first task, whatever became of it, and its ``is_new`` is False;
+        other arguments raise KEY_CONFLICT. It waits for an open transaction that sends the same
+        key, for UNIQUE_LOCK_TIMEOUT_MS at most. The methods raise TaskSendError for invalid
+        options.
         """
         options = SendOptions(
             queue, priority, good_until, retry_policy, timeout_ms, delay, metadata, keep_result, key
@@ -101,7 +109,8 @@ class Sender(Generic[P, T]):
 
 
 class TaskFunction(Sender[P, T], Generic[P, T, R]):
-    """A function registered as a task. Calling it runs the function directly; the methods of Sender send it.
+    """A function registered as a task. Calling it runs the function directly; the methods of Sender
+    send it.
 
     ``definition`` is its TaskDefinition, ``name`` the name under which it is sent.
     """
@@ -133,7 +142,9 @@ class TaskFunction(Sender[P, T], Generic[P, T, R]):
 
 
 class Undeclared:
-    """For type checkers: nothing returns it, so of all functions only those that return Any fit an overload that takes it."""
+    """For type checkers: nothing returns it, so of all functions only those that return Any fit an
+    overload that takes it.
+    """
 
 
 class Decorator:
@@ -212,17 +223,27 @@ def task(
 ) -> Any:
     """Turn a function into a task: ``@task``, or with options ``@task(queue="mail")``.
 
-    ``name`` defaults to the dotted path of the function, ``queue`` to "default"; ``priority`` orders the tasks of a queue, from 1
-    (first) to 100. ``retry_policy`` says which failures are retried; ``exception_mapper`` maps exception classes to error codes,
-    before the mapper of the settings; ``timeout_ms`` (milliseconds or a timedelta) limits each attempt. ``schedule`` sends the
-    task regularly: a pattern, its text, or a dict as in HORSIES["SCHEDULES"]. ``keep_result=False`` stores no value when the task
-    completes, and its row is deleted soon; a timedelta keeps that row for so long instead of as RETENTION says. ``unique`` says
-    which sends are duplicates of a task that has not finished: True (equal arguments), the name of an argument, a list of names,
-    or ``Unique``; a duplicate is not sent, and the handle is that of the first task. Parameters and the return value need
-    annotations, which say how values are encoded. Raises TaskDefinitionError, whose message says what to write instead.
+    ``name`` defaults to the dotted path of the function, ``queue`` to "default"; ``priority``
+    orders the tasks of a queue, from 1 (first) to 100. ``retry_policy`` says which failures are
+    retried; ``exception_mapper`` maps exception classes to error codes, before the mapper of the
+    settings; ``timeout_ms`` (milliseconds or a timedelta) limits each attempt. ``schedule`` sends
+    the task regularly: a pattern, its text, or a dict as in HORSIES["SCHEDULES"].
+    ``keep_result=False`` stores no value when the task completes, and its row is deleted soon; a
+    timedelta keeps that row for so long instead of as RETENTION says. ``unique`` says which sends
+    are duplicates of a task that has not finished: True (equal arguments), the name of an argument,
+    a list of names, or ``Unique``; a duplicate is not sent, and the handle is that of the first
+    task. Parameters and the return value need annotations, which say how values are encoded. Raises
+    TaskDefinitionError, whose message says what to write instead.
     """
     decorator = Decorator(
-        name=name, queue=queue, priority=priority, retry_policy=retry_policy, exception_mapper=exception_mapper,
-        timeout_ms=timeout_ms, schedule=schedule, keep_result=keep_result, unique=unique,
-    )  # fmt: skip
+        name=name,
+        queue=queue,
+        priority=priority,
+        retry_policy=retry_policy,
+        exception_mapper=exception_mapper,
+        timeout_ms=timeout_ms,
+        schedule=schedule,
+        keep_result=keep_result,
+        unique=unique,
+    )
     return decorator if function is None else decorator(function)

@@ -30,10 +30,11 @@ from horsies_django.core.unique import Unique
 class TaskDefinition:
     """A task as declared by the decorator.
 
-    ``origin`` is the dotted path of the function, ``schedule`` the definition of its own schedule, if any; ``arguments`` and
-    ``result`` encode and decode values. ``codec`` is "plain" for a task of ``django.tasks``, None for one of ``@task``.
-    ``decide`` is called with the exception and the number of a failed attempt, counted from 1, and returns whether it is
-    retried: True, or after how many seconds; None: as the policy says.
+    ``origin`` is the dotted path of the function, ``schedule`` the definition of its own schedule,
+    if any; ``arguments`` and ``result`` encode and decode values. ``codec`` is "plain" for a task
+    of ``django.tasks``, None for one of ``@task``. ``decide`` is called with the exception and the
+    number of a failed attempt, counted from 1, and returns whether it is retried: True, or after
+    how many seconds; None: as the policy says.
     """
 
     function: Callable[..., Any]
@@ -73,7 +74,10 @@ def define(
     unique: Unique | Sequence[str] | bool | None = None,
     **options: Any,
 ) -> TaskDefinition:
-    """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError."""
+    """Return the definition of a function with the options of ``@task``.
+
+    Raises TaskDefinitionError.
+    """
     common = _common(function, LOWEST, priority, **options)
     origin = common["origin"]
     arguments = ArgumentsCodec.of(function)
@@ -86,9 +90,13 @@ def define(
     if rule is not None and (problems := list(rule.problems(arguments.names))):
         raise TaskDefinitionError(f"{origin}: {'; '.join(problems)}")
     return TaskDefinition(
-        **common, schedule=_schedule(origin, common["name"], schedule), arguments=arguments, result=ResultCodec.of(function),
-        keep_result=keep_result, unique=rule,
-    )  # fmt: skip
+        **common,
+        schedule=_schedule(origin, common["name"], schedule),
+        arguments=arguments,
+        result=ResultCodec.of(function),
+        keep_result=keep_result,
+        unique=rule,
+    )
 
 
 def define_plain(
@@ -99,16 +107,22 @@ def define_plain(
     decide: Callable[[BaseException, int], float | bool | None] | None = None,
     **options: Any,
 ) -> TaskDefinition:
-    """Return the definition of a function of ``django.tasks``, which needs no annotations. Raises TaskDefinitionError.
+    """Return the definition of a function of ``django.tasks``, which needs no annotations. Raises
+    TaskDefinitionError.
 
-    ``priority`` is from 1 (first) to 201, that is 101 - p for the priority p of ``django.tasks``. With ``takes_context``,
-    whoever runs it gives its first argument. A workflow takes any object whose attribute ``definition`` is the result, and whose
-    attribute ``send_options``, if it has one, are SendOptions.
+    ``priority`` is from 1 (first) to 201, that is 101 - p for the priority p of ``django.tasks``.
+    With ``takes_context``, whoever runs it gives its first argument. A workflow takes any object
+    whose attribute ``definition`` is the result, and whose attribute ``send_options``, if it has
+    one, are SendOptions.
     """
     return TaskDefinition(
-        **_common(function, LOWEST_PLAIN, priority, **options), schedule=None, arguments=PlainArguments(function, takes_context),
-        result=PlainResult(function), codec=PLAIN, decide=decide,
-    )  # fmt: skip
+        **_common(function, LOWEST_PLAIN, priority, **options),
+        schedule=None,
+        arguments=PlainArguments(function, takes_context),
+        result=PlainResult(function),
+        codec=PLAIN,
+        decide=decide,
+    )
 
 
 def _common(
@@ -125,7 +139,8 @@ def _common(
     """Return what all definitions have. Raises TaskDefinitionError."""
     if not inspect.isfunction(function):
         raise TaskDefinitionError(
-            f"@task must be used on a function ('def' or 'async def'), not on {type(function).__name__}"
+            "@task must be used on a function ('def' or 'async def'), not on "
+            f"{type(function).__name__}"
         )
     origin = f"{function.__module__}.{function.__qualname__}"
     name = origin if name is None else name
@@ -149,9 +164,16 @@ def _common(
         raise TaskDefinitionError(f"{origin}: exception_mapper: {'; '.join(problems)}")
     lane = "async" if inspect.iscoroutinefunction(function) else "sync"
     return {
-        "function": function, "origin": origin, "name": name, "queue": queue, "priority": priority, "retry_policy": retry_policy,
-        "exception_mapper": exception_mapper, "timeout_ms": timeout_ms, "lane": lane,
-    }  # fmt: skip
+        "function": function,
+        "origin": origin,
+        "name": name,
+        "queue": queue,
+        "priority": priority,
+        "retry_policy": retry_policy,
+        "exception_mapper": exception_mapper,
+        "timeout_ms": timeout_ms,
+        "lane": lane,
+    }
 
 
 def _schedule(
@@ -178,7 +200,10 @@ def priority_problem(priority: object, lowest: int) -> str | None:
 def policy_problem(policy: object) -> str | None:
     if policy is None or isinstance(policy, RetryPolicy):
         return None
-    return f"retry_policy must be made by RetryPolicy.fixed() or RetryPolicy.exponential(), not {policy!r:.100}"
+    return (
+        "retry_policy must be made by RetryPolicy.fixed() or RetryPolicy.exponential(), not "
+        f"{policy!r:.100}"
+    )
 
 
 def timeout_problem(timeout: object) -> str | None:
@@ -188,7 +213,10 @@ def timeout_problem(timeout: object) -> str | None:
         isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)
     ):
         return None
-    return f"timeout_ms must be milliseconds (an int) or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
+    return (
+        f"timeout_ms must be milliseconds (an int) or a timedelta, from {low:_} to {high:_} ms, "
+        f"not {timeout!r}"
+    )
 
 
 def keep_problem(keep: object) -> str | None:
@@ -198,7 +226,10 @@ def keep_problem(keep: object) -> str | None:
         or (isinstance(keep, dt.timedelta) and SHORTEST_KEEP <= keep <= LONGEST_KEEP)
     ):
         return None
-    return f"keep_result must be True, False or a timedelta from one minute to 100 years, not {keep!r:.100}"
+    return (
+        "keep_result must be True, False or a timedelta from one minute to 100 years, not "
+        f"{keep!r:.100}"
+    )
 
 
 def milliseconds(span: int | dt.timedelta | None) -> int | None:

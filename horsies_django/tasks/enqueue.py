@@ -59,7 +59,10 @@ def send_call(
     kwargs: dict[str, Any],
     when: When | None = None,
 ) -> tuple[uuid.UUID, bool]:
-    """Send one call of ``task``; return its id, and whether it is new, which a key may prevent. Raises TaskSendError."""
+    """Send one call of ``task``; return its id, and whether it is new, which a key may prevent.
+
+    Raises TaskSendError.
+    """
     refuse_suppressed(task.name, [task])
     new = prepare(task, options, when)
     refuse_late(new)
@@ -72,7 +75,10 @@ def send_call(
 
 
 def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uuid.UUID, bool]:
-    """Insert a task with a key, or a unique one, in the caller's transaction, unless it is there. Raises TaskSendError."""
+    """Insert a task with a key, or a unique one, in the caller's transaction, unless it is there.
+
+    Raises TaskSendError.
+    """
     conf = config()
     unique = task.unique
     kwargs = new.kwargs[0]
@@ -80,7 +86,8 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
     once["patience"] = f"{conf.unique_lock_timeout_ms}ms"
     if key is not None and unique is not None:
         raise refuse(
-            f"{task.name} is unique, so it takes no key: either says when a send is not one of its own"
+            f"{task.name} is unique, so it takes no key: either says when a send is not one of its "
+            "own"
         )
     if key is not None:
         hours = conf.retention.key_hours
@@ -98,7 +105,8 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
     id_, verdict, _ = insert_one(new, partial(TaskStore.send_once, once=once))
     if verdict == "CONFLICT":
         raise refuse(
-            f"{task.name}: the key {key!r} was used for task {id_}, with other arguments: use another key for other work",
+            f"{task.name}: the key {key!r} was used for task {id_}, with other arguments: use "
+            "another key for other work",
             TaskSendErrorCode.KEY_CONFLICT,
         )
     if verdict == "FOUND" and unique is not None and unique.on_duplicate == "refuse":
@@ -113,15 +121,19 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
 def send_calls(
     task: TaskDefinition, options: SendOptions, calls: Iterable[Mapping[str, Any]]
 ) -> list[tuple[uuid.UUID, bool]]:
-    """Send one task per mapping of arguments, all or none; return their ids, and whether each is new. Raises TaskSendError."""
+    """Send one task per mapping of arguments, all or none; return their ids, and whether each is
+    new. Raises TaskSendError.
+    """
     refuse_suppressed(task.name, [task])
     template = prepare(task, options, None)
     refuse_late(template)
     if options.key is not None:
         raise refuse(
-            f"{task.name}: a key is of one task, so send_many() does not take one; call send() for each"
+            f"{task.name}: a key is of one task, so send_many() does not take one; call send() for "
+            "each"
         )
-    # The calls are consumed before anything is written: producing them may use the connection, which becomes a pipeline.
+    # The calls are consumed before anything is written: producing them may use the connection,
+    # which becomes a pipeline.
     chunks = encoded(task, template, list(calls))
     if task.unique is not None:
         return write_unique(task, list(chunks))
@@ -140,7 +152,9 @@ def send_calls(
 
 
 def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uuid.UUID, bool]]:
-    """Insert unique tasks one by one, in the order of their digests, so that two senders do not wait for each other."""
+    """Insert unique tasks one by one, in the order of their digests, so that two senders do not
+    wait for each other.
+    """
     assert task.unique is not None
     calls = [
         chunk._replace(ids=[id_], kwargs=[text])
@@ -158,13 +172,17 @@ def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uui
 def encoded(
     task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]
 ) -> Iterator[NewTasks]:
-    """Encode calls and yield them in chunks for one INSERT each. Raises TaskSendError with the position of the call."""
+    """Encode calls and yield them in chunks for one INSERT each.
+
+    Raises TaskSendError with the position of the call.
+    """
     texts: list[str] = []
     size = 0
     for position, call in enumerate(calls):
         if type(call) is not dict and not isinstance(call, Mapping):
             raise refuse(
-                f"{task.name}.send_many(): item {position} is {type(call).__name__}; each item is a dict of the task's "
+                f"{task.name}.send_many(): item {position} is {type(call).__name__}; each item is "
+                "a dict of the task's "
                 f"arguments by name, as in [{{'user_id': 1}}, {{'user_id': 2}}]"
             )
         try:
@@ -182,10 +200,13 @@ def encoded(
 
 
 def refuse_suppressed(what: str, tasks: Iterable[TaskDefinition], why: str = MODULE_LEVEL) -> None:
-    """Raise TaskSendError while Django is loading, or if no other process can import the tasks that are sent."""
+    """Raise TaskSendError while Django is loading, or if no other process can import the tasks that
+    are sent.
+    """
     if not apps.ready or registry.discovering():
         raise refuse(
-            f"{what} was sent while Django was still loading, or while task modules were being imported{why}: send from a view, "
+            f"{what} was sent while Django was still loading, or while task modules were being "
+            f"imported{why}: send from a view, "
             "a signal or a command instead",
             TaskSendErrorCode.SEND_SUPPRESSED,
         )
@@ -197,7 +218,8 @@ def refuse_running_loop(task: TaskDefinition, verb: str) -> None:
     """Raise TaskSendError if a sync method is called in a running event loop, which it would block."""
     if in_event_loop():
         raise refuse(
-            f"{task.name}.{verb}() was called on a running event loop: use 'await {task.name.rpartition('.')[2]}.a{verb}(...)'",
+            f"{task.name}.{verb}() was called on a running event loop: use 'await "
+            f"{task.name.rpartition('.')[2]}.a{verb}(...)'",
             TaskSendErrorCode.ASYNC_CONTEXT,
         )
 
@@ -212,7 +234,10 @@ def in_event_loop() -> bool:
 
 
 def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the arguments of a call as JSON text. Raises TaskSendError if they are invalid or too large."""
+    """Return the arguments of a call as JSON text.
+
+    Raises TaskSendError if they are invalid or too large.
+    """
     try:
         text = task.arguments.encode(args, kwargs)
     except CodecError as error:
@@ -225,7 +250,8 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         if size > WARN_BYTES and task.name not in _warned:
             _warned.add(task.name)
             logger.warning(
-                "%s was sent with %s bytes of arguments; consider storing the data and passing its key",
+                "%s was sent with %s bytes of arguments; consider storing the data and passing its "
+                "key",
                 task.name,
                 size,
             )
@@ -233,7 +259,10 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def write_one(new: NewTasks) -> None:
-    """Insert a single task on the caller's connection, in its transaction if it has one. Raises TaskSendError."""
+    """Insert a single task on the caller's connection, in its transaction if it has one.
+
+    Raises TaskSendError.
+    """
     insert_one(new, TaskStore.send, int)
     tell_sent(new)
 
@@ -263,7 +292,10 @@ def insert_one(
     send: Callable[[TaskStore, NewTasks, int | None], S],
     table_of: Callable[[S], int | None] = attrgetter("table"),
 ) -> S:
-    """Insert a single task and notify workers, if there is a table into which it was sent. Raises TaskSendError."""
+    """Insert a single task and notify workers, if there is a table into which it was sent.
+
+    Raises TaskSendError.
+    """
     connection = connections[config().database]
     store = TaskStore(connection)
     with taken():
@@ -278,7 +310,9 @@ def insert_one(
 
 
 def in_transaction(connection: Any) -> bool:
-    """Return whether a transaction is open; the driver also knows of a BEGIN that Django did not send."""
+    """Return whether a transaction is open; the driver also knows of a BEGIN that Django did not
+    send.
+    """
     return (
         not connection.get_autocommit()
         or connection.connection.pgconn.transaction_status != TransactionStatus.IDLE
@@ -286,7 +320,10 @@ def in_transaction(connection: Any) -> bool:
 
 
 def announce(store: TaskStore, queue: str, table: int) -> None:
-    """Notify workers of a committed task. If that fails, the task only waits for the next poll, so no error is raised."""
+    """Notify workers of a committed task.
+
+    If that fails, the task only waits for the next poll, so no error is raised.
+    """
     try:
         store.announce(queue, table)
     except Error as error:
@@ -296,7 +333,8 @@ def announce(store: TaskStore, queue: str, table: int) -> None:
 
 
 def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
-    """Insert tasks on the caller's connection, in its transaction if it has one, and return their ids. Raises TaskSendError.
+    """Insert tasks on the caller's connection, in its transaction if it has one, and return their
+    ids. Raises TaskSendError.
 
     While the server inserts one chunk, the next one is encoded.
     """

@@ -55,10 +55,11 @@ def async_form(
 
 
 class TaskHandle(Generic[T]):
-    """A task that was sent. ``task_id`` is its UUID. Raises ValueError for an id that is not a UUID.
+    """A task that was sent. ``task_id`` is its UUID. Raises ValueError for an id that is not a
+    UUID.
 
-    A final result is cached: later calls return it without a query. ``is_new`` is False if a send with a key found the task of
-    an earlier one.
+    A final result is cached: later calls return it without a query. ``is_new`` is False if a send
+    with a key found the task of an earlier one.
     """
 
     noun = "task"  # for messages
@@ -70,11 +71,13 @@ class TaskHandle(Generic[T]):
         self._final: TaskResult[T] | None = None
 
     def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
-        """Wait for the result and return it. A failed task does not raise; its error is in the result.
+        """Wait for the result and return it. A failed task does not raise; its error is in the
+        result.
 
-        ``timeout_ms`` is in milliseconds (or a timedelta); 0 looks once, None waits without limit. After the timeout the error is
-        WAIT_TIMEOUT, for an unknown id TASK_NOT_FOUND; neither is cached. Raises TaskNotCommitted if the task was sent in a
-        transaction that is still open here, RuntimeError in a running event loop (use aget() there).
+        ``timeout_ms`` is in milliseconds (or a timedelta); 0 looks once, None waits without limit.
+        After the timeout the error is WAIT_TIMEOUT, for an unknown id TASK_NOT_FOUND; neither is
+        cached. Raises TaskNotCommitted if the task was sent in a transaction that is still open
+        here, RuntimeError in a running event loop (use aget() there).
         """
         refuse_loop("get")
         deadline = deadline_of(timeout_ms)
@@ -137,9 +140,9 @@ class TaskHandle(Generic[T]):
     def cancel(self, *, terminate: bool = False) -> str:
         """Cancel the task, in the open transaction, if any, and return the outcome.
 
-        "CANCELLED": it had not started and never will. "REQUESTED": it is running and was asked to stop; with ``terminate`` its
-        process is killed if it is still running after KILL_GRACE_MS. "FINISHED": it had already finished. Raises LookupError if
-        there is no such task.
+        "CANCELLED": it had not started and never will. "REQUESTED": it is running and was asked to
+        stop; with ``terminate`` its process is killed if it is still running after KILL_GRACE_MS.
+        "FINISHED": it had already finished. Raises LookupError if there is no such task.
         """
         verdict = cancel([self.task_id], terminate=terminate).get(self.task_id)
         if verdict is None:
@@ -151,11 +154,13 @@ class TaskHandle(Generic[T]):
     acancel = async_form(cancel)
 
     def retry(self) -> None:
-        """Let the task run again, in the open transaction, if any, if it failed, expired or was cancelled.
+        """Let the task run again, in the open transaction, if any, if it failed, expired or was
+        cancelled.
 
-        It keeps its id and its attempts, is due now, and its retry policy begins anew. A task that waits for a retry is due now.
-        Raises LookupError if there is no such task, TaskNotRetryable for one that completed, has not finished, was redacted,
-        belongs to a workflow run, or is unique while another one is the same work.
+        It keeps its id and its attempts, is due now, and its retry policy begins anew. A task that
+        waits for a retry is due now. Raises LookupError if there is no such task, TaskNotRetryable
+        for one that completed, has not finished, was redacted, belongs to a workflow run, or is
+        unique while another one is the same work.
         """
         retry(self.task_id)
         self._final = None
@@ -163,7 +168,9 @@ class TaskHandle(Generic[T]):
     aretry = async_form(retry)
 
     def info(self) -> TaskInfo | None:
-        """Return the row of the task and its attempts as plain values, or None if there is no such task."""
+        """Return the row of the task and its attempts as plain values, or None if there is no such
+        task.
+        """
         from horsies_django.models import Task, TaskAttempt
 
         alias = config().database
@@ -191,7 +198,10 @@ class TaskHandle(Generic[T]):
     ainfo = async_form(info)
 
     def _poll(self) -> TaskResult[T] | None:
-        """Return the result, None if there is none yet. A lost connection is replaced: during an outage the wait continues."""
+        """Return the result, None if there is none yet.
+
+        A lost connection is replaced: during an outage the wait continues.
+        """
         connection = connections[config().database]
         try:
             seen = look(self.task_id)
@@ -203,12 +213,17 @@ class TaskHandle(Generic[T]):
         return self._tell(seen) if seen is None or seen.status in FINAL else None
 
     def _visible_here_only(self) -> Found | None:
-        """Look up a task that the listening connection cannot see. Raises TaskNotCommitted if this connection can."""
+        """Look up a task that the listening connection cannot see.
+
+        Raises TaskNotCommitted if this connection can.
+        """
         seen = look(self.task_id)
         if seen is not None and seen.status not in FINAL:
             raise TaskNotCommitted(
-                f"{self.noun} {self.task_id} was sent in the transaction that is still open here: no worker can see it before "
-                "the commit, so its result cannot arrive. Wait after the transaction.atomic() block; in a TestCase run the task "
+                f"{self.noun} {self.task_id} was sent in the transaction that is still open here: "
+                "no worker can see it before "
+                "the commit, so its result cannot arrive. Wait after the transaction.atomic() "
+                "block; in a TestCase run the task "
                 "with horsies_django.testing.drain() first"
             )
         return seen
@@ -251,14 +266,18 @@ def id_of(given: uuid.UUID | str, noun: str) -> uuid.UUID:
 
 
 def get_handle(task_id: uuid.UUID | str) -> TaskHandle[Any]:
-    """Return a handle without types: its ok value is plain JSON. Raises ValueError for an id that is not a UUID."""
+    """Return a handle without types: its ok value is plain JSON.
+
+    Raises ValueError for an id that is not a UUID.
+    """
     return TaskHandle(task_id)
 
 
 def cancel_many(
     task_ids: Iterable[uuid.UUID | str], *, terminate: bool = False
 ) -> dict[uuid.UUID, str]:
-    """Cancel tasks with one statement, in the open transaction, if any; return the outcome of each, as ``TaskHandle.cancel``.
+    """Cancel tasks with one statement, in the open transaction, if any; return the outcome of each,
+    as ``TaskHandle.cancel``.
 
     Ids of tasks that do not exist are left out. Raises ValueError for an id that is not a UUID.
     """
@@ -291,7 +310,10 @@ def look(task_id: uuid.UUID) -> Found | None:
 
 
 def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
-    """Return the end of the wait by the monotonic clock; None: no limit, 0.0: at once. Raises ValueError, TypeError."""
+    """Return the end of the wait by the monotonic clock; None: no limit, 0.0: at once.
+
+    Raises ValueError, TypeError.
+    """
     if timeout_ms is None:
         return None
     if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float | dt.timedelta):
@@ -303,7 +325,8 @@ def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
     )
     if not 0 <= seconds < 1e9:
         raise ValueError(
-            f"timeout_ms={timeout_ms!r} is not a valid timeout: pass 0 or more, or None to wait without limit"
+            f"timeout_ms={timeout_ms!r} is not a valid timeout: pass 0 or more, or None to wait "
+            "without limit"
         )
     return time.monotonic() + seconds if seconds else 0.0
 

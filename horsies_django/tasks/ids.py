@@ -1,7 +1,8 @@
-"""Task ids: UUIDs of version 7 that increase within a process, so that tasks of one transaction keep their order.
+"""Task ids: UUIDs of version 7 that increase within a process, so that tasks of one transaction
+keep their order.
 
-They also do after a clock was set back, unless by more than a minute: then they would stay in the future while the process
-lives.
+They also do after a clock was set back, unless by more than a minute: then they would stay in the
+future while the process lives.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ SET_BACK_MS = (
 
 
 class Clockwork:
-    """Generates increasing UUIDs: the millisecond, a counter with a random start in each, and 32 random bits."""
+    """Generates increasing UUIDs: the millisecond, a counter with a random start in each, and 32
+    random bits.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.last = 0  # millisecond and counter as one number; a full counter continues in the next millisecond
+        # millisecond and counter as one number; a full counter continues in the next millisecond
+        self.last = 0
 
     def next(self) -> uuid.UUID:
         return self.take(1)[0]

@@ -1,14 +1,16 @@
-"""Decides which sends notify workers: all, except sends in a burst that directly follow one that did.
+"""Decides which sends notify workers: all, except sends in a burst that directly follow one that
+did.
 
-PostgreSQL serializes the commits of transactions that NOTIFY, which prevents group commit for all senders. In a burst (sends from
-one process to one lane of a queue, each in a transaction of its own) most notifications would wake no further worker. So after
-some sends in quick succession, those that begin within QUIET_SECONDS after a notifying one do not notify. A send inside a
-transaction always notifies, because the time of its commit is unknown. So does a task with a due time, for which workers wait
-differently.
+PostgreSQL serializes the commits of transactions that NOTIFY, which prevents group commit for all
+senders. In a burst (sends from one process to one lane of a queue, each in a transaction of its
+own) most notifications would wake no further worker. So after some sends in quick succession, those
+that begin within QUIET_SECONDS after a notifying one do not notify. A send inside a transaction
+always notifies, because the time of its commit is unknown. So does a task with a due time, for
+which workers wait differently.
 
-The task of a quiet send is always found: the elected workers look again after a notification, and a quiet send that returns later
-than LOOK_SECONDS after the notifying one began notifies after all. That is rare: behind a notifying send that took SLOW_SECONDS
-no send is quiet.
+The task of a quiet send is always found: the elected workers look again after a notification, and a
+quiet send that returns later than LOOK_SECONDS after the notifying one began notifies after all.
+That is rare: behind a notifying send that took SLOW_SECONDS no send is quiet.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ LOOK_SECONDS = 0.04  # less than each of "burst" in worker.engine.wakeups.AFTER
 
 
 class Notified(NamedTuple):
-    """The last notifying send to a lane of a queue, by the monotonic clock; its table, and how many sends in a row notified."""
+    """The last notifying send to a lane of a queue, by the monotonic clock; its table, and how many
+    sends in a row notified.
+    """
 
     began: float
     ended: float
@@ -36,8 +40,8 @@ class Notified(NamedTuple):
 class Turn(NamedTuple):
     """A send to a lane of a queue that has begun.
 
-    ``notified``: the OID of the table whose workers know already (a quiet send), else None. ``since``: when the notifying
-    send began.
+    ``notified``: the OID of the table whose workers know already (a quiet send), else None.
+    ``since``: when the notifying send began.
     """
 
     queue: str
@@ -55,7 +59,9 @@ class NotifyThrottle:
         self.last: dict[tuple[str, str], Notified] = {}
 
     def begin(self, queue: str, lane: str) -> Turn:
-        """Begin a send to ``lane`` of ``queue`` in a transaction of its own; return whether it is quiet."""
+        """Begin a send to ``lane`` of ``queue`` in a transaction of its own; return whether it is
+        quiet.
+        """
         now = self.clock()
         last = self.last.get((queue, lane))
         if (
@@ -68,7 +74,10 @@ class NotifyThrottle:
         return Turn(queue, lane, now, None)
 
     def end(self, turn: Turn, table: int) -> bool:
-        """Record that the send has committed, into ``table``. Return whether it must notify after all."""
+        """Record that the send has committed, into ``table``.
+
+        Return whether it must notify after all.
+        """
         now = self.clock()
         if turn.notified == table:
             return now - turn.since > LOOK_SECONDS

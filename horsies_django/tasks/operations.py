@@ -1,4 +1,7 @@
-"""Operations on tasks that were sent: cancel, retry, copy, skip, purge. Used by handles, the admin and ``horsies_task``."""
+"""Operations on tasks that were sent: cancel, retry, copy, skip, purge.
+
+Used by handles, the admin and ``horsies_task``.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,13 @@ def cancel(
     actor: str | None = None,
     reason: str | None = None,
 ) -> dict[uuid.UUID, str]:
-    """Cancel tasks, in the caller's transaction if it has one, and return the outcome for each task that exists.
+    """Cancel tasks, in the caller's transaction if it has one, and return the outcome for each task
+    that exists.
 
     "CANCELLED": it had not started and never will. "REQUESTED": it is running and was asked to stop
-    (``current_task().cancel_requested``, a CancelledError in async code); with ``terminate`` its process is killed if it does not
-    stop. "FINISHED": it had already finished. With an ``actor``, the operation is audited with ``reason``. Raises ValueError if
-    these cannot be stored.
+    (``current_task().cancel_requested``, a CancelledError in async code); with ``terminate`` its
+    process is killed if it does not stop. "FINISHED": it had already finished. With an ``actor``,
+    the operation is audited with ``reason``. Raises ValueError if these cannot be stored.
     """
     if actor is not None:
         actor, reason = storable_who(ValueError, "no task was cancelled", actor, reason)
@@ -54,13 +58,16 @@ def cancel(
 
 
 def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = None) -> None:
-    """Let a task that failed, expired or was cancelled run again, under its id; in the caller's transaction if it has one.
+    """Let a task that failed, expired or was cancelled run again, under its id; in the caller's
+    transaction if it has one.
 
-    It is due now and has no ``good_until`` any more. Its attempts are kept and counted on; its retry policy begins anew. A task
-    that waits for a retry is due now. With an ``actor``, the operation is audited with ``reason``. Raises LookupError if there is
-    no such task, TaskNotRetryable for one that completed, has not finished, was redacted or merged into another one, belongs to a
-    workflow run, is unique while another one is the same work, or is held by an open transaction for longer than
-    ``UNIQUE_LOCK_TIMEOUT_MS``, and ValueError for an actor or a reason that cannot be stored.
+    It is due now and has no ``good_until`` any more. Its attempts are kept and counted on; its
+    retry policy begins anew. A task that waits for a retry is due now. With an ``actor``, the
+    operation is audited with ``reason``. Raises LookupError if there is no such task,
+    TaskNotRetryable for one that completed, has not finished, was redacted or merged into another
+    one, belongs to a workflow run, is unique while another one is the same work, or is held by an
+    open transaction for longer than ``UNIQUE_LOCK_TIMEOUT_MS``, and ValueError for an actor or a
+    reason that cannot be stored.
     """
     if actor is not None:
         actor, reason = storable_who(ValueError, f"task {task_id} was not retried", actor, reason)
@@ -86,10 +93,12 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
 
 
 def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.UUID:
-    """Send a finished task once more and return the id of the copy, which has the same arguments and options, due now.
+    """Send a finished task once more and return the id of the copy, which has the same arguments
+    and options, due now.
 
-    The operation is audited. Raises LookupError if there is no such task, TaskNotRetryable for one that has not finished or was
-    redacted, and ValueError for an actor or a reason that cannot be stored.
+    The operation is audited. Raises LookupError if there is no such task, TaskNotRetryable for one
+    that has not finished or was redacted, and ValueError for an actor or a reason that cannot be
+    stored.
     """
     actor, reason = storable_who(ValueError, f"task {task_id} was not copied", actor, reason)
     alias = config().database
@@ -109,10 +118,11 @@ def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.U
 
 
 def skip(task_id: uuid.UUID, *, actor: str, reason: str) -> bool:
-    """Give up a failed task that stops its key in an ordered queue, so that the next one starts; it stays as it is.
+    """Give up a failed task that stops its key in an ordered queue, so that the next one starts; it
+    stays as it is.
 
-    Return whether it stopped one. The operation is audited, for the queue and for the task. Raises ValueError for an actor or a
-    reason that cannot be stored.
+    Return whether it stopped one. The operation is audited, for the queue and for the task. Raises
+    ValueError for an actor or a reason that cannot be stored.
     """
     actor, reason = storable_who(ValueError, f"task {task_id} was not skipped", actor, reason)
     alias = config().database
@@ -132,13 +142,15 @@ def purge(
     since: dt.datetime | None = None,
     **attributes: Any,
 ) -> dict[str, int]:
-    """Delete the tasks that finished until then and match, and return how many are ``DELETED``, ``KEPT`` and ``LOCKED``.
+    """Delete the tasks that finished until then and match, and return how many are ``DELETED``,
+    ``KEPT`` and ``LOCKED``.
 
-    ``status`` is a final one, "UNSUCCESSFUL" for all but COMPLETED, or "FINISHED" for all. ``attributes`` are
-    ``queue``, ``name`` (or a part of it), ``code``, ``site``, ``exception``, ``partition`` and ``worker``. Each 500
-    tasks are a transaction, or else part of the open one, with an entry of the audit. Kept are those that stop their
-    partition; those of workflow runs are left and not counted. Raises ValueError for another status, attributes that
-    do not go together, and an actor or a reason that cannot be stored.
+    ``status`` is a final one, "UNSUCCESSFUL" for all but COMPLETED, or "FINISHED" for all.
+    ``attributes`` are ``queue``, ``name`` (or a part of it), ``code``, ``site``, ``exception``,
+    ``partition`` and ``worker``. Each 500 tasks are a transaction, or else part of the open one,
+    with an entry of the audit. Kept are those that stop their partition; those of workflow runs are
+    left and not counted. Raises ValueError for another status, attributes that do not go together,
+    and an actor or a reason that cannot be stored.
     """
     from horsies_django.models.fields import aware  # no model is imported before Django is set up
     from horsies_django.tasks.selection import ENDED, act_on_all, matching

@@ -1,4 +1,6 @@
-"""The options of a send, their validation, and its metadata: that of the settings, and above it what the sender gave."""
+"""The options of a send, their validation, and its metadata: that of the settings, and above it
+what the sender gave.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ from horsies_django.tasks.definition import (
 )
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
-NEVER_RUNS = "good_until={good_until!s} is not after the time at which the task is due, {due!s}: it could never run"
+NEVER_RUNS = (
+    "good_until={good_until!s} is not after the time at which the task is due, {due!s}: it could "
+    "never run"
+)
 When = float | dt.timedelta | dt.datetime
 T = TypeVar("T", dt.datetime, dt.timedelta)
 # The current time in a test that uses drain(until=...) or travel(); None: the database's clock.
@@ -87,7 +92,9 @@ def refuse(
 
 
 def too_large(text: str) -> str | None:
-    """Return the size of a JSON text and the limit of the settings as a part of a sentence, None if it is not above that."""
+    """Return the size of a JSON text and the limit of the settings as a part of a sentence, None if
+    it is not above that.
+    """
     limit = config().max_payload_bytes
     if (
         len(text) <= limit // 4 or (size := len(text.encode())) <= limit
@@ -102,18 +109,26 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     queue = options.queue or task.queue or "default"
     if queue not in conf.queues:
         raise refuse(
-            f"{task.name}: queue {queue[:100]!r} is not declared. HORSIES['QUEUES'] has: {', '.join(sorted(conf.queues))}"
+            f"{task.name}: queue {queue[:100]!r} is not declared. HORSIES['QUEUES'] has: "
+            f"{', '.join(sorted(conf.queues))}"
         )
     priority = task.priority if options.priority is None else options.priority
     if problem := priority_problem(priority, task.lowest_priority):
         raise refuse(f"{task.name}: {problem}")
     later = when is not None or options.delay is not None
     if conf.queues[queue].ordered and (later or priority != task.usual_priority):
-        problem = f"leave out the priority {priority}, or send it to another queue. The queue itself may have a priority"
+        problem = (
+            f"leave out the priority {priority}, or send it to another queue. The queue itself may "
+            "have a priority"
+        )
         if later:
-            problem = "one that is due later would hold up the others. Send it when it is due, or to another queue"
+            problem = (
+                "one that is due later would hold up the others. Send it when it is due, or to "
+                "another queue"
+            )
         raise refuse(
-            f"{task.name}: the queue {queue!r} is ordered, so its tasks run in the order in which they were sent: {problem}"
+            f"{task.name}: the queue {queue!r} is ordered, so its tasks run in the order in which "
+            f"they were sent: {problem}"
         )
     policy = task.retry_policy if options.retry_policy is None else options.retry_policy
     timeout = task.timeout_ms if options.timeout_ms is None else options.timeout_ms
@@ -122,7 +137,8 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         raise refuse(f"{task.name}: {problem}")
     if when is not None and options.delay is not None:
         raise refuse(
-            f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one"
+            f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): "
+            "remove one"
         )
     if options.key is not None and (problem := text_problem("key", options.key)):
         raise refuse(f"{task.name}: {problem}")
@@ -139,15 +155,30 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     )
     stored = with_metadata(text, metadata_of(task.name, options.metadata))
     return NewTasks(
-        task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,
-        0 if policy is None else policy.max_retries, stored, good_for, simulated_now.get(), task.codec,
-    )  # fmt: skip
+        task.name,
+        queue,
+        task.lane,
+        priority,
+        [],
+        [],
+        delay,
+        due_at,
+        good_until,
+        0 if policy is None else policy.max_retries,
+        stored,
+        good_for,
+        simulated_now.get(),
+        task.codec,
+    )
 
 
 def due(
     task: TaskDefinition, name: str, when: When | None
 ) -> tuple[dt.timedelta | None, dt.datetime | None]:
-    """Return the delay or the datetime for ``when``. ``name`` is the name of the option in messages."""
+    """Return the delay or the datetime for ``when``.
+
+    ``name`` is the name of the option in messages.
+    """
     if when is None:
         return None, None
     if isinstance(when, dt.datetime):
@@ -162,7 +193,8 @@ def due(
             ) from error
     if not isinstance(when, dt.timedelta):
         raise refuse(
-            f"{task.name}: {name} must be seconds, a timedelta or an aware datetime, not {type(when).__name__}"
+            f"{task.name}: {name} must be seconds, a timedelta or an aware datetime, not "
+            f"{type(when).__name__}"
         )
     if not dt.timedelta(0) <= when <= LONGEST_DELAY:
         raise refuse(
@@ -181,13 +213,16 @@ def deadline(
         return good_until, None
     if not dt.timedelta(0) < good_until <= LONGEST_DELAY:
         raise refuse(
-            f"{task.name}: good_until={good_until!s} must be more than 0 seconds and at most 100 years from now"
+            f"{task.name}: good_until={good_until!s} must be more than 0 seconds and at most 100 "
+            "years from now"
         )
     return None, good_until
 
 
 def refuse_late(new: NewTasks) -> None:
-    """Raise TaskSendError for tasks that are sent now and could not run before their ``good_until``."""
+    """Raise TaskSendError for tasks that are sent now and could not run before their
+    ``good_until``.
+    """
     if new.good_until is None and (new.good_for is None or new.due_at is None):
         return
     now = new.now or dt.datetime.now(dt.UTC)
@@ -195,7 +230,8 @@ def refuse_late(new: NewTasks) -> None:
     due_at = new.due_at or now + (new.delay or dt.timedelta(0))
     if end <= now:
         raise refuse(
-            f"{new.task_name}: good_until={end.isoformat()} is in the past: the task could never run"
+            f"{new.task_name}: good_until={end.isoformat()} is in the past: the task could never "
+            "run"
         )
     if end <= due_at:
         raise refuse(
@@ -204,7 +240,9 @@ def refuse_late(new: NewTasks) -> None:
 
 
 def never(due: T | None, end: T | None) -> bool:
-    """Return whether what is due then, and not later than at the end, could never run; False if either is not given."""
+    """Return whether what is due then, and not later than at the end, could never run; False if
+    either is not given.
+    """
     return due is not None and end is not None and end <= due
 
 

@@ -1,8 +1,9 @@
-"""Finds error codes in retry policies that nothing in the project produces, because they are probably misspelt.
+"""Finds error codes in retry policies that nothing in the project produces, because they are
+probably misspelt.
 
-It searches source files, and reports nothing in case of doubt. A code counts as produced if it is a word in a string or a name
-anywhere in the project's code outside of ``auto_retry_for=``, or if such a word is its beginning or end at an underscore, as in
-``f"HTTP_{status}"``.
+It searches source files, and reports nothing in case of doubt. A code counts as produced if it is a
+word in a string or a name anywhere in the project's code outside of ``auto_retry_for=``, or if such
+a word is its beginning or end at an underscore, as in ``f"HTTP_{status}"``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ INSTALLED = tuple(
 
 
 def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
-    """Return pairs of a task and a code in its policy that is neither ``known`` nor in the project's code."""
+    """Return pairs of a task and a code in its policy that is neither ``known`` nor in the
+    project's code.
+    """
     listed = [
         (task, code)
         for task in registry.tasks()
@@ -44,7 +47,9 @@ def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
 
 
 def sources(modules: Collection[str]) -> Iterator[Path]:
-    """Yield the source files of the project: those of ``modules`` first, then loaded modules and the rest of their packages."""
+    """Yield the source files of the project: those of ``modules`` first, then loaded modules and
+    the rest of their packages.
+    """
     packages = {name.partition(".")[0] for name in modules}
     loaded = sorted(
         sys.modules.items(),

@@ -17,11 +17,13 @@ __all__ = ["TaskNotFinished", "redact"]
 
 
 def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
-    """Remove arguments, result, steps, messages and a partition key made of arguments from a finished task, and audit that.
+    """Remove arguments, result, steps, messages and a partition key made of arguments from a
+    finished task, and audit that.
 
-    Returns False if the task is already redacted. Afterwards ``get()`` returns the error RESULT_REDACTED for a completed task,
-    and the error of the task without message, data and exception for any other. Runs in the open transaction, if any. Raises
-    LookupError if there is no such task, TaskNotFinished while it waits or runs, ValueError for an id that is not a UUID or an
+    Returns False if the task is already redacted. Afterwards ``get()`` returns the error
+    RESULT_REDACTED for a completed task, and the error of the task without message, data and
+    exception for any other. Runs in the open transaction, if any. Raises LookupError if there is no
+    such task, TaskNotFinished while it waits or runs, ValueError for an id that is not a UUID or an
     empty reason, or an actor or a reason that cannot be stored.
     """
     id_ = TaskHandle(task_id).task_id
@@ -32,10 +34,12 @@ def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
     status, redacted = RetentionStore(connections[alias]).redact(id_, actor=actor, reason=reason)
     if status is None:
         raise LookupError(
-            f"there is no task {id_} in the database {alias!r}: never sent, rolled back, or deleted since"
+            f"there is no task {id_} in the database {alias!r}: never sent, rolled back, or "
+            "deleted since"
         )
     if not redacted and status not in FINAL:
         raise TaskNotFinished(
-            f"task {id_} is {status}: only a finished task can be redacted; cancel it first, or wait until it has finished"
+            f"task {id_} is {status}: only a finished task can be redacted; cancel it first, or "
+            "wait until it has finished"
         )
     return redacted

@@ -1,9 +1,12 @@
-"""All tasks of this process by name, the import of the ``tasks`` modules that define them, and tasks that workers may not know.
+"""All tasks of this process by name, the import of the ``tasks`` modules that define them, and
+tasks that workers may not know.
 
-The worker and the checks call ``autodiscover``; nothing is imported when Django starts, and never because a row names it.
+The worker and the checks call ``autodiscover``; nothing is imported when Django starts, and never
+because a row names it.
 
-A worker imports what Django imports when it starts, the ``tasks`` modules of apps, those in OPTIONS["MODULES"], and what these
-import. A further module is known to it only if something else imports it, as the system checks import the URLconf.
+A worker imports what Django imports when it starts, the ``tasks`` modules of apps, those in
+OPTIONS["MODULES"], and what these import. A further module is known to it only if something else
+imports it, as the system checks import the URLconf.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ sure: set[str] = (
     set()
 )  # modules that define tasks and that each worker imports, so far as this process has seen
 OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
-# Where code belongs that scripts and shells run: ``shell -c`` runs it in its own module, a console in none
+# Where code belongs that scripts and shells run: ``shell -c`` runs it in its own module, a console
+# in none
 NOWHERE = ("__main__", "django.core.management.commands.shell", "builtins", None)
 
 TESTS = re.compile(r"(^|\.)(tests?|test_\w+|conftest)(\.|$)")  # such modules need no worker
@@ -58,11 +62,15 @@ class ImportProblem(NamedTuple):
 
 
 def register(task: TaskDefinition) -> None:
-    """Add a task; a reloaded function replaces the old one. Raises TaskDefinitionError if another function has its name."""
+    """Add a task; a reloaded function replaces the old one.
+
+    Raises TaskDefinitionError if another function has its name.
+    """
     known = _tasks.get(task.name)
     if known is not None and known.origin != task.origin:
         raise TaskDefinitionError(
-            f"two tasks are named {task.name!r}: {known.origin} and {task.origin}. Give one of them another name: @task(name=...)"
+            f"two tasks are named {task.name!r}: {known.origin} and {task.origin}. Give one of "
+            "them another name: @task(name=...)"
         )
     if not apps.ready:  # each process imports what Django imports when it starts
         sure.add(task.function.__module__)
@@ -75,7 +83,10 @@ def find(name: str) -> TaskDefinition | None:
 
 
 def find_or_import(name: str) -> TaskDefinition | None:
-    """Return the task of that name, or None. Imports the ``tasks`` modules if the name is unknown."""
+    """Return the task of that name, or None.
+
+    Imports the ``tasks`` modules if the name is unknown.
+    """
     if name not in _tasks:
         autodiscover()
     return _tasks.get(name)
@@ -86,7 +97,8 @@ def _definition(name: str) -> TaskDefinition:
     found = find_or_import(name)
     if found is None:
         raise LookupError(
-            f"this process has no task {name!r}: its pickle is of another project, or the task is gone"
+            f"this process has no task {name!r}: its pickle is of another project, or the task is "
+            "gone"
         )
     return found
 
@@ -106,7 +118,9 @@ for codec_class in (ResultCodec, PlainResult):
 
 
 def names() -> list[str]:
-    """Return the names of all tasks that this process has imported, sorted; what a web process has not needed is missing."""
+    """Return the names of all tasks that this process has imported, sorted; what a web process has
+    not needed is missing.
+    """
     return sorted(_tasks)
 
 
@@ -115,20 +129,26 @@ def tasks() -> list[TaskDefinition]:
 
 
 def unimportable(found: Iterable[TaskDefinition]) -> str | None:
-    """Return the problem with tasks of the main module or of a shell, which no other process imports; None without any."""
+    """Return the problem with tasks of the main module or of a shell, which no other process
+    imports; None without any.
+    """
     wrong = [task for task in found if task.function.__module__ in NOWHERE]
     if not wrong:
         return None
     path = getattr(sys.modules["__main__"], "__file__", None)
     in_main = path is not None and any(task.function.__module__ == "__main__" for task in wrong)
     return (
-        f"{', '.join(task.origin for task in wrong)}: defined in {f'the main module ({path})' if in_main else 'a shell'}, which "
-        "the processes that run tasks do not import: define tasks in the tasks.py of an app in INSTALLED_APPS"
+        f"{', '.join(task.origin for task in wrong)}: defined in "
+        f"{f'the main module ({path})' if in_main else 'a shell'}, which "
+        "the processes that run tasks do not import: define tasks in the tasks.py of an app in "
+        "INSTALLED_APPS"
     )
 
 
 def unsendable(found: Iterable[TaskDefinition]) -> str | None:
-    """Do the same for a send: a worker with --processes=0 may run a task of its script that has a name of its own."""
+    """Do the same for a send: a worker with --processes=0 may run a task of its script that has a
+    name of its own.
+    """
     return unimportable(
         task for task in found if task.name == task.origin or task.function.__module__ != "__main__"
     )
@@ -137,7 +157,8 @@ def unsendable(found: Iterable[TaskDefinition]) -> str | None:
 def autodiscover() -> list[ImportProblem]:
     """Import the modules of tasks; return those that failed. Meanwhile, this thread cannot send.
 
-    They are the ``tasks`` modules of the installed apps, and those that OPTIONS["MODULES"] of a backend in TASKS names.
+    They are the ``tasks`` modules of the installed apps, and those that OPTIONS["MODULES"] of a
+    backend in TASKS names.
     """
     before = set(_tasks)
     problems = import_all(modules())
@@ -146,7 +167,10 @@ def autodiscover() -> list[ImportProblem]:
 
 
 def import_all(names: Iterable[str]) -> list[ImportProblem]:
-    """Import modules; return those that failed, also one that raises SystemExit. Meanwhile, this thread cannot send."""
+    """Import modules; return those that failed, also one that raises SystemExit.
+
+    Meanwhile, this thread cannot send.
+    """
     problems = []
     with suppressed_sends():
         for module in names:
@@ -172,7 +196,9 @@ def modules() -> Iterator[str]:
 
 
 def other_modules() -> list[str]:
-    """Return the modules of the tasks that this process knows, less those that each worker imports, sorted."""
+    """Return the modules of the tasks that this process knows, less those that each worker imports,
+    sorted.
+    """
     known = {task.function.__module__ for task in _tasks.values()}
     return sorted(known.difference(modules(), NOWHERE))
 
@@ -194,7 +220,8 @@ def discovering() -> bool:
 
 
 def unsure() -> dict[str, list[str]]:
-    """Return the modules that no worker is sure to import, of those of known tasks, each with the names of its tasks.
+    """Return the modules that no worker is sure to import, of those of known tasks, each with the
+    names of its tasks.
 
     Call it once the modules of tasks are imported.
     """
@@ -204,7 +231,9 @@ def unsure() -> dict[str, list[str]]:
 
 
 def doubtful() -> dict[str, list[str]]:
-    """Return the modules of tasks that are no modules of tasks, were not imported by these, and not while Django started."""
+    """Return the modules of tasks that are no modules of tasks, were not imported by these, and not
+    while Django started.
+    """
     found: dict[str, list[str]] = {}
     roots = tuple(modules())
     inside = tuple(f"{root}." for root in roots)
@@ -218,7 +247,9 @@ def doubtful() -> dict[str, list[str]]:
 
 
 def reached(wanted: Iterable[str]) -> set[str]:
-    """Return the modules whose functions, classes or tasks the modules of tasks name, until the wanted ones are among them."""
+    """Return the modules whose functions, classes or tasks the modules of tasks name, until the
+    wanted ones are among them.
+    """
     homes = {
         id(named(task)): task.function.__module__ for task in tasks() if named(task) is not None
     }
@@ -240,7 +271,10 @@ def named(task: TaskDefinition) -> object | None:
 
 
 def home_of(value: Any) -> str | None:
-    """Return the name of a module, or where a function or a class was defined. Calls no user code, such as of lazy objects."""
+    """Return the name of a module, or where a function or a class was defined.
+
+    Calls no user code, such as of lazy objects.
+    """
     kind = type(value)
     if kind is ModuleType or kind is FunctionType:
         home = value.__name__ if kind is ModuleType else value.__module__
@@ -269,7 +303,10 @@ def unsure_advice(found: Iterable[str]) -> str:
 
 
 def warn_once(task: TaskDefinition) -> None:
-    """Log the first send of a task that may be unknown to workers. Imports the modules of tasks where only they can tell."""
+    """Log the first send of a task that may be unknown to workers.
+
+    Imports the modules of tasks where only they can tell.
+    """
     if task.name in _sent:
         return
     _sent.add(task.name)

@@ -1,9 +1,10 @@
 """The result listener: waits for tasks that workers finish.
 
-One direct connection per process and alias listens for all callers. It is opened for the first one (so after a fork, never
-before) and closed a minute after the last. The order matters: LISTEN, commit a row in ``horsies_waiters`` that makes workers
-notify of finished tasks, read the task, then wait. A worker that read the waiters before that commit may not notify, so the
-listener reads again shortly after adding the row, and then at every poll.
+One direct connection per process and alias listens for all callers. It is opened for the first one
+(so after a fork, never before) and closed a minute after the last. The order matters: LISTEN,
+commit a row in ``horsies_waiters`` that makes workers notify of finished tasks, read the task, then
+wait. A worker that read the waiters before that commit may not notify, so the listener reads again
+shortly after adding the row, and then at every poll.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ logger = logging.getLogger("horsies.waiting")
 LINGER_SECONDS = 60.0
 RENEW_SECONDS = 20.0
 
-# What a waiting caller receives: the task, None if it does not exist, or the error that stopped the listener
+# What a waiting caller receives: the task, None if it does not exist, or the error that stopped the
+# listener
 Update = Found | None | Exception
 Deliver = Callable[[Update], None]
 
@@ -48,7 +50,8 @@ class ResultListener:
         self.alias = conf.listen_database or conf.database
         self.poll_seconds = conf.resilience.notify_poll_interval_ms / 1000
         self.id = uuid.uuid4()
-        # An abandoned coroutine leaves ``expecting`` wherever it is collected as garbage, also under this lock.
+        # An abandoned coroutine leaves ``expecting`` wherever it is collected as garbage, also
+        # under this lock.
         self.lock = threading.RLock()
         self.thread: threading.Thread | None = None
         self.callers: dict[uuid.UUID, list[Deliver]] = defaultdict(list)
@@ -57,7 +60,8 @@ class ResultListener:
 
     @contextmanager
     def expecting(self, task_id: uuid.UUID, deliver: Deliver) -> Iterator[None]:
-        """During the block, call ``deliver`` in the listener's thread with the task now and after each notification.
+        """During the block, call ``deliver`` in the listener's thread with the task now and after
+        each notification.
 
         If no thread can be started, ``deliver`` is called with the error at once.
         """
@@ -105,7 +109,9 @@ class ResultListener:
                 self.waker.send(b".")
 
     def _serve(self) -> None:
-        """Wait until nobody has called for a minute, or until an error; then callers poll, and the next one starts anew."""
+        """Wait until nobody has called for a minute, or until an error; then callers poll, and the
+        next one starts anew.
+        """
         listener = Listener(self.alias, "_done", application_name="horsies waiting")
         try:
             with self._woken() as wakeup, selectors.DefaultSelector() as selector:
@@ -126,7 +132,10 @@ class ResultListener:
 
     @contextmanager
     def _woken(self) -> Iterator[socket.socket]:
-        """Give a socket that becomes readable when a caller arrives. Raises OSError without a free descriptor."""
+        """Give a socket that becomes readable when a caller arrives.
+
+        Raises OSError without a free descriptor.
+        """
         wakeup, waker = socket.socketpair()
         with wakeup, waker:
             wakeup.setblocking(False)
@@ -141,7 +150,10 @@ class ResultListener:
                         self.waker = None
 
     def _leave(self, error: Exception | None) -> bool:
-        """Stop the listener, if there is an error or no caller; the next caller starts another. Return whether it stopped."""
+        """Stop the listener, if there is an error or no caller; the next caller starts another.
+
+        Return whether it stopped.
+        """
         with self.lock:
             if error is None and self.callers:
                 return False
@@ -184,7 +196,8 @@ class ResultListener:
                 look_at = now + self.poll_seconds
                 arrived = wanted
             self._tell(tasks, arrived & wanted)
-            # Notifications that arrived with the statements above are no longer in the socket: the selector would miss them.
+            # Notifications that arrived with the statements above are no longer in the socket: the
+            # selector would miss them.
             if not self._note(listener.payloads()):
                 patience = (
                     min(renew_at, look_at if wanted else last_wanted + linger_seconds())
@@ -196,7 +209,9 @@ class ResultListener:
                 self._note(listener.payloads())
 
     def _note(self, payloads: list[str]) -> bool:
-        """Record the finished tasks for which callers wait; return whether there were any notifications."""
+        """Record the finished tasks for which callers wait; return whether there were any
+        notifications.
+        """
         announced = {id_ for payload in payloads for id_ in read_ids(payload)}
         with self.lock:
             self.arrived |= announced & self.callers.keys()
@@ -212,7 +227,9 @@ class ResultListener:
 
 
 def linger_seconds() -> float:
-    """Return how long the connection stays open after the last wait; 0 in tests, so that the test database can be dropped."""
+    """Return how long the connection stays open after the last wait; 0 in tests, so that the test
+    database can be dropped.
+    """
     test_state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
     return 0.0 if hasattr(test_state, "saved_data") else LINGER_SECONDS
 

@@ -1,8 +1,10 @@
-"""Which tasks are meant: one description for lists, and for acts on all that match, in transactions of 500.
+"""Which tasks are meant: one description for lists, and for acts on all that match, in transactions
+of 500.
 
-No index has the status, because each start of a task would have to update it. Partial indexes have the tasks that wait, those in
-flight, those that finished, by time, and of these those that did not complete; the rest of a description filters their rows. So
-a list reads at most the newest 30,000 entries of its index, an act all of them, 10,000 at a time.
+No index has the status, because each start of a task would have to update it. Partial indexes have
+the tasks that wait, those in flight, those that finished, by time, and of these those that did not
+complete; the rest of a description filters their rows. So a list reads at most the newest 30,000
+entries of its index, an act all of them, 10,000 at a time.
 """
 
 from __future__ import annotations
@@ -37,9 +39,19 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.ids import uuid7
 
 __all__ = [
-    "VERBS", "Preview", "Selection", "Step", "act", "act_on", "act_on_all", "described", "fitting", "matching",
-    "newest", "preview",
-]  # fmt: skip
+    "VERBS",
+    "Preview",
+    "Selection",
+    "Step",
+    "act",
+    "act_on",
+    "act_on_all",
+    "described",
+    "fitting",
+    "matching",
+    "newest",
+    "preview",
+]
 
 BATCH = 500  # tasks in a transaction
 READ = 10_000  # entries of an index for one batch
@@ -75,13 +87,14 @@ def described(
 ) -> Selection:
     """Return the tasks that have all of these attributes: those of ``Selection``.
 
-    ``name`` is the name of a task, or a part of names that are known from the code or from the history. A code, a
-    site or an exception without a status means tasks that did not complete. Raises ValueError for attributes that
-    tasks of that status do not have.
+    ``name`` is the name of a task, or a part of names that are known from the code or from the
+    history. A code, a site or an exception without a status means tasks that did not complete.
+    Raises ValueError for attributes that tasks of that status do not have.
     """
     if (code or site or exception) and (status := status or UNSUCCESSFUL) not in FAILED:
         raise ValueError(
-            f"only tasks that did not complete have an error code, a site or an exception, not those that are {status}"
+            "only tasks that did not complete have an error code, a site or an exception, not "
+            f"those that are {status}"
         )
     if partition is not None and queue is None:
         raise ValueError("a partition is one of a queue: name the queue, too")
@@ -126,7 +139,10 @@ def stored_key(text: str) -> str:
 
 
 def matching(status: str, *, until: dt.datetime | None = None, **attributes: Any) -> Selection:
-    """Return what is described as of now, or ``until``, for an act: what fits later is not in it. See ``described``."""
+    """Return what is described as of now, or ``until``, for an act: what fits later is not in it.
+
+    See ``described``.
+    """
     return as_of_now(described(status, until=until, **attributes))
 
 
@@ -136,7 +152,9 @@ def as_of_now(chosen: Selection) -> Selection:
 
 
 def names_with(text: str) -> list[str]:
-    """Return a text that is a known name; else the known names that contain it, and itself: tasks of long ago have names, too."""
+    """Return a text that is a known name; else the known names that contain it, and itself: tasks
+    of long ago have names, too.
+    """
     if text in registry.names():
         return [text]
     known = known_names()
@@ -152,10 +170,15 @@ def fitting(chosen: Selection, rows: QuerySet[Task]) -> QuerySet[Task]:
     """Return those of ``rows`` that are in a selection, with those of workflow runs, in no order."""
     at = "finished_at" if chosen.status in ENDED else "sent_at"
     wanted = {
-        "status__in": GROUPS.get(chosen.status or "", chosen.status and [chosen.status]), "queue_name": chosen.queue,
-        "task_name__in": chosen.names, "error_code": chosen.code, "claimed_by": chosen.worker, "partition_key": chosen.partition,
-        f"{at}__gte": chosen.since, f"{at}__lte": chosen.until,
-    }  # fmt: skip
+        "status__in": GROUPS.get(chosen.status or "", chosen.status and [chosen.status]),
+        "queue_name": chosen.queue,
+        "task_name__in": chosen.names,
+        "error_code": chosen.code,
+        "claimed_by": chosen.worker,
+        "partition_key": chosen.partition,
+        f"{at}__gte": chosen.since,
+        f"{at}__lte": chosen.until,
+    }
     found = rows.filter(**{column: value for column, value in wanted.items() if value is not None})
     of_last = {"site": chosen.site, "exception_class": chosen.exception}
     given = {column: value for column, value in of_last.items() if value is not None}
@@ -168,10 +191,12 @@ def fitting(chosen: Selection, rows: QuerySet[Task]) -> QuerySet[Task]:
 
 
 def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[QuerySet[Task], bool]:
-    """Return the tasks of a selection among ``rows``, with those of workflow runs, and whether only the newest were searched.
+    """Return the tasks of a selection among ``rows``, with those of workflow runs, and whether only
+    the newest were searched.
 
-    The newest come first: those of a final status that finished last, else those sent last. Those that wait are in the order in
-    which they will start, queue by queue, those whose partition is at its limit last. Reads how far 30,000 entries go.
+    The newest come first: those of a final status that finished last, else those sent last. Those
+    that wait are in the order in which they will start, queue by queue, those whose partition is at
+    its limit last. Reads how far 30,000 entries go.
     """
     everything = Task.objects.using(config().database)
     found = fitting(chosen, everything if rows is None else rows)
@@ -207,7 +232,9 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
 
 
 class Preview(NamedTuple):
-    """How many tasks an act would concern, up to 30,000 (``more``: or more), by name and code, and some of them."""
+    """How many tasks an act would concern, up to 30,000 (``more``: or more), by name and code, and
+    some of them.
+    """
 
     many: int
     more: bool
@@ -216,7 +243,10 @@ class Preview(NamedTuple):
 
 
 def preview(selection: Selection, *, first: bool = False) -> Preview:
-    """Return what an act on a selection would concern. Reads, without locks. ``first``: only 30,000 entries of the index."""
+    """Return what an act on a selection would concern.
+
+    Reads, without locks. ``first``: only 30,000 entries of the index.
+    """
     store = SelectionStore(connections[config().database])
     found: list[Selected] = []
     after = None
@@ -233,7 +263,9 @@ def preview(selection: Selection, *, first: bool = False) -> Preview:
 
 
 class Step(NamedTuple):
-    """A part of an act: how many tasks there were, of each verdict, and where to go on; None: that was all."""
+    """A part of an act: how many tasks there were, of each verdict, and where to go on; None: that
+    was all.
+    """
 
     tasks: int
     verdicts: dict[str, int]
@@ -250,11 +282,13 @@ def act(
     spread: dt.timedelta | None = None,
     act_id: uuid.UUID | None = None,
 ) -> Step:
-    """Do something to up to 500 tasks of a selection, in one transaction with an entry of the audit, from ``after`` on.
+    """Do something to up to 500 tasks of a selection, in one transaction with an entry of the
+    audit, from ``after`` on.
 
-    ``verb`` is a key of ``VERBS``. ``spread``: retries are due within that time, at random. Rows that others hold are left, and
-    counted as LOCKED. ``act_id`` is the same for all parts of an act. Raises ValueError for a verb that the status does not
-    allow, and for an actor or a reason that cannot be stored; a redaction needs a reason.
+    ``verb`` is a key of ``VERBS``. ``spread``: retries are due within that time, at random. Rows
+    that others hold are left, and counted as LOCKED. ``act_id`` is the same for all parts of an
+    act. Raises ValueError for a verb that the status does not allow, and for an actor or a reason
+    that cannot be stored; a redaction needs a reason.
     """
     actor, reason = refuse(selection, verb, actor, reason)
     connection = connections[config().database]
@@ -275,10 +309,11 @@ def act(
 def act_on(
     ids: Sequence[uuid.UUID], verb: str, *, actor: str, reason: str | None = None
 ) -> dict[str, int]:
-    """Do something to these tasks in one transaction with one entry of the audit, and return how many there are of each verdict.
+    """Do something to these tasks in one transaction with one entry of the audit, and return how
+    many there are of each verdict.
 
-    ``verb`` is "copy", or a key of ``VERBS``. Rows that others hold are left, and counted as LOCKED. Raises ValueError for an
-    actor or a reason that cannot be stored.
+    ``verb`` is "copy", or a key of ``VERBS``. Rows that others hold are left, and counted as
+    LOCKED. Raises ValueError for an actor or a reason that cannot be stored.
     """
     actor, reason = storable_who(ValueError, f"{verb}: no task was changed", actor, reason)
     if not ids:
@@ -305,7 +340,9 @@ def _act(
     status: str | None,
     **how: Any,
 ) -> dict[str, int]:
-    """Do it to those of these tasks that still have the status (None: any), and write the entry of the audit."""
+    """Do it to those of these tasks that still have the status (None: any), and write the entry of
+    the audit.
+    """
     connection = connections[config().database]
     statuses = None if status is None else GROUPS.get(status, [status])
     done = "cancel" if verb == "purge" and status == Status.PENDING else verb
@@ -332,14 +369,19 @@ def act_on_all(selection: Selection, verb: str, **how: Any) -> Iterator[Step]:
 
 
 def rest(seconds: float) -> None:
-    """Leave the server to others after a part of an act that took so long: workers beside it keep 0.87 of their rate."""
+    """Leave the server to others after a part of an act that took so long: workers beside it keep
+    0.87 of their rate.
+    """
     time.sleep(2 * seconds)
 
 
 def refuse(
     selection: Selection, verb: str, actor: str, reason: str | None
 ) -> tuple[str, str | None]:
-    """Return who acts and why, as they are stored. Raises ValueError if a verb is not allowed for these tasks, or for them."""
+    """Return who acts and why, as they are stored.
+
+    Raises ValueError if a verb is not allowed for these tasks, or for them.
+    """
     if (allowed := VERBS.get(verb)) is None:
         raise ValueError(f"{verb!r} is not one of {', '.join(VERBS)}")
     if selection.status not in allowed:
@@ -353,7 +395,9 @@ def refuse(
 
 
 def as_json(selection: Selection) -> str:
-    """Return a selection as JSON for the audit; the key of a partition has values of arguments, and is left out."""
+    """Return a selection as JSON for the audit; the key of a partition has values of arguments, and
+    is left out.
+    """
     given = {key: value for key, value in selection._asdict().items() if value is not None}
     if "partition" in given:
         given["partition"] = "..."

@@ -1,11 +1,13 @@
-"""Durable steps: calls that a task makes once, and whose recorded results its later attempts get instead.
+"""Durable steps: calls that a task makes once, and whose recorded results its later attempts get
+instead.
 
-An atomic step is one transaction on the alias HORSIES["DATABASE"]: the function, then the record. The record is written only if
-the task still belongs to this worker and claim, and it locks the task until the commit. So if two attempts run a step at the same
-time, only the current one commits it; and no attempt begins while an earlier one commits a step.
+An atomic step is one transaction on the alias HORSIES["DATABASE"]: the function, then the record.
+The record is written only if the task still belongs to this worker and claim, and it locks the task
+until the commit. So if two attempts run a step at the same time, only the current one commits it;
+and no attempt begins while an earlier one commits a step.
 
-The names of recorded steps are read once per attempt, because nobody else can record one meanwhile. Under the first claim of a
-task there are none.
+The names of recorded steps are read once per attempt, because nobody else can record one meanwhile.
+Under the first claim of a task there are none.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 class Call:
-    """A call of a step, checked before anything is run. Raises StepError, and TypeError if the arguments do not fit."""
+    """A call of a step, checked before anything is run.
+
+    Raises StepError, and TypeError if the arguments do not fit.
+    """
 
     def __init__(
         self,
@@ -48,7 +53,8 @@ class Call:
             raise StepError(problem)
         if not callable(function):
             raise StepError(
-                f"step {name!r}: the second argument is what it calls, not {type(function).__name__}"
+                f"step {name!r}: the second argument is what it calls, not "
+                f"{type(function).__name__}"
             )
         self.name = name
         self.function = function
@@ -74,7 +80,8 @@ class Call:
             if inspect.iscoroutine(value):
                 value.close()
             raise StepError(
-                f"step {self.name!r}: the function returned {type(value).__name__}: pass a coroutine function to astep()"
+                f"step {self.name!r}: the function returned {type(value).__name__}: pass a "
+                "coroutine function to astep()"
             )
         try:
             text = write_json(self.shape.encode(value, ""))
@@ -92,7 +99,10 @@ class Call:
         return text
 
     def decode(self, text: str) -> Any:
-        """Return the result that ``encode`` wrote. Raises StepError if it does not fit the present annotation."""
+        """Return the result that ``encode`` wrote.
+
+        Raises StepError if it does not fit the present annotation.
+        """
         try:
             return self.shape.decode(read_json(text, "result"), "")
         except CodecError as error:
@@ -101,7 +111,9 @@ class Call:
 
 
 class Steps:
-    """The steps of one attempt of a task; without a fence, outside a worker, they are run and not recorded."""
+    """The steps of one attempt of a task; without a fence, outside a worker, they are run and not
+    recorded.
+    """
 
     def __init__(self, fence: Fence | None) -> None:
         self.fence = fence
@@ -117,10 +129,14 @@ class Steps:
         *,
         atomic: bool,
     ) -> Any:
-        """Run a step, or return its recorded result. Raises StepError, and what the function raises."""
+        """Run a step, or return its recorded result.
+
+        Raises StepError, and what the function raises.
+        """
         if in_event_loop():
             raise StepError(
-                f"step {name!r} was called on a running event loop: use 'await current_task().astep(...)'"
+                f"step {name!r} was called on a running event loop: use 'await "
+                "current_task().astep(...)'"
             )
         call = Call(name, function, args, kwargs)
         if call.is_async:
@@ -139,13 +155,17 @@ class Steps:
         *,
         atomic: bool,
     ) -> Any:
-        """Run a step from async code; a sync function runs in Django's thread for sync code. Raises as ``run`` does."""
+        """Run a step from async code; a sync function runs in Django's thread for sync code.
+
+        Raises as ``run`` does.
+        """
         call = Call(name, function, args, kwargs)
         if not call.is_async:
             return await sync_to_async(self.run_here)(call, atomic=atomic)
         if atomic:
             raise StepError(
-                f"step {name!r}: {label(function)} is a coroutine function, which cannot run in one of Django's transactions: "
+                f"step {name!r}: {label(function)} is a coroutine function, which cannot run in "
+                "one of Django's transactions: "
                 "pass atomic=False, or a sync function"
             )
         if (found := await sync_to_async(self.look_up)(call)) is not None:
@@ -164,17 +184,23 @@ class Steps:
         value = call.run()
         if in_transaction(alias):
             raise StepError(
-                f"step {call.name!r} was not recorded: its function left a transaction open on the alias {alias!r}"
+                f"step {call.name!r} was not recorded: its function left a transaction open on the "
+                f"alias {alias!r}"
             )
         return self.record(call, value)
 
     def look_up(self, call: Call) -> str | None:
-        """Return the recorded result of a step as JSON text, None if there is none. Raises StepError."""
+        """Return the recorded result of a step as JSON text, None if there is none.
+
+        Raises StepError.
+        """
         alias = config().database
         if in_transaction(alias):
             raise StepError(
-                f"step {call.name!r} was called in an open transaction on the alias {alias!r}, which could undo it after it was "
-                "recorded: call it outside of atomic(). All that its function does is one transaction anyway"
+                f"step {call.name!r} was called in an open transaction on the alias {alias!r}, "
+                "which could undo it after it was "
+                "recorded: call it outside of atomic(). All that its function does is one "
+                "transaction anyway"
             )
         fence = self.fence
         store = TaskStore(connections[alias])
@@ -187,8 +213,10 @@ class Steps:
         digest, result = found
         if digest != call.digest:
             raise StepError(
-                f"step {call.name!r} of task {fence.task} was recorded with other arguments (digest {digest}) than those of "
-                f"this call ({call.digest}): give each call a name of its own, as in f'page {{number}}'"
+                f"step {call.name!r} of task {fence.task} was recorded with other arguments "
+                f"(digest {digest}) than those of "
+                f"this call ({call.digest}): give each call a name of its own, as in f'page "
+                f"{{number}}'"
             )
         return result
 
@@ -204,19 +232,24 @@ class Steps:
                 recorded = store.record_step(fence, call.name, call.digest, text)
             except IntegrityError as error:
                 raise StepError(
-                    f"step {call.name!r} of task {fence.task} has been recorded meanwhile: another thread or coroutine of this "
+                    f"step {call.name!r} of task {fence.task} has been recorded meanwhile: another "
+                    "thread or coroutine of this "
                     "attempt ran a step of the same name. Give each call a name of its own"
                 ) from error
             if not recorded:
                 raise StaleAttempt(
-                    f"step {call.name!r} was not recorded: task {fence.task} no longer belongs to worker {fence.worker}, "
-                    f"generation {fence.generation}. This attempt was given up, and another one may be running"
+                    f"step {call.name!r} was not recorded: task {fence.task} no longer belongs to "
+                    f"worker {fence.worker}, "
+                    f"generation {fence.generation}. This attempt was given up, and another one "
+                    "may be running"
                 )
         return call.decode(text)
 
 
 def in_transaction(alias: str) -> bool:
-    """Return whether a transaction is open that could roll a step back; the one that a TestCase opens does not count."""
+    """Return whether a transaction is open that could roll a step back; the one that a TestCase
+    opens does not count.
+    """
     connection: Any = connections[alias]
     if connection.in_atomic_block:  # as durable=True sees it
         return not connection.atomic_blocks or not connection.atomic_blocks[-1]._from_testcase

@@ -1,6 +1,7 @@
 """Runs tasks inside tests, and asserts what was sent; see docs/howto/test-your-tasks.md.
 
-Names are imported at their first use, so that the pytest plugin in this package imports no Django when pytest starts.
+Names are imported at their first use, so that the pytest plugin in this package imports no Django
+when pytest starts.
 """
 
 from __future__ import annotations
@@ -33,9 +34,22 @@ _HOMES = {
 }
 
 __all__ = [
-    "DummyBackend", "ImmediateBackend", "Kit", "SentTask", "SentTasks", "adrain", "assert_nothing_sent", "assert_sent",
-    "captured_tasks", "drain", "fail_next", "immediate", "open_gate", "signal", "travel",
-]  # fmt: skip
+    "DummyBackend",
+    "ImmediateBackend",
+    "Kit",
+    "SentTask",
+    "SentTasks",
+    "adrain",
+    "assert_nothing_sent",
+    "assert_sent",
+    "captured_tasks",
+    "drain",
+    "fail_next",
+    "immediate",
+    "open_gate",
+    "signal",
+    "travel",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,24 +17,40 @@ from horsies_django.testing.contexts import Context
 from horsies_django.testing.draining import declared, draining, failed_tasks, is_broken, run_all
 
 # The statements of the store after which there may be something to run.
-STARTS_WORK = frozenset({
-    "tasks/send", "tasks/send_timed", "tasks/send_once", "workflows/send", "horsies_act", "horsies_begin_run", "horsies_cancel",
-    "horsies_control_run", "horsies_copy", "horsies_retry", "horsies_retry_run", "horsies_signal", "horsies_skip_node",
-    "horsies_skip_stopped",
-})  # fmt: skip
+STARTS_WORK = frozenset(
+    {
+        "tasks/send",
+        "tasks/send_timed",
+        "tasks/send_once",
+        "workflows/send",
+        "horsies_act",
+        "horsies_begin_run",
+        "horsies_cancel",
+        "horsies_control_run",
+        "horsies_copy",
+        "horsies_retry",
+        "horsies_retry_run",
+        "horsies_signal",
+        "horsies_skip_node",
+        "horsies_skip_stopped",
+    }
+)
 
 
 def immediate(*, queues: list[str] | None = None, raise_errors: bool = True) -> Context[None]:
-    """Run what is sent in the block as soon as it could run: after the send, or after the outermost ``atomic()`` around it.
+    """Run what is sent in the block as soon as it could run: after the send, or after the outermost
+    ``atomic()`` around it.
 
-    Tasks are really sent: their rows are written, and their arguments validated and encoded. Then everything that is due in
-    ``queues`` (default: all) runs as by ``drain()``, in the thread of the test. The transaction that a ``TestCase`` or pytest's
-    ``db`` opens does not count; what is rolled back does not run. What is left when the block ends runs then.
+    Tasks are really sent: their rows are written, and their arguments validated and encoded. Then
+    everything that is due in ``queues`` (default: all) runs as by ``drain()``, in the thread of the
+    test. The transaction that a ``TestCase`` or pytest's ``db`` opens does not count; what is
+    rolled back does not run. What is left when the block ends runs then.
 
-    A send does not raise the error of a task, as it never does. At the end of the block, an ExceptionGroup with a TaskFailed for
-    each task that ended as FAILED is raised, as by ``drain()``; if the block itself raises, the failures are notes of its error.
-    ``raise_errors=False`` prevents both. Sees the sends of this thread, or with ``async with`` those of async code. Raises
-    ValueError for a queue that is not declared.
+    A send does not raise the error of a task, as it never does. At the end of the block, an
+    ExceptionGroup with a TaskFailed for each task that ended as FAILED is raised, as by
+    ``drain()``; if the block itself raises, the failures are notes of its error.
+    ``raise_errors=False`` prevents both. Sees the sends of this thread, or with ``async with``
+    those of async code. Raises ValueError for a queue that is not declared.
     """
     return Context(
         "immediate", lambda: running_at_once(queues, raise_errors=raise_errors), connected=True
@@ -82,7 +98,9 @@ class Runner:
             self.run_if_committed()
 
     def run_if_committed(self) -> None:
-        """Run what is owed, unless a transaction of the code under test is open, or tasks are being run already."""
+        """Run what is owed, unless a transaction of the code under test is open, or tasks are being
+        run already.
+        """
         if self.owed and not draining.get() and is_committed(self.connection):
             self.run()
 
@@ -96,8 +114,8 @@ class Runner:
 def after_atomic(call: Callable[[Any], None]) -> Iterator[None]:
     """Call a function with the connection after each ``atomic()`` that ends without an error.
 
-    Django has no hook for this: in a ``TestCase`` nothing is committed, so ``on_commit`` is never called, and an ``atomic()``
-    without a savepoint ends without a statement.
+    Django has no hook for this: in a ``TestCase`` nothing is committed, so ``on_commit`` is never
+    called, and an ``atomic()`` without a savepoint ends without a statement.
     """
     original = Atomic.__exit__
 

@@ -1,6 +1,8 @@
-"""Django's backends for tests, for tasks of ``django.tasks`` that use options of ``HorsiesBackend``.
+"""Django's backends for tests, for tasks of ``django.tasks`` that use options of
+``HorsiesBackend``.
 
-In Django's own, ``@task(max_attempts=3)`` cannot be imported. These take the options; they neither retry nor send anything.
+In Django's own, ``@task(max_attempts=3)`` cannot be imported. These take the options; they neither
+retry nor send anything.
 """
 
 from __future__ import annotations

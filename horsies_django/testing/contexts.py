@@ -1,4 +1,6 @@
-"""What the functions of this package share: ``with``, ``async with`` and use as a decorator; and the names of tasks."""
+"""What the functions of this package share: ``with``, ``async with`` and use as a decorator; and
+the names of tasks.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ Kind = type[BaseException] | None
 class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
     """A context manager for sync and async code, and a decorator of test functions and methods.
 
-    ``make`` returns the context manager for one block. It is entered in the thread in which Django runs sync code, which has the
-    connection on which ``asend`` inserts. With ``connected``, a plain ``with`` on a running event loop, which would watch another
-    connection, is refused.
+    ``make`` returns the context manager for one block. It is entered in the thread in which Django
+    runs sync code, which has the connection on which ``asend`` inserts. With ``connected``, a plain
+    ``with`` on a running event loop, which would watch another connection, is refused.
     """
 
     def __init__(
@@ -39,7 +41,8 @@ class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
     def __enter__(self) -> T:
         if self._connected and in_event_loop():
             raise RuntimeError(
-                f"{self._name}() was entered on a running event loop: use 'async with {self._name}(...)'"
+                f"{self._name}() was entered on a running event loop: use 'async with "
+                f"{self._name}(...)'"
             )
         return self._enter()
 
@@ -63,10 +66,14 @@ class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
         return await sync_to_async(self.__exit__)(kind, error, trace)
 
     def __call__(self, function: F) -> F:
-        """Run each call of a function in a block of its own. Raises TypeError for anything but a function."""
+        """Run each call of a function in a block of its own.
+
+        Raises TypeError for anything but a function.
+        """
         if not inspect.isfunction(function):
             raise TypeError(
-                f"@{self._name}() decorates test functions and methods, not {function!r:.100}; for all tests of a class, "
+                f"@{self._name}() decorates test functions and methods, not {function!r:.100}; for "
+                "all tests of a class, "
                 f"call self.enterContext({self._name}(...)) in setUp"
             )
         kind: Any = (
@@ -86,7 +93,10 @@ AnyTask = Sender[..., Any] | DjangoTask | str  # a task, or the name of one
 
 
 def definition_of(task: AnyTask) -> TaskDefinition:
-    """Return the definition of a task. Raises TypeError for what is none, LookupError for an unknown name."""
+    """Return the definition of a task.
+
+    Raises TypeError for what is none, LookupError for an unknown name.
+    """
     if isinstance(task, Sender):
         return task._task
     name = task if isinstance(task, str) else getattr(task, "module_path", None)
@@ -95,6 +105,7 @@ def definition_of(task: AnyTask) -> TaskDefinition:
     found = registry.find_or_import(name)
     if found is None:
         raise LookupError(
-            f"there is no task named {name!r}: pass the task itself, or the full name of one in the tasks.py of an installed app"
+            f"there is no task named {name!r}: pass the task itself, or the full name of one in "
+            "the tasks.py of an installed app"
         )
     return found

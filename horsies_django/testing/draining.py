@@ -1,4 +1,6 @@
-"""Runs tasks inside a test, in its process, transaction and thread; lets time pass, attempts fail, and waits end."""
+"""Runs tasks inside a test, in its process, transaction and thread; lets time pass, attempts fail,
+and waits end.
+"""
 
 from __future__ import annotations
 
@@ -72,13 +74,15 @@ _demands: list[Demand] = []
 def fail_next(
     task: AnyTask, error: Error, *, times: int = 1, message: str = "made to fail by fail_next()"
 ) -> Context[None]:
-    """Let the next ``times`` attempts of a task that ``drain()`` or ``immediate()`` runs in the block fail, instead of running.
+    """Let the next ``times`` attempts of a task that ``drain()`` or ``immediate()`` runs in the
+    block fail, instead of running.
 
-    ``error`` is an error code, with ``message``, as if an exception had been mapped to it, or "WORKER_CRASHED" or "TASK_TIMEOUT";
-    an exception, as if the task had raised it, also ``Retry`` and ``Skip``; or a TaskError, as if the task had returned it. Retry
-    policies, workflows and undos treat it as they would in production. The block raises AssertionError if the task made fewer
-    attempts. Raises ValueError for a code that no attempt can end with, TypeError, LookupError for an unknown task. It has no
-    effect on real workers, which are other processes.
+    ``error`` is an error code, with ``message``, as if an exception had been mapped to it, or
+    "WORKER_CRASHED" or "TASK_TIMEOUT"; an exception, as if the task had raised it, also ``Retry``
+    and ``Skip``; or a TaskError, as if the task had returned it. Retry policies, workflows and
+    undos treat it as they would in production. The block raises AssertionError if the task made
+    fewer attempts. Raises ValueError for a code that no attempt can end with, TypeError,
+    LookupError for an unknown task. It has no effect on real workers, which are other processes.
     """
     definition = definition_of(task)
     if not isinstance(error, str | TaskError | Exception):
@@ -111,7 +115,8 @@ def demanded(task: TaskDefinition, error: Error, message: str, times: int) -> It
         _demands.remove(demand)
     if demand.left:
         raise AssertionError(
-            f"fail_next(): {times} attempts of {task.name} were to fail, and {times - demand.left} were made in the block. "
+            f"fail_next(): {times} attempts of {task.name} were to fail, and {times - demand.left} "
+            "were made in the block. "
             "Call drain() inside the block; drain(until=...) also runs retries that are due later"
         )
 
@@ -138,11 +143,12 @@ def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
 def travel(to: dt.datetime | dt.timedelta) -> Context[dt.datetime]:
     """Let the time of the queue be ``to`` in the block.
 
-    ``to`` is an aware datetime, or a timedelta from the current time of the database, which may be negative: a clock that the
-    test has moved does not count. What is sent in the block is sent at that time, and ``drain()`` and ``immediate()`` run what
-    is due by then, at that time: as if no worker had run since. Time stands still in the block; ``drain(until=...)`` moves on
-    from there. Only the queue's rows move in time: neither Python's clock nor schedules do. Yields the time. Raises ValueError
-    for a naive datetime, TypeError.
+    ``to`` is an aware datetime, or a timedelta from the current time of the database, which may be
+    negative: a clock that the test has moved does not count. What is sent in the block is sent at
+    that time, and ``drain()`` and ``immediate()`` run what is due by then, at that time: as if no
+    worker had run since. Time stands still in the block; ``drain(until=...)`` moves on from there.
+    Only the queue's rows move in time: neither Python's clock nor schedules do. Yields the time.
+    Raises ValueError for a naive datetime, TypeError.
     """
     return Context("travel", lambda: moved(to), connected=isinstance(to, dt.timedelta))
 
@@ -160,7 +166,10 @@ def moved(to: dt.datetime | dt.timedelta) -> Iterator[dt.datetime]:
 
 
 def moment_of(given: dt.datetime | dt.timedelta, name: str) -> dt.datetime:
-    """Return a datetime for a datetime or a timedelta from the database's time. Raises ValueError, TypeError."""
+    """Return a datetime for a datetime or a timedelta from the database's time.
+
+    Raises ValueError, TypeError.
+    """
     if isinstance(given, dt.timedelta):
         now = simulated_now.get() or base.now(connections[config().database])
         return now + given
@@ -171,7 +180,8 @@ def moment_of(given: dt.datetime | dt.timedelta, name: str) -> dt.datetime:
         )
     if given.utcoffset() is None:
         raise ValueError(
-            f"{name}={given.isoformat()} has no time zone; pass an aware datetime, or a timedelta from now on"
+            f"{name}={given.isoformat()} has no time zone; pass an aware datetime, or a timedelta "
+            "from now on"
         )
     return given
 
@@ -184,17 +194,21 @@ def drain(
 ) -> int:
     """Run all due tasks, including those that they send, and return how many ran.
 
-    Runs passes as with ``--processes=0`` on Django's connection: inside a ``TestCase`` the tasks see what the test wrote, and
-    their writes are rolled back with it. ``queues`` restricts it to some queues (default: all).
+    Runs passes as with ``--processes=0`` on Django's connection: inside a ``TestCase`` the tasks
+    see what the test wrote, and their writes are rolled back with it. ``queues`` restricts it to
+    some queues (default: all).
 
-    With ``until``, an aware datetime or a timedelta from the database's time, retries and tasks that become due until then also
-    run, and timers and timeouts of workflows end. Each runs at its simulated due time, without waiting. Later tasks stay PENDING.
+    With ``until``, an aware datetime or a timedelta from the database's time, retries and tasks
+    that become due until then also run, and timers and timeouts of workflows end. Each runs at its
+    simulated due time, without waiting. Later tasks stay PENDING.
 
-    After all tasks have run, raises an ExceptionGroup with a TaskFailed for each task that ended as FAILED; its notes contain the
-    name and id of the task and the traceback. ``raise_errors=False`` prevents that. A task that code of the test, or a task,
-    cancels while it runs is asked to stop, as by a worker, only at once. Raises ValueError for a queue that is not
-    declared, and for a naive or negative ``until``, RuntimeError on a running event loop, and WorkflowError if the database
-    refuses to advance a run of a workflow, or if another transaction holds its lock for 10 s.
+    After all tasks have run, raises an ExceptionGroup with a TaskFailed for each task that ended as
+    FAILED; its notes contain the name and id of the task and the traceback. ``raise_errors=False``
+    prevents that. A task that code of the test, or a task, cancels while it runs is asked to stop,
+    as by a worker, only at once. Raises ValueError for a queue that is not declared, and for a
+    naive or negative ``until``, RuntimeError on a running event loop, and WorkflowError if the
+    database refuses to advance a run of a workflow, or if another transaction holds its lock for 10
+    s.
     """
     if in_event_loop():
         raise RuntimeError("drain() was called on a running event loop: use 'await adrain()'")
@@ -214,14 +228,18 @@ async def adrain(
     until: dt.datetime | dt.timedelta | None = None,
     raise_errors: bool = True,
 ) -> int:
-    """Do what ``drain`` does, from async code, on the connection of Django's thread for sync code, which ``asend`` uses."""
+    """Do what ``drain`` does, from async code, on the connection of Django's thread for sync code,
+    which ``asend`` uses.
+    """
     return await sync_to_async(drain)(queues=queues, until=until, raise_errors=raise_errors)
 
 
 def run_all(
     connection: Any, queues: list[str], failures: list[TaskFailed], end: dt.datetime | None = None
 ) -> int:
-    """Run all due tasks, and with ``end`` also those that become due until then; return how many ran, and append the failures."""
+    """Run all due tasks, and with ``end`` also those that become due until then; return how many
+    ran, and append the failures.
+    """
     registry.autodiscover()
     middleware.load()
     worker = uuid.uuid4()
@@ -241,7 +259,9 @@ def run_all(
 
 
 def make_order(connection: Any, queues: list[str]) -> None:
-    """Let queues start tasks that wait for their order by a new rule, as the maintenance of a worker does."""
+    """Let queues start tasks that wait for their order by a new rule, as the maintenance of a
+    worker does.
+    """
     store = QueueStore(connection)
     for queue in Queue.objects.using(connection.alias).filter(
         name__in=queues, sweep__has_key="rule"
@@ -278,7 +298,9 @@ def end_of(until: dt.datetime | dt.timedelta) -> dt.datetime:
 def due_times(
     connection: Any, queues: list[str], start: dt.datetime | None, end: dt.datetime | None
 ) -> Iterator[dt.datetime | None]:
-    """Yield the times at which to run due tasks, from ``start`` (None: the database's clock) until ``end``, if there is one."""
+    """Yield the times at which to run due tasks, from ``start`` (None: the database's clock) until
+    ``end``, if there is one.
+    """
     if end is None:
         yield start
         return
@@ -422,7 +444,8 @@ def passing_on_cancels(worker: uuid.UUID, runs: dict[uuid.UUID, Run]) -> Iterato
 def usable_transaction(connection: Any) -> Iterator[None]:
     """Keep the transaction of the test usable if the SQL of a task fails.
 
-    The writes of such a task are rolled back. Where that matters, use ``TransactionTestCase`` or a real worker.
+    The writes of such a task are rolled back. Where that matters, use ``TransactionTestCase`` or a
+    real worker.
     """
     if not connection.in_atomic_block:
         yield
@@ -444,17 +467,20 @@ def is_broken(connection: Any) -> bool:
 
 
 def signal(handle: WorkflowHandle, name: str, data: Any = None, *, key: str | None = None) -> None:
-    """Send a signal to a run, also before a node waits for it; the next ``drain()`` continues the run.
+    """Send a signal to a run, also before a node waits for it; the next ``drain()`` continues the
+    run.
 
-    Raises LookupError if no node of the run waits for the name, WorkflowError if the signal cannot be taken.
+    Raises LookupError if no node of the run waits for the name, WorkflowError if the signal cannot
+    be taken.
     """
     handle.signal(name, data, key=key, actor="test")
 
 
 def open_gate(handle: WorkflowHandle, name: str, reason: str | None = None) -> None:
-    """Approve an open gate of a run, whatever its permission; the next ``drain()`` continues the run.
+    """Approve an open gate of a run, whatever its permission; the next ``drain()`` continues the
+    run.
 
-    Raises LookupError if there is no such gate, WorkflowError if it is not open: ``drain()`` what comes before it first. To
-    reject it, use ``handle.reject``.
+    Raises LookupError if there is no such gate, WorkflowError if it is not open: ``drain()`` what
+    comes before it first. To reject it, use ``handle.reject``.
     """
     handle.approve(name, actor="test", reason=reason)

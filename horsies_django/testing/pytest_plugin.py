@@ -1,4 +1,7 @@
-"""The pytest plugin: the fixtures ``horsies`` and ``horsies_immediate``, and a marker. Only tests that use them need Django."""
+"""The pytest plugin: the fixtures ``horsies`` and ``horsies_immediate``, and a marker.
+
+Only tests that use them need Django.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.fixture
 def horsies(request: pytest.FixtureRequest) -> Iterator[Kit]:
-    """The functions of ``horsies_django.testing``; ``sent`` and the assertions are about this test. Requests ``db``."""
+    """The functions of ``horsies_django.testing``; ``sent`` and the assertions are about this test.
+
+    Requests ``db``.
+    """
     require_django()
     request.getfixturevalue("db")
     with testing.captured_tasks() as sent:
@@ -53,9 +59,12 @@ def horsies(request: pytest.FixtureRequest) -> Iterator[Kit]:
 
 @pytest.fixture
 def horsies_immediate(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run what the test sends at once, as in ``immediate()``, with the arguments of the marker of the same name."""
+    """Run what the test sends at once, as in ``immediate()``, with the arguments of the marker of
+    the same name.
+    """
     require_django()
-    # Django runs the coroutine of a TestCase in this thread; plugins of pytest run theirs where this fixture sees nothing.
+    # Django runs the coroutine of a TestCase in this thread; plugins of pytest run theirs where
+    # this fixture sees nothing.
     if inspect.iscoroutinefunction(request.function) and not issubclass(
         request.cls or object, unittest.TestCase
     ):
@@ -76,7 +85,8 @@ def require_django() -> None:
 
     if not apps.ready or not apps.is_installed("horsies_django"):
         pytest.fail(
-            "the fixtures of horsies_django need Django, with 'horsies_django' in INSTALLED_APPS: install pytest-django and set "
+            "the fixtures of horsies_django need Django, with 'horsies_django' in INSTALLED_APPS: "
+            "install pytest-django and set "
             "DJANGO_SETTINGS_MODULE",
             pytrace=False,
         )

@@ -1,4 +1,6 @@
-"""What was sent: ``captured_tasks()`` and the assertions; and the value of the pytest fixture ``horsies``."""
+"""What was sent: ``captured_tasks()`` and the assertions; and the value of the pytest fixture
+``horsies``.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,9 @@ SHOWN = 20  # tasks in a message
 class SentTask:
     """A task that was sent.
 
-    ``kwargs`` are its arguments by name, decoded, without defaults of omitted ones. ``due_at`` is None if it was due when it was
-    sent. ``rolled_back``: the transaction in which it was sent was rolled back, so it was never there for others.
+    ``kwargs`` are its arguments by name, decoded, without defaults of omitted ones. ``due_at`` is
+    None if it was due when it was sent. ``rolled_back``: the transaction in which it was sent was
+    rolled back, so it was never there for others.
     """
 
     name: str
@@ -60,11 +63,16 @@ class SentTask:
     def __str__(self) -> str:
         given = ", ".join(f"{name}={value!r:.100}" for name, value in self.kwargs.items())
         due = "" if self.due_at is None else f", due {self.due_at.isoformat(timespec='seconds')}"
-        return f"{self.name}({given}) on queue {self.queue!r}{due}{', rolled back' if self.rolled_back else ''}"
+        return (
+            f"{self.name}({given}) on queue "
+            f"{self.queue!r}{due}{', rolled back' if self.rolled_back else ''}"
+        )
 
 
 class SentTasks(Sequence[SentTask]):
-    """Tasks that were sent, in the order in which that happened; read anew at each use until the block ends."""
+    """Tasks that were sent, in the order in which that happened; read anew at each use until the
+    block ends.
+    """
 
     def __init__(self, read: Callable[[], list[SentTask]]) -> None:
         self._tasks = read
@@ -131,11 +139,12 @@ class SentTasks(Sequence[SentTask]):
 
 
 def captured_tasks() -> Context[SentTasks]:
-    """Yield the tasks that are sent in the block, as a sequence of SentTask with ``assert_sent`` and ``assert_nothing_sent``.
+    """Yield the tasks that are sent in the block, as a sequence of SentTask with ``assert_sent``
+    and ``assert_nothing_sent``.
 
-    They are those whose rows appear in the block, whoever sends them: the code, other tasks, workflows, other processes. Sends
-    that are rolled back are seen if they are made in this thread, or with ``async with`` in async code. After the block, the
-    sequence does not change any more.
+    They are those whose rows appear in the block, whoever sends them: the code, other tasks,
+    workflows, other processes. Sends that are rolled back are seen if they are made in this thread,
+    or with ``async with`` in async code. After the block, the sequence does not change any more.
     """
     return Context("captured_tasks", capturing, connected=True)
 
@@ -149,15 +158,19 @@ def assert_sent(
 ) -> list[SentTask]:
     """Assert that a task was sent, whether or not it has run, and return the sends that match.
 
-    Looks at all tasks in the database that the test can see. ``kwargs`` are all arguments by name; omitted ones have their
-    defaults. ``count`` is the exact number of matching sends; without, there must be at least one. Raises AssertionError with
-    what was sent instead, ValueError for arguments that the task does not take, LookupError for an unknown task.
+    Looks at all tasks in the database that the test can see. ``kwargs`` are all arguments by name;
+    omitted ones have their defaults. ``count`` is the exact number of matching sends; without,
+    there must be at least one. Raises AssertionError with what was sent instead, ValueError for
+    arguments that the task does not take, LookupError for an unknown task.
     """
     return SentTasks(in_database).assert_sent(task, kwargs=kwargs, queue=queue, count=count)
 
 
 def assert_nothing_sent() -> None:
-    """Assert that no task was sent, and that no workflow has sent one. Raises AssertionError with what was sent."""
+    """Assert that no task was sent, and that no workflow has sent one.
+
+    Raises AssertionError with what was sent.
+    """
     SentTasks(in_database).assert_nothing_sent()
 
 
@@ -197,7 +210,9 @@ def capturing() -> Iterator[SentTasks]:
 
 
 def in_database(without: Collection[uuid.UUID] = ()) -> list[SentTask]:
-    """Return the tasks in the database that are not among ``without``, in the order of their ids, which grow with time."""
+    """Return the tasks in the database that are not among ``without``, in the order of their ids,
+    which grow with time.
+    """
     rows = (
         Task.objects.using(config().database)
         .order_by("id")
@@ -245,7 +260,9 @@ def sent_task(
 
 
 def by_name(definition: TaskDefinition, text: str) -> dict[str, Any]:
-    """Return stored arguments by name, those without a name as "*", or as plain JSON if the task does not take them."""
+    """Return stored arguments by name, those without a name as "*", or as plain JSON if the task
+    does not take them.
+    """
     try:
         args, kwargs = definition.arguments.decode(text)
     except CodecError:
@@ -257,7 +274,10 @@ def by_name(definition: TaskDefinition, text: str) -> dict[str, Any]:
 
 
 def normal(definition: TaskDefinition, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as they would be after being stored. Raises ValueError if the task does not take them."""
+    """Return arguments as they would be after being stored.
+
+    Raises ValueError if the task does not take them.
+    """
     by_place = [each.name for each in parameters(definition) if each.kind is each.POSITIONAL_ONLY]
     unnamed = [name for name in by_place if name in kwargs]
     named = {name: value for name, value in kwargs.items() if name not in unnamed}
@@ -292,7 +312,10 @@ def shown(tasks: Sequence[SentTask]) -> str:
 
 
 class Kit:
-    """The functions of ``horsies_django.testing``. ``sent``, and the assertions, are about what was sent since the test began."""
+    """The functions of ``horsies_django.testing``.
+
+    ``sent``, and the assertions, are about what was sent since the test began.
+    """
 
     adrain = staticmethod(adrain)
     captured_tasks = staticmethod(captured_tasks)

@@ -1,4 +1,6 @@
-"""Runs a worker or a scheduler from code, like ``manage.py horsies_worker`` and ``horsies_scheduler``."""
+"""Runs a worker or a scheduler from code, like ``manage.py horsies_worker`` and
+``horsies_scheduler``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from horsies_django.worker.process.shutdown import WORKER_HANGS, Shutdown
 
 logger = logging.getLogger("horsies.worker")
 
-SCHEDULER_HANGS = "the scheduler hangs and is ended: of what it was about to send nothing is written, and others send it"
+SCHEDULER_HANGS = (
+    "the scheduler hangs and is ended: of what it was about to send nothing is written, and others "
+    "send it"
+)
 
 
 def run(
@@ -38,10 +43,12 @@ def run(
     health_port: int | None = None,
     health_host: str = "127.0.0.1",
 ) -> int:
-    """Run a worker in this process until it is stopped, and return its exit code. The options are those of horsies_worker.
+    """Run a worker in this process until it is stopped, and return its exit code. The options are
+    those of horsies_worker.
 
-    It handles the signals of the process, so it must be called in the main thread. It sets Django up if necessary. With
-    ``processes=0``, tasks that were ended may continue in daemon threads until the process ends.
+    It handles the signals of the process, so it must be called in the main thread. It sets Django
+    up if necessary. With ``processes=0``, tasks that were ended may continue in daemon threads
+    until the process ends.
 
     Raises WorkerStartError if it cannot start, ImproperlyConfigured for invalid settings.
     """
@@ -56,11 +63,12 @@ def run(
 
 
 def run_scheduler(*, loglevel: str = "INFO") -> int:
-    """Send the tasks of schedules in this process until it is told to stop, and return its exit code, as horsies_scheduler does.
+    """Send the tasks of schedules in this process until it is told to stop, and return its exit
+    code, as horsies_scheduler does.
 
-    It takes the signals of the process meanwhile, so it has to be called on the main thread. Django is set up if it is not yet.
-    Raises what ``run`` raises, ScheduleError for a schedule in the code that cannot be, and Django's DatabaseError when the
-    database refuses it.
+    It takes the signals of the process meanwhile, so it has to be called on the main thread. Django
+    is set up if it is not yet. Raises what ``run`` raises, ScheduleError for a schedule in the code
+    that cannot be, and Django's DatabaseError when the database refuses it.
     """
 
     def action(stopping: Shutdown) -> int:
@@ -79,10 +87,11 @@ def under_signals(
     final_message: str = WORKER_HANGS,
     nothing_was: str = "claimed",
 ) -> int:
-    """Handle the signals of this process while ``action`` runs; return its exit code, 0 after a signal before it had started.
+    """Handle the signals of this process while ``action`` runs; return its exit code, 0 after a
+    signal before it had started.
 
-    It sets Django up if necessary. Raises ImproperlyConfigured without settings, and WorkerStartError in any thread but the main
-    one, where signals cannot be handled.
+    It sets Django up if necessary. Raises ImproperlyConfigured without settings, and
+    WorkerStartError in any thread but the main one, where signals cannot be handled.
     """
     if threading.current_thread() is not threading.main_thread():
         raise WorkerStartError(

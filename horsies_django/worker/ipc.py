@@ -1,4 +1,6 @@
-"""Messages between the engine and a lane of an executor, also if that runs in a thread of the same process."""
+"""Messages between the engine and a lane of an executor, also if that runs in a thread of the same
+process.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ READ_BYTES = (
     1 << 16
 )  # glibc maps new memory for each larger buffer, which takes longer than most reads
 CONGESTED_BYTES = 1 << 24
-ODD = "odd"  # the kind of the last message of a channel through which something else has come, with the reason
+# the kind of the last message of a channel through which something else has come, with the reason
+ODD = "odd"
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Reads values of Python's own types. It refuses classes and functions, by which a message could run code here."""
+    """Reads values of Python's own types.
+
+    It refuses classes and functions, by which a message could run code here.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
@@ -35,7 +41,8 @@ class Channel:
         self.end = end
         self.unread = bytearray()
         self.unsent: deque[memoryview] = deque()
-        self.congested = False  # much of what was sent waits here, because the peer has not read what came before
+        # much of what was sent waits here, because the peer has not read what came before
+        self.congested = False
         self.odd = False  # something else than messages has come: nothing is read any more
 
     def fileno(self) -> int:
@@ -66,7 +73,8 @@ class Channel:
         return True
 
     def receive(self) -> list[Any]:
-        """Return the complete messages that have arrived. Raises EOFError if there is none and the other side is gone.
+        """Return the complete messages that have arrived. Raises EOFError if there is none and the
+        other side is gone.
 
         If something else has arrived, the last one is (ODD, the reason), and there are no more.
         """
@@ -119,7 +127,9 @@ class Channel:
 
 
 def wait_readable(files: Iterable[Any], seconds: float | None) -> bool:
-    """Wait until one of ``files`` can be read or the time is over, None for ever; return whether one can be read."""
+    """Wait until one of ``files`` can be read or the time is over, None for ever; return whether
+    one can be read.
+    """
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)

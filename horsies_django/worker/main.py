@@ -38,7 +38,8 @@ schedule_logger = logging.getLogger("horsies.scheduler")
 def work(
     stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | None, **others: Any
 ) -> int:
-    """Run a worker until a signal stops it; return its exit code. ``others`` are the options of ``WorkerOptions``.
+    """Run a worker until a signal stops it; return its exit code. ``others`` are the options of
+    ``WorkerOptions``.
 
     Raises HorsiesError, and ImproperlyConfigured for invalid settings.
     """
@@ -72,16 +73,20 @@ def load(options: WorkerOptions, forker: Forker, stopping: Shutdown) -> WorkerOp
     """
     refuse_unready_tasks(config())
     gc.collect()
-    gc.freeze()  # the garbage collector need not examine the loaded project again, nor copy its pages in children
+    # the garbage collector need not examine the loaded project again, nor copy its pages in
+    # children
+    gc.freeze()
     if not options.forks:
         return options
     try:
         forker.prepare(stopping.forget)
     except CannotFork as error:
         logger.warning(
-            "the project cannot be forked: %s. Children start as fresh interpreters instead (slower, more memory); open such "
-            "things at first use, not at import", error,
-        )  # fmt: skip
+            "the project cannot be forked: %s. Children start as fresh interpreters instead "
+            "(slower, more memory); open such "
+            "things at first use, not at import",
+            error,
+        )
         return replace(options, start_method="spawn")
     return options
 

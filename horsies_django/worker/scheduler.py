@@ -1,16 +1,19 @@
 """The scheduler: sends the tasks of schedules at their fire times.
 
-Any number of schedulers may run; none of them is a leader. A scheduler that finds a due schedule locks its row and, in one
-transaction, records the fire times, sends their tasks and updates the row: each fire time becomes one task, or none yet if any of
-that fails. It is recorded as skipped if the task of an earlier one has not finished and must not overlap. All schedulers use the
-database's clock. A schedule that cannot be sent does not delay the others. During a deploy a scheduler of the other release may
-have the code that it needs, so for a grace period it is left to those; only then is the error written to its row.
+Any number of schedulers may run; none of them is a leader. A scheduler that finds a due schedule
+locks its row and, in one transaction, records the fire times, sends their tasks and updates the
+row: each fire time becomes one task, or none yet if any of that fails. It is recorded as skipped if
+the task of an earlier one has not finished and must not overlap. All schedulers use the database's
+clock. A schedule that cannot be sent does not delay the others. During a deploy a scheduler of the
+other release may have the code that it needs, so for a grace period it is left to those; only then
+is the error written to its row.
 
 The scheduler loop: sleeps until the next fire time, and wakes when a schedule is changed.
 
-It runs in ``horsies_scheduler``, and on a thread of its own in a worker started with ``--with-scheduler``. It also writes the
-schedules of its code to the table, and disables those that are no longer in any scheduler's code. It writes them only when it
-starts: if two releases run side by side during a deploy, the one that started last decides.
+It runs in ``horsies_scheduler``, and on a thread of its own in a worker started with
+``--with-scheduler``. It also writes the schedules of its code to the table, and disables those that
+are no longer in any scheduler's code. It writes them only when it starts: if two releases run side
+by side during a deploy, the one that started last decides.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ logger = logging.getLogger("horsies.scheduler")
 
 MANY = 100  # schedules per round
 LONGEST_WAIT_SECONDS = 60.0
-LEFT_SECONDS = 1.0  # before the next try of a schedule that others hold or may be able to send, or that failed for now
+# before the next try of a schedule that others hold or may be able to send, or that failed for now
+LEFT_SECONDS = 1.0
 REFUSED = (
     "22",
     "23",
@@ -71,7 +75,8 @@ GONE_AFTER = dt.timedelta(
 
 
 class Scheduler:
-    """``tick`` is one round. ``grace`` is for how long schedules that this process cannot send are left to other schedulers.
+    """``tick`` is one round. ``grace`` is for how long schedules that this process cannot send are
+    left to other schedulers.
 
     Tests set ``now`` in place of the database's clock.
     """
@@ -87,7 +92,10 @@ class Scheduler:
         ] = {}  # by name: last fire time, since when
 
     def tick(self, connection: psycopg.Connection[Any]) -> float:
-        """Send what is due; return the seconds until the next round. Raises psycopg.Error if the connection is lost."""
+        """Send what is due; return the seconds until the next round.
+
+        Raises psycopg.Error if the connection is lost.
+        """
         self.left = {name: until for name, until in self.left.items() if until > time.monotonic()}
         store = ScheduleStore(connection, self.now)
         names = store.due(MANY, self.left)
@@ -102,7 +110,10 @@ class Scheduler:
     def attend(
         self, connection: psycopg.Connection[Any], name: str, problem: str | None = None
     ) -> None:
-        """Send what is due of a schedule, or with a ``problem`` skip it and record why. Raises only if the connection is lost."""
+        """Send what is due of a schedule, or with a ``problem`` skip it and record why.
+
+        Raises only if the connection is lost.
+        """
         store = ScheduleStore(connection, self.now)
         try:
             with connection.transaction():
@@ -128,7 +139,10 @@ class Scheduler:
             self.leave(name)
 
     def fire(self, connection: psycopg.Connection[Any], taken: Taken, problem: str | None) -> None:
-        """Send the due tasks of a locked schedule, unless there is a problem, and update its row. Raises psycopg.Error."""
+        """Send the due tasks of a locked schedule, unless there is a problem, and update its row.
+
+        Raises psycopg.Error.
+        """
         store = ScheduleStore(connection, self.now)
         schedule, wrong = read_definition(taken.definition)
         if taken.rules is not None and taken.rules > RULES:
@@ -176,7 +190,8 @@ class Scheduler:
         schedule: ScheduleConfig,
         found: Due,
     ) -> None:
-        """Record the due fire times and send their tasks, or skip them while an earlier task has not finished.
+        """Record the due fire times and send their tasks, or skip them while an earlier task has
+        not finished.
 
         Raises LookupError and TaskSendError before anything is written.
         """
@@ -218,7 +233,9 @@ class Scheduler:
         )
 
     def others_may(self, taken: Taken) -> bool:
-        """Leave a schedule that this process cannot send to others; return False once the grace period is over."""
+        """Leave a schedule that this process cannot send to others; return False once the grace
+        period is over.
+        """
         last, since = self.unsendable.get(taken.name, (taken.last_fire_at, taken.now))
         if last != taken.last_fire_at:
             since = taken.now  # another scheduler sent it in the meantime
@@ -237,7 +254,9 @@ class Scheduler:
 def copies(
     task: NewTasks, first: dt.datetime, fire_times: dict[uuid.UUID, dt.datetime]
 ) -> Iterator[NewTasks]:
-    """Yield the tasks of fire times, copied from the first one's; with a deadline, a batch each, because each has its own."""
+    """Yield the tasks of fire times, copied from the first one's; with a deadline, a batch each,
+    because each has its own.
+    """
     # each task has its arguments, and PostgreSQL accepts at most 256 MB of them at once
     ids = list(fire_times)
     together = 100 if task.good_until is None else 1
@@ -250,8 +269,9 @@ def copies(
 class SchedulerLoop(threading.Thread, Link):
     """Runs the scheduler's rounds until ``stop``, which any thread or signal handler may call.
 
-    With ``gives_up`` it ends if the database is unavailable for longer than RESILIENCE allows. ``wakeup`` becomes readable when a
-    signal arrives, so that on the main thread a signal that arrives just before it sleeps is not missed.
+    With ``gives_up`` it ends if the database is unavailable for longer than RESILIENCE allows.
+    ``wakeup`` becomes readable when a signal arrives, so that on the main thread a signal that
+    arrives just before it sleeps is not missed.
     """
 
     def __init__(
@@ -278,7 +298,10 @@ class SchedulerLoop(threading.Thread, Link):
         self.wakeup = wakeup or self.woken
 
     def declare(self, only: Collection[str] | None = None) -> None:
-        """Write the schedules of the code to the table. Raises ScheduleError and Django's database errors."""
+        """Write the schedules of the code to the table.
+
+        Raises ScheduleError and Django's database errors.
+        """
         self.names = sorted({one.name for one in schedules.declared()})
         rows = Schedule.objects.using(self.config.database).filter(name__in=self.names)
         try:
@@ -335,7 +358,9 @@ class SchedulerLoop(threading.Thread, Link):
         return min(self.scheduler.tick(connection), self.poll_seconds)
 
     def sign(self, store: ScheduleStore) -> None:
-        """Record that the schedules of the code are still in use, and disable those that no scheduler has any more."""
+        """Record that the schedules of the code are still in use, and disable those that no
+        scheduler has any more.
+        """
         if missed := store.declared(self.names):
             self.declare(missed)  # no record was written for so long that they were disabled
         if time.monotonic() - self.in_touch_since >= GONE_AFTER.total_seconds():

@@ -1,7 +1,9 @@
-"""Startup: steps that need the database are retried until they succeed or a signal stops the process.
+"""Startup: steps that need the database are retried until they succeed or a signal stops the
+process.
 
-After a boot, the worker may start before its database. So a worker or scheduler that cannot reach the database retries as
-RESILIENCE says. If the database can be reached but is not usable, the process ends at once.
+After a boot, the worker may start before its database. So a worker or scheduler that cannot reach
+the database retries as RESILIENCE says. If the database can be reached but is not usable, the
+process ends at once.
 """
 
 from __future__ import annotations
@@ -43,9 +45,11 @@ class Start:
         self.stopping = stopping
 
     def retry(self, action: Callable[[], None], *, connected: bool = True) -> None:
-        """Call ``action`` until the database can be reached; with ``connected``, connect the link first.
+        """Call ``action`` until the database can be reached; with ``connected``, connect the link
+        first.
 
-        Raises DatabaseGaveUp if RESILIENCE allows no further try, WorkerStartError for other database errors.
+        Raises DatabaseGaveUp if RESILIENCE allows no further try, WorkerStartError for other
+        database errors.
         """
         backoff = Backoff(self.resilience)
         alias = self.link.alias
@@ -59,7 +63,8 @@ class Start:
                 message = said(error)
                 if backoff.exhausted:
                     raise DatabaseGaveUp(
-                        f"the database {alias!r} cannot be reached and RESILIENCE allows no further try: {message}"
+                        f"the database {alias!r} cannot be reached and RESILIENCE allows no "
+                        f"further try: {message}"
                     ) from error
             except psycopg.Error as error:
                 raise WorkerStartError(
@@ -73,9 +78,11 @@ class Start:
 
 
 def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
-    """Add missing queues to the database; log where it differs from the settings, without changing it.
+    """Add missing queues to the database; log where it differs from the settings, without changing
+    it.
 
-    A worker that was started with old settings must not undo a change: the values in the database apply.
+    A worker that was started with old settings must not undo a change: the values in the database
+    apply.
     """
     store = QueueStore(outbox.connection_or_raise())
     wanted = declared(config)
@@ -86,7 +93,8 @@ def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
             store.configure(name, wanted[name], action="queue.declare", actor=actor, create=True)
         elif differing := [key for key, value in wanted[name].items() if there[name][key] != value]:
             logger.warning(
-                "%s: the settings and the table differ in %s; the table counts: run 'manage.py horsies_queue sync' to write "
+                "%s: the settings and the table differ in %s; the table counts: run 'manage.py "
+                "horsies_queue sync' to write "
                 "the settings into it",
                 "the cluster" if name == CLUSTER else f"queue {shown_name(name)}",
                 ", ".join(
@@ -96,24 +104,32 @@ def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
 
 
 def durable_behind_pooler(engine: Engine) -> None:
-    """Let claims be durable behind a pooler: it hides a crash of the server, after which nobody would look for lost claims."""
+    """Let claims be durable behind a pooler: it hides a crash of the server, after which nobody
+    would look for lost claims.
+    """
     outbox = engine.outbox
     if not engine.capacity.durable and through_pooler(outbox.connection_or_raise()):
         engine.capacity = replace(engine.capacity, durable=True)
         logger.warning(
-            "the database %r is reached through a connection pooler, so claims are durable in spite of "
-            "HORSIES['DURABLE_CLAIMS'] = False", outbox.alias,
-        )  # fmt: skip
+            "the database %r is reached through a connection pooler, so claims are durable in "
+            "spite of "
+            "HORSIES['DURABLE_CLAIMS'] = False",
+            outbox.alias,
+        )
 
 
 def refuse_main_module() -> None:
-    """Raise WorkerStartError if tasks are defined in the main module of this process, which no other process imports."""
+    """Raise WorkerStartError if tasks are defined in the main module of this process, which no
+    other process imports.
+    """
     if problem := registry.unimportable(registry.tasks()):
         raise WorkerStartError(problem)
 
 
 def refuse_paths(key: str, paths: Iterable[str]) -> None:
-    """Raise WorkerStartError if a dotted path of a setting does not name something that can be called."""
+    """Raise WorkerStartError if a dotted path of a setting does not name something that can be
+    called.
+    """
     if problems := path_problems(paths):
         raise WorkerStartError(f"HORSIES[{key!r}]: {'; '.join(problems)}")
 
@@ -127,8 +143,10 @@ def refuse_unready_database(config: Config) -> None:
         style = drivers(connection.connection).info.parameter_status("DateStyle") or ""
         if not style.startswith("ISO"):
             raise WorkerStartError(
-                f"the DateStyle of the database {config.database!r} is {style!r}, which Django cannot read. Set it to ISO with "
-                'ALTER ROLE or ALTER DATABASE, or with "options": "-c DateStyle=ISO" in the OPTIONS of that alias'
+                f"the DateStyle of the database {config.database!r} is {style!r}, which Django "
+                "cannot read. Set it to ISO with "
+                'ALTER ROLE or ALTER DATABASE, or with "options": "-c DateStyle=ISO" in the '
+                "OPTIONS of that alias"
             )
         executor = MigrationExecutor(connection)
         targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
@@ -145,12 +163,16 @@ def refuse_unready_database(config: Config) -> None:
             connection.close_pool()  # type: ignore[attr-defined]
     if missing:
         raise WorkerStartError(
-            f"unapplied migrations of horsies: {', '.join(missing)}. Run 'python manage.py migrate --database={config.database}'"
+            f"unapplied migrations of horsies: {', '.join(missing)}. Run 'python manage.py migrate "
+            f"--database={config.database}'"
         )
 
 
 def refuse_unready_tasks(config: Config) -> None:
-    """Raise WorkerStartError if the tasks of the project are not usable; log tasks in odd places. Opens no connection."""
+    """Raise WorkerStartError if the tasks of the project are not usable; log tasks in odd places.
+
+    Opens no connection.
+    """
     if problems := registry.autodiscover():
         raise WorkerStartError(
             "; ".join(f"importing {item.module} failed: {item.error!r}" for item in problems)
@@ -159,7 +181,8 @@ def refuse_unready_tasks(config: Config) -> None:
     refuse_paths("METADATA", config.metadata)
     if not registry.names():
         raise WorkerStartError(
-            "no task is registered: decorate a function with @task in the tasks.py of an app in INSTALLED_APPS"
+            "no task is registered: decorate a function with @task in the tasks.py of an app in "
+            "INSTALLED_APPS"
         )
     if found := registry.unsure():
         logger.warning("%s: %s", registry.unsure_problem(found), registry.unsure_advice(found))

@@ -53,9 +53,11 @@ logger = logging.getLogger("horsies.worker")
 
 
 class Supervisor:
-    """One run of a worker. ``run`` returns the exit code: 0 if every task that it started was finished and written.
+    """One run of a worker. ``run`` returns the exit code: 0 if every task that it started was
+    finished and written.
 
-    A worker that others declared dead, or whose claims the database lost, ends its processes and starts again under a new id.
+    A worker that others declared dead, or whose claims the database lost, ends its processes and
+    starts again under a new id.
     """
 
     def __init__(
@@ -73,7 +75,8 @@ class Supervisor:
         if unknown := [name for name in options.queues if name not in config.queues]:
             known = ", ".join(sorted(config.queues))
             raise WorkerStartError(
-                f"--queues: {', '.join(map(repr, unknown))} not declared; HORSIES['QUEUES'] has: {known}"
+                f"--queues: {', '.join(map(repr, unknown))} not declared; HORSIES['QUEUES'] has: "
+                f"{known}"
             )
         self.served = Served(options.queues)
         self.capacity = capacity(config, options)
@@ -152,7 +155,9 @@ class Supervisor:
         )
 
     def build_reaper(self, heartbeat: HeartbeatSender) -> Reaper:
-        """Create the reaper, which declares workers dead only while the heartbeats of this one are fresh."""
+        """Create the reaper, which declares workers dead only while the heartbeats of this one are
+        fresh.
+        """
         forgotten = self.config.forget_overrides_after_ms
         return Reaper(
             self.config.recovery,
@@ -176,7 +181,8 @@ class Supervisor:
             return self.live()
 
     def live(self) -> int:
-        """Work until stopped; start again under a new id if this worker was declared dead or the database lost its claims.
+        """Work until stopped; start again under a new id if this worker was declared dead or the
+        database lost its claims.
 
         Without the template, which cannot be forked again once there are threads, it ends.
         """
@@ -208,7 +214,10 @@ class Supervisor:
             self.build()
 
     def start(self) -> None:
-        """Open the connections, start the pool, and register the worker. Raises WorkerStartError and StopRequested."""
+        """Open the connections, start the pool, and register the worker.
+
+        Raises WorkerStartError and StopRequested.
+        """
         try:
             with self.stopping.interruptible():
                 self.open()
@@ -261,23 +270,35 @@ class Supervisor:
         """Log the configuration of this worker."""
         options = self.options
         logger.info(
-            "Concurrency config: processes=%s, cluster_wide_cap=%s, max_claim_per_worker=%s, max_claim_batch=%s",
-            options.processes, self.config.cluster_wide_cap, self.capacity.max_claim_per_worker, options.max_claim_batch,
-        )  # fmt: skip
+            "Concurrency config: processes=%s, cluster_wide_cap=%s, max_claim_per_worker=%s, "
+            "max_claim_batch=%s",
+            options.processes,
+            self.config.cluster_wide_cap,
+            self.capacity.max_claim_per_worker,
+            options.max_claim_batch,
+        )
         logger.info(
-            "Slots: %s sync (%s threads per process), %s async (%s coroutines per process); queues: %s",
-            options.sync_slots, options.threads, options.async_slots, options.async_concurrency, ", ".join(options.queues),
-        )  # fmt: skip
+            "Slots: %s sync (%s threads per process), %s async (%s coroutines per process); "
+            "queues: %s",
+            options.sync_slots,
+            options.threads,
+            options.async_slots,
+            options.async_concurrency,
+            ", ".join(options.queues),
+        )
         if self.capacity.prefetch:
             line = "Soft mode: up to %s tasks are prefetched, under a lease of %s"
             logger.info(line, self.capacity.prefetch, self.capacity.lease)
         if options.processes == 0:
             logger.warning(
-                "--processes=0: tasks run in the worker's own process, so a task that crashes it takes the worker along"
+                "--processes=0: tasks run in the worker's own process, so a task that crashes it "
+                "takes the worker along"
             )
 
     def end_tasks(self) -> int:
-        """End the running tasks, which count as crashed, record that if the database can be reached, and return 1."""
+        """End the running tasks, which count as crashed, record that if the database can be
+        reached, and return 1.
+        """
         count = self.pool.running("sync") + self.pool.running("async")
         logger.error("stopping now; ending %s running task(s)", count)
         self.pool.kill("was ended while the worker shut down")
@@ -316,9 +337,12 @@ class Supervisor:
             logger.info("Worker stopped")
         if self.outbox.owes:
             logger.error(
-                "%s outcome(s) of tasks were not written and %s task(s) not given back: other workers find these tasks and take "
-                "them for crashed", self.outbox.unwritten, self.outbox.unreleased,
-            )  # fmt: skip
+                "%s outcome(s) of tasks were not written and %s task(s) not given back: other "
+                "workers find these tasks and take "
+                "them for crashed",
+                self.outbox.unwritten,
+                self.outbox.unreleased,
+            )
         try:
             if self.outbox.connection is not None:
                 WorkerStore(self.outbox.connection).stop(self.worker)

@@ -1,10 +1,12 @@
 """Advances runs whose tasks have finished: a worker does it between passes, ``drain()`` in a test.
 
-What is owed is only a reminder: finished tasks that were not counted are found in the tables as well. A run that another
-transaction holds is tried again soon, because that transaction may not see these tasks.
+What is owed is only a reminder: finished tasks that were not counted are found in the tables as
+well. A run that another transaction holds is tried again soon, because that transaction may not see
+these tasks.
 
-Elements of a map that end one after another are counted together, because an advance takes as long as a pass. Where max_in_flight
-lets others start as they end, none waits, so that no slot stays empty.
+Elements of a map that end one after another are counted together, because an advance takes as long
+as a pass. Where max_in_flight lets others start as they end, none waits, so that no slot stays
+empty.
 """
 
 from __future__ import annotations
@@ -59,10 +61,11 @@ Handed = tuple[uuid.UUID, Debt]
 
 @dataclass(eq=False, repr=False)
 class Advancer:
-    """Keeps what is owed to runs, and advances them. ``max_bytes`` is the most that arguments may take.
+    """Keeps what is owed to runs, and advances them. ``max_bytes`` is the most that arguments may
+    take.
 
-    ``hand_over`` gets the runs whose advance takes longer than the connection lets a statement run. One that is ``strict`` raises
-    WorkflowError for a run that it cannot advance.
+    ``hand_over`` gets the runs whose advance takes longer than the connection lets a statement run.
+    One that is ``strict`` raises WorkflowError for a run that it cannot advance.
     """
 
     max_bytes: int
@@ -80,11 +83,17 @@ class Advancer:
     )  # whether the last count of elements sent no others
 
     def twin(self, hand_over: Callable[[Handed], None]) -> Advancer:
-        """Return an advancer for another thread. What both would log again and again is logged as if one did."""
+        """Return an advancer for another thread.
+
+        What both would log again and again is logged as if one did.
+        """
         return Advancer(self.max_bytes, self.now, hand_over, repeats=self.repeats)
 
     def owe(self, tasks: Iterable[Sequence[uuid.UUID]], *, gather: bool = False) -> None:
-        """Note finished tasks, each after its run. ``gather``: they are completed elements of maps, and others soon follow."""
+        """Note finished tasks, each after its run.
+
+        ``gather``: they are completed elements of maps, and others soon follow.
+        """
         at = time.monotonic() + GATHER_SECONDS if gather and self.gathers else 0.0
         for run, task in tasks:
             debt = self.owed.setdefault(run, Debt(at=at, gathered=gather))
@@ -94,11 +103,16 @@ class Advancer:
                 debt.at = min(debt.at, at)
 
     def tell(self, run: uuid.UUID) -> None:
-        """Note that a run got a signal. All workers are told, so each looks first whether nobody has seen it yet."""
+        """Note that a run got a signal.
+
+        All workers are told, so each looks first whether nobody has seen it yet.
+        """
         self.signalled.add(run)
 
     def find(self, store: WorkflowStore, age: timedelta | None, many: int) -> int:
-        """Note what the tables say is owed, ``many`` of a kind at most, and return how much that is."""
+        """Note what the tables say is owed, ``many`` of a kind at most, and return how much that
+        is.
+        """
         found = store.owed(age, many)
         for run, task, child in found:
             self.debt(run, [task] if task else (), [child] if child else ())
@@ -107,7 +121,9 @@ class Advancer:
     def debt(
         self, run: uuid.UUID, tasks: Iterable[uuid.UUID] = (), children: Iterable[uuid.UUID] = ()
     ) -> Debt:
-        """Note what a run is owed, and return all that it is owed; it is advanced even if that is nothing."""
+        """Note what a run is owed, and return all that it is owed; it is advanced even if that is
+        nothing.
+        """
         debt = self.owed.setdefault(run, Debt())
         debt.tasks.update(tasks)
         debt.children.update(children)
@@ -126,7 +142,8 @@ class Advancer:
     def turn(self, store: WorkflowStore, seconds: float = 0.02) -> bool:
         """Advance the runs that are due, for a short time; return whether tasks were sent.
 
-        A run that cannot be advanced is logged and tried again later. Raises psycopg.Error if the connection is lost.
+        A run that cannot be advanced is logged and tried again later. Raises psycopg.Error if the
+        connection is lost.
         """
         now = time.monotonic()
         if self.signalled:
@@ -148,10 +165,11 @@ class Advancer:
         return sent
 
     def wake(self, store: WorkflowStore) -> bool:
-        """Advance some runs with waits whose time is over, in one transaction; return whether there were any.
+        """Advance some runs with waits whose time is over, in one transaction; return whether there
+        were any.
 
-        After an error there are none: they are found and advanced one by one then. Raises psycopg.Error if the connection is
-        lost.
+        After an error there are none: they are found and advanced one by one then. Raises
+        psycopg.Error if the connection is lost.
         """
         try:
             found = store.wake(WAKING, LIMIT)
@@ -165,7 +183,9 @@ class Advancer:
         return bool(found)
 
     def attempt(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
-        """Advance runs, one by one if that raises an error; log and put off those that cannot be advanced alone."""
+        """Advance runs, one by one if that raises an error; log and put off those that cannot be
+        advanced alone.
+        """
         try:
             return self.advance(store, runs)
         except (psycopg.Error, DatabaseError) as error:
@@ -194,7 +214,9 @@ class Advancer:
             return False
 
     def advance(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
-        """Advance runs, each in a transaction of its own, in one round trip if the driver can; return whether tasks were sent."""
+        """Advance runs, each in a transaction of its own, in one round trip if the driver can;
+        return whether tasks were sent.
+        """
         debts = [self.debt(run) for run in runs]
         with ExitStack() as stack:
             pipeline = None
@@ -212,7 +234,8 @@ class Advancer:
                 if pipeline is not None:
                     pipeline.sync()  # ends the transaction
             found = [Advanced(*cursor.fetchall()[0]) for cursor in cursors]
-        # before anything is learned: what a child has done is owed to its parent, which may be among them
+        # before anything is learned: what a child has done is owed to its parent, which may be
+        # among them
         for run in runs:
             del self.owed[run]
         for run, debt, advanced in zip(runs, debts, found, strict=True):

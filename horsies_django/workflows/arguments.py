@@ -1,7 +1,9 @@
-"""The arguments of a node: constants are encoded, other nodes become inputs, if their results fit by their annotations.
+"""The arguments of a node: constants are encoded, other nodes become inputs, if their results fit
+by their annotations.
 
-The functions write into the node, and yield what is wrong, without its name; the rules ask all of them. ``Results[T]`` is the
-argument that has the results of many nodes, and reads them when they are needed.
+The functions write into the node, and yield what is wrong, without its name; the rules ask all of
+them. ``Results[T]`` is the argument that has the results of many nodes, and reads them when they
+are needed.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ CHUNK = 500  # results per query
 
 
 class Given(NamedTuple):
-    """The arguments of a node as they were given, and the options beside them that could be meant as arguments."""
+    """The arguments of a node as they were given, and the options beside them that could be meant
+    as arguments.
+    """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -64,7 +68,8 @@ def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) ->
     """Give a map the plain values that it maps over."""
     if not isinstance(elements, list | tuple):
         yield (
-            f"the first keyword argument of map() is what it maps over, a list or a node; {over!r} is "
+            f"the first keyword argument of map() is what it maps over, a list or a node; {over!r} "
+            "is "
             f"{type(elements).__name__}: pass list(...)"
         )
         return
@@ -121,11 +126,15 @@ def connect(
     else:
         how, wanted = way(annotation, many=many)
         if many and wanted is None:
-            yield f"{parameter!r} takes {name_of(annotation)}, and gets a list: annotate it list[...] or Results[...]"
+            yield (
+                f"{parameter!r} takes {name_of(annotation)}, and gets a list: annotate it "
+                "list[...] or Results[...]"
+            )
             return
         if how == "results" and not many:
             yield (
-                f"{parameter!r} takes Results, which come from a map or from a list of nodes; annotate it list[...] to take the "
+                f"{parameter!r} takes Results, which come from a map or from a list of nodes; "
+                "annotate it list[...] to take the "
                 f"list that {first.name} gives"
             )
             return
@@ -138,7 +147,9 @@ def connect(
 
 
 def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
-    """Return how results become an argument ("value", "result", "results", "list"), and the type that each must have."""
+    """Return how results become an argument ("value", "result", "results", "list"), and the type
+    that each must have.
+    """
     origin = get_origin(parameter)
     args = get_args(parameter)
     if origin is Results:
@@ -149,7 +160,9 @@ def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
 
 
 def unsure(node: Node) -> Problems:
-    """Yield which arguments may be missing when a node runs although upstream nodes did not complete."""
+    """Yield which arguments may be missing when a node runs although upstream nodes did not
+    complete.
+    """
     if not may_miss(node):
         return
     arguments = None if node.task is None else node.task.arguments
@@ -173,18 +186,24 @@ def may_miss(node: Node) -> bool:
 
 
 def dropped(node: Node, taker: str = "") -> Problems:
-    """Yield whether the value of a node is taken, by a node or by the run, and its task does not keep it."""
+    """Yield whether the value of a node is taken, by a node or by the run, and its task does not
+    keep it.
+    """
     if drops_result(node.texts.get("options")):
         yield (
-            f"{taker}it takes the result of {node.name}, whose task does not keep it: remove keep_result=False there, or add the "
+            f"{taker}it takes the result of {node.name}, whose task does not keep it: remove "
+            "keep_result=False there, or add the "
             "task with_options(keep_result=True)"
         )
 
 
 def unclear(node: Node, names: Iterable[str], options: Collection[str], what: str) -> list[str]:
-    """Return the problems of options that are ``names`` of parameters or inputs, too: they may be meant for either."""
+    """Return the problems of options that are ``names`` of parameters or inputs, too: they may be
+    meant for either.
+    """
     return [
-        f"{name}= is an option of {node.kind.verb}(), and {what} {name!r}: give that in kwargs={{{name!r}: ...}}, with which "
+        f"{name}= is an option of {node.kind.verb}(), and {what} {name!r}: give that in "
+        f"kwargs={{{name!r}: ...}}, with which "
         f"{name}= is the option"
         for name in names
         if name in options
@@ -192,7 +211,9 @@ def unclear(node: Node, names: Iterable[str], options: Collection[str], what: st
 
 
 def why_not(error: Exception, values: Mapping[str, Any]) -> str:
-    """Return why values cannot be arguments: the error, unless nodes inside of one of them are the reason."""
+    """Return why values cannot be arguments: the error, unless nodes inside of one of them are the
+    reason.
+    """
     inside = [name for name, value in values.items() if holds_node(value)]
     if not inside:
         return str(error)
@@ -212,7 +233,9 @@ def holds_node(value: Any, levels: int = 50) -> bool:
 
 
 def hints(task: TaskDefinition) -> dict[str, Any]:
-    """Return the annotations of a task; empty if they cannot be resolved yet, or its values are plain JSON."""
+    """Return the annotations of a task; empty if they cannot be resolved yet, or its values are
+    plain JSON.
+    """
     try:
         return {} if task.codec is not None else resolved(task)
     except TaskDefinitionError:
@@ -236,8 +259,9 @@ def produced(task: TaskDefinition) -> Any:
 class Results(Sequence[T], Generic[T]):
     """The values of the upstream nodes of an argument, in order: of a map, or of a list of nodes.
 
-    It keeps none of them: every iteration, also with ``async for``, reads them from the database in chunks. Results of upstream
-    nodes that did not complete are left out. Raises WorkflowError for a result that was redacted or deleted.
+    It keeps none of them: every iteration, also with ``async for``, reads them from the database in
+    chunks. Results of upstream nodes that did not complete are left out. Raises WorkflowError for a
+    result that was redacted or deleted.
     """
 
     def __init__(self, workflow: uuid.UUID, node: int, parameter: str, item: Shape) -> None:

@@ -1,7 +1,7 @@
 """The builder of workflows, and ``Batch``: tasks that do not depend on one another, and callbacks.
 
-Nothing raises while a graph is built; ``send`` names all problems at once. Each method records a node, with what it was given and
-the rule of its kind, which turns that into what is stored.
+Nothing raises while a graph is built; ``send`` names all problems at once. Each method records a
+node, with what it was given and the rule of its kind, which turns that into what is stored.
 """
 
 from __future__ import annotations
@@ -31,18 +31,23 @@ from horsies_django.workflows.send import send_graphs
 
 MOST_NODES = 1_000_000
 TASKS = "add() takes a task, the name of one, or a Workflow"
-MAPPED = "map() runs a task per element, which may add a workflow by current_task().workflow.add(): it takes a task or its name"
+MAPPED = (
+    "map() runs a task per element, which may add a workflow by current_task().workflow.add(): it "
+    "takes a task or its name"
+)
 UNDOS = "undo= takes a task, what its with_options() returns, or the name of a task"
 CALLBACKS = ("succeeded", "failed", "finished")  # their rules
 
 
 class Workflow(Graph[T]):
-    """A graph of tasks to be sent as one run; ``Workflow[int]`` is one whose value is an int, for type checkers.
+    """A graph of tasks to be sent as one run; ``Workflow[int]`` is one whose value is an int, for
+    type checkers.
 
-    ``on_error`` says what a failed node does to the run, unless a node that depends on it runs nevertheless: "fail" (independent
-    nodes still run), "stop" (no other node starts, running ones are cancelled) or "pause". Sending the same name, ``key`` and
-    graph again returns the first run. ``good_until``, an aware datetime or a timedelta from sending, is the latest start of its
-    tasks. ``max_in_flight`` limits how many tasks of the run are sent and not finished at the same time.
+    ``on_error`` says what a failed node does to the run, unless a node that depends on it runs
+    nevertheless: "fail" (independent nodes still run), "stop" (no other node starts, running ones
+    are cancelled) or "pause". Sending the same name, ``key`` and graph again returns the first run.
+    ``good_until``, an aware datetime or a timedelta from sending, is the latest start of its tasks.
+    ``max_in_flight`` limits how many tasks of the run are sent and not finished at the same time.
     """
 
     def add(
@@ -61,12 +66,14 @@ class Workflow(Graph[T]):
     ) -> Node[N]:
         """Add a node that runs a task, or another workflow as a run of its own, and return it.
 
-        ``what`` is a task, what its ``with_options()`` returns, the name of a task, or a Workflow, whose inputs are the keyword
-        arguments. An argument that is a node, or a list of nodes, becomes their results. The node waits for those nodes and for
-        ``after``. ``join``: "all" must complete, or "any" or ``quorum(n)`` of those in ``after`` and in lists. ``allow_failed``:
-        it runs even if some did not. ``when``: it is skipped unless the condition holds. ``name``, unique in the workflow, is
-        that of the function without one. ``undo``: a task that undoes what this one did, if the run fails or is cancelled.
-        ``kwargs`` are arguments by name as well, also those that are named like one of these options.
+        ``what`` is a task, what its ``with_options()`` returns, the name of a task, or a Workflow,
+        whose inputs are the keyword arguments. An argument that is a node, or a list of nodes,
+        becomes their results. The node waits for those nodes and for ``after``. ``join``: "all"
+        must complete, or "any" or ``quorum(n)`` of those in ``after`` and in lists.
+        ``allow_failed``: it runs even if some did not. ``when``: it is skipped unless the condition
+        holds. ``name``, unique in the workflow, is that of the function without one. ``undo``: a
+        task that undoes what this one did, if the run fails or is cancelled. ``kwargs`` are
+        arguments by name as well, also those that are named like one of these options.
         """
         options = Options(after, join, allow_failed, when, name, undo)
         given = self._given(options, args, kwargs, others)
@@ -90,9 +97,10 @@ class Workflow(Graph[T]):
     ) -> Node[list[N]]:
         """Add a node that runs a task once per element of a list, and return it.
 
-        The first keyword argument is the list: a node whose value is one, a map, a list of nodes, or plain values. The others are
-        the same for every element; those in ``kwargs`` come before those beside it. The node completes if all its tasks do; its
-        value is the list of their values. Its ``undo`` runs once per element.
+        The first keyword argument is the list: a node whose value is one, a map, a list of nodes,
+        or plain values. The others are the same for every element; those in ``kwargs`` come before
+        those beside it. The node completes if all its tasks do; its value is the list of their
+        values. Its ``undo`` runs once per element.
         """
         options = Options(after, join, allow_failed, when, name, undo)
         return self._call(
@@ -112,10 +120,12 @@ class Workflow(Graph[T]):
         kwargs: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> Node[None]:
-        """Add a node that ends the run, as COMPLETED, and begins another one in the same transaction, which takes over its key.
+        """Add a node that ends the run, as COMPLETED, and begins another one in the same
+        transaction, which takes over its key.
 
-        Nodes that have not begun are CANCELLED, running tasks are asked to stop. The keyword arguments are the inputs of
-        ``what``; for the others see ``add``. A loop is built by a task: ``current_task().workflow.continue_as(...)``.
+        Nodes that have not begun are CANCELLED, running tasks are asked to stop. The keyword
+        arguments are the inputs of ``what``; for the others see ``add``. A loop is built by a task:
+        ``current_task().workflow.continue_as(...)``.
         """
         options = Options(after, join, allow_failed, when, name)
         given = self._given(options, (), kwargs, others)
@@ -140,7 +150,10 @@ class Workflow(Graph[T]):
         when: Condition | None = None,
         name: str | None = None,
     ) -> Node[None]:
-        """Add a timer: a node that completes ``delay`` after it is ready, a timedelta or seconds. Its value is None."""
+        """Add a timer: a node that completes ``delay`` after it is ready, a timedelta or seconds.
+
+        Its value is None.
+        """
         return self._record(
             kinds.TIMER, "sleep", Options(after, join, allow_failed, when, name), rules.sleep, delay
         )
@@ -156,7 +169,10 @@ class Workflow(Graph[T]):
         when: Condition | None = None,
         name: str | None = None,
     ) -> Node[None]:
-        """Add a timer that completes at an aware datetime, or when it is ready if that is later. Its value is None."""
+        """Add a timer that completes at an aware datetime, or when it is ready if that is later.
+
+        Its value is None.
+        """
         return self._record(
             kinds.TIMER,
             "until",
@@ -180,12 +196,14 @@ class Workflow(Graph[T]):
         when: Condition | None = None,
         name: str | None = None,
     ) -> Node:
-        """Add a node that waits for a signal of this name, whose data becomes its value; see ``WorkflowHandle.signal``.
+        """Add a node that waits for a signal of this name, whose data becomes its value; see
+        ``WorkflowHandle.signal``.
 
-        Each signal is taken by one node, the oldest first, also if it was sent before the node began to wait. With a
-        ``key``, only signals with that key are taken. ``annotation`` is the type of the data, which is checked when it is sent.
-        After ``timeout``, a timedelta or seconds from when the node is ready, it is FAILED ("fail"), SKIPPED ("skip") or
-        COMPLETED with None ("complete").
+        Each signal is taken by one node, the oldest first, also if it was sent before the node
+        began to wait. With a ``key``, only signals with that key are taken. ``annotation`` is the
+        type of the data, which is checked when it is sent. After ``timeout``, a timedelta or
+        seconds from when the node is ready, it is FAILED ("fail"), SKIPPED ("skip") or COMPLETED
+        with None ("complete").
         """
         options = Options(after, join, allow_failed, when, name)
         title = signal if isinstance(signal, str) else "signal"
@@ -207,11 +225,13 @@ class Workflow(Graph[T]):
         allow_failed: bool = False,
         when: Condition | None = None,
     ) -> Node:
-        """Add a node that waits until a person approves or rejects it; see ``WorkflowHandle.approve``.
+        """Add a node that waits until a person approves or rejects it; see
+        ``WorkflowHandle.approve``.
 
-        Its value is ``{"by": ..., "reason": ...}``; a rejection fails it with GATE_REJECTED. ``permission``, as in
-        "shop.approve", is what users need. ``timeout`` and ``on_timeout`` are those of ``signal``. ``announce`` is a task that is
-        sent when the gate opens, with the name of the gate as its argument ``gate``.
+        Its value is ``{"by": ..., "reason": ...}``; a rejection fails it with GATE_REJECTED.
+        ``permission``, as in "shop.approve", is what users need. ``timeout`` and ``on_timeout`` are
+        those of ``signal``. ``announce`` is a task that is sent when the gate opens, with the name
+        of the gate as its argument ``gate``.
         """
         options = Options(after, join, allow_failed, when, name)
         node = self._record(
@@ -242,8 +262,9 @@ class Workflow(Graph[T]):
     def send(self) -> WorkflowHandle[T]:
         """Send the workflow in the caller's transaction and return its handle.
 
-        Raises WorkflowDefinitionError, which names all problems of the graph, and TaskSendError if the database refuses it. If a
-        ``key`` is given that another open transaction is sending, it waits for that transaction.
+        Raises WorkflowDefinitionError, which names all problems of the graph, and TaskSendError if
+        the database refuses it. If a ``key`` is given that another open transaction is sending, it
+        waits for that transaction.
         """
         return send_graphs([self])[0]
 
@@ -251,10 +272,11 @@ class Workflow(Graph[T]):
 
     @staticmethod
     def send_many(workflows: Iterable[Workflow[T]]) -> list[WorkflowHandle[T]]:
-        """Send workflows in the caller's transaction, all or none of them, and return their handles in order.
+        """Send workflows in the caller's transaction, all or none of them, and return their handles
+        in order.
 
-        They are inserted by few statements: for many runs this takes a part of the time that as many sends take. Raises what
-        ``send`` does.
+        They are inserted by few statements: for many runs this takes a part of the time that as
+        many sends take. Raises what ``send`` does.
         """
         return send_graphs(list(workflows))
 
@@ -270,7 +292,9 @@ class Workflow(Graph[T]):
     def _given(
         self, options: Options, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any]
     ) -> Given:
-        """Return the arguments of a node: those in ``kwargs``, which leaves no doubt about options, and those beside it."""
+        """Return the arguments of a node: those in ``kwargs``, which leaves no doubt about options,
+        and those beside it.
+        """
         if kwargs is None:
             changed = {
                 name
@@ -288,7 +312,10 @@ class Workflow(Graph[T]):
         return Given(args, {**kwargs, **others})
 
     def _called(self, what: Any, expected: str) -> Called | None:
-        """Return a task and its options. One of django.tasks has them as its attributes ``definition`` and ``send_options``."""
+        """Return a task and its options.
+
+        One of django.tasks has them as its attributes ``definition`` and ``send_options``.
+        """
         if isinstance(what, Sender):
             return what._task, what._options
         if isinstance(definition := getattr(what, "definition", None), TaskDefinition):
@@ -310,12 +337,16 @@ class Workflow(Graph[T]):
         return self._record(kind, title, options, rules.take_task, called, given)
 
     def _record(self, kind: Kind, title: Any, options: Options, rule: Rule, *given: Any) -> Node:
-        """Add a node, and compile it. Its title is its name, unless the options have one, or the title is taken."""
+        """Add a node, and compile it.
+
+        Its title is its name, unless the options have one, or the title is taken.
+        """
         if len(self.nodes) >= MOST_NODES:
             raise WorkflowDefinitionError(
                 self.name,
                 [
-                    f"it has more than {MOST_NODES:,} nodes: map() runs a task per element with one node"
+                    f"it has more than {MOST_NODES:,} nodes: map() runs a task per element with "
+                    "one node"
                 ],
             )
         name = self._name(options.name, str(title)[:180])
@@ -330,7 +361,9 @@ class Workflow(Graph[T]):
         return node
 
     def _name(self, given: Any, title: str) -> str:
-        """Return the name of a node: the one that was given, else its title, with a number if that is taken."""
+        """Return the name of a node: the one that was given, else its title, with a number if that
+        is taken.
+        """
         if given is not None and (problem := name_problem("a node's name", given, 200)):
             self.problems.append(problem)
             given = None

@@ -1,8 +1,9 @@
 """Growth: a running task adds nodes to its own workflow.
 
-Nodes are inserted without the lock of the run, in the transaction of the task's code, and take part once the run is advanced: at
-the latest when the task has finished. They belong to the node of the task by name, so a second attempt adds none of them twice.
-The tasks of a map share their node: the names of what they add end with the place of the element, as in ``fetch[3]``.
+Nodes are inserted without the lock of the run, in the transaction of the task's code, and take part
+once the run is advanced: at the latest when the task has finished. They belong to the node of the
+task by name, so a second attempt adds none of them twice. The tasks of a map share their node: the
+names of what they add end with the place of the element, as in ``fetch[3]``.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ PASSING = (*ABSOLUTE, "options")  # may differ each time that the same workflow 
 
 
 class RunningWorkflow(Workflow):
-    """The run of the current task. Each method inserts its node at once; in async code use those that begin with an "a".
+    """The run of the current task. Each method inserts its node at once; in async code use those
+    that begin with an "a".
 
-    They raise WorkflowDefinitionError for a node that is wrong, and WorkflowError if the task is not part of a workflow, or if a
-    later attempt of the task has begun.
+    They raise WorkflowDefinitionError for a node that is wrong, and WorkflowError if the task is
+    not part of a workflow, or if a later attempt of the task has begun.
     """
 
     def __init__(self, current: CurrentTask) -> None:
@@ -68,7 +70,8 @@ class RunningWorkflow(Workflow):
     def send(self) -> Any:
         """Refuse: the run was sent already. Raises WorkflowError."""
         raise WorkflowError(
-            "the workflow of the current task is running: add() and map() insert their nodes at once"
+            "the workflow of the current task is running: add() and map() insert their nodes at "
+            "once"
         )
 
     def _record(self, *recorded: Any) -> Node:
@@ -107,7 +110,8 @@ class RunningWorkflow(Workflow):
         added = store.grow(task, attempt, f"[{node.json()}]")
         if not added:
             raise WorkflowError(
-                f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes"
+                f"attempt {attempt} of task {task} is not the current one any more: it adds no "
+                "nodes"
             )
         if added[0] is None:
             self._refuse([f"{node.name}: {both(node.columns['signal'])}"])
@@ -118,11 +122,16 @@ class RunningWorkflow(Workflow):
             node.number = number
 
     def _tell(self, store: WorkflowStore, place: Place, node: Node) -> None:
-        """Note on the run, and in the log, that a node stays as an earlier attempt added it; of an attempt, some."""
+        """Note on the run, and in the log, that a node stays as an earlier attempt added it; of an
+        attempt, some.
+        """
         self.changed += 1
         if self.changed > 20:
             return
-        said = f"attempt {self.current.attempt} adds {node.name!r} with other arguments: the node of an earlier attempt stays"
+        said = (
+            f"attempt {self.current.attempt} adds {node.name!r} with other arguments: the node of "
+            "an earlier attempt stays"
+        )
         logger.warning("workflow run %s: %s", place.workflow, said)
         task = {"node": node.name, "task": str(self.current.task_id)}
         note(store, place.workflow, "workflow.keep", self.current.name, said, task)

@@ -73,9 +73,10 @@ class WorkflowHandle(Generic[T]):
 
     ``workflow_id`` is its UUID. Raises ValueError for an id that is not a UUID.
 
-    If the run continued as another one, ``get``, ``signal``, ``approve``, ``reject``, ``pause``, ``resume`` and ``cancel`` are
-    about the last of the runs that continued one another, the others about the run of this id. Methods that change the run take
-    a ``reason``, which is audited, and raise LookupError if there is no such run.
+    If the run continued as another one, ``get``, ``signal``, ``approve``, ``reject``, ``pause``,
+    ``resume`` and ``cancel`` are about the last of the runs that continued one another, the others
+    about the run of this id. Methods that change the run take a ``reason``, which is audited, and
+    raise LookupError if there is no such run.
     """
 
     def __init__(
@@ -91,11 +92,12 @@ class WorkflowHandle(Generic[T]):
     def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
         """Wait for the end of the run and return its result, as ``TaskHandle.get`` does.
 
-        The value is that of the node given to ``returns()``, else None. The error is WORKFLOW_FAILED, whose ``data`` names the
-        first failed node, WORKFLOW_CANCELLED, or COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone;
-        or it says why there is no value, as PAYLOAD_TOO_LARGE does. A paused run does not end before it is resumed. If the run
-        continued as another one, the result is that of the last one, whose value is plain JSON if that is a run of another
-        workflow.
+        The value is that of the node given to ``returns()``, else None. The error is
+        WORKFLOW_FAILED, whose ``data`` names the first failed node, WORKFLOW_CANCELLED, or
+        COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone; or it says
+        why there is no value, as PAYLOAD_TOO_LARGE does. A paused run does not end before it is
+        resumed. If the run continued as another one, the result is that of the last one, whose
+        value is plain JSON if that is a run of another workflow.
         """
         deadline = deadline_of(timeout_ms)
         waiting = RunResult[T](self.workflow_id, self._codec)
@@ -116,21 +118,30 @@ class WorkflowHandle(Generic[T]):
         return result
 
     def status(self) -> str:
-        """Return RUNNING, PAUSED, COMPENSATING, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""
+        """Return RUNNING, PAUSED, COMPENSATING, COMPLETED, FAILED or CANCELLED.
+
+        Raises LookupError if there is no such run.
+        """
         found = rows("WorkflowRun", pk=self.workflow_id).values_list("status", flat=True)
         if not found:
             raise operations.missing(self.workflow_id)
         return str(found[0])
 
     def successor(self) -> WorkflowHandle | None:
-        """Return the run as which this one continued, None if it has not. Raises LookupError if there is no such run."""
+        """Return the run as which this one continued, None if it has not.
+
+        Raises LookupError if there is no such run.
+        """
         found = reading().successor(self.workflow_id, last=False)
         if not found:
             raise operations.missing(self.workflow_id)
         return None if found[0] is None else WorkflowHandle(found[0])
 
     def latest(self) -> WorkflowHandle:
-        """Return the last of the runs that continued one another: this one if it has not. Raises LookupError."""
+        """Return the last of the runs that continued one another: this one if it has not.
+
+        Raises LookupError.
+        """
         found = operations.last(reading(), self.workflow_id)
         if found == self.workflow_id:
             return self
@@ -147,12 +158,15 @@ class WorkflowHandle(Generic[T]):
         return found[self.workflow_id]
 
     def results(self) -> dict[str, TaskResult[Any] | None]:
-        """Return the results of all nodes by name, None for those that have not finished; of a map, a list of values.
+        """Return the results of all nodes by name, None for those that have not finished; of a map,
+        a list of values.
 
-        Elements of a map that were skipped are left out. Values of tasks have their types; those of workflows, signals and inputs
-        have theirs if the handle is that of ``send`` or of ``Workflow.handle``, else they are plain JSON.
+        Elements of a map that were skipped are left out. Values of tasks have their types; those of
+        workflows, signals and inputs have theirs if the handle is that of ``send`` or of
+        ``Workflow.handle``, else they are plain JSON.
 
-        Tasks may add nodes of the same name; the names of the later ones are followed by their number, as in "part (1000002)".
+        Tasks may add nodes of the same name; the names of the later ones are followed by their
+        number, as in "part (1000002)".
         """
         store = reading()
         found: dict[str, TaskResult[Any] | None] = {}
@@ -175,9 +189,11 @@ class WorkflowHandle(Generic[T]):
         return found
 
     def children(self) -> dict[str, WorkflowHandle]:
-        """Return the runs inside this one that have begun, by the names of their nodes, as in ``results``. Raises LookupError.
+        """Return the runs inside this one that have begun, by the names of their nodes, as in
+        ``results``. Raises LookupError.
 
-        They are there while this run lasts and after it. A retry may replace one; their values are plain JSON.
+        They are there while this run lasts and after it. A retry may replace one; their values are
+        plain JSON.
         """
         found: dict[str, WorkflowHandle] = {}
         for name, number, run in reading().inner(self.workflow_id):
@@ -187,7 +203,9 @@ class WorkflowHandle(Generic[T]):
         return found
 
     def history(self) -> list[Change]:
-        """Return who paused, resumed, cancelled or retried the run, skipped nodes of it, or decided about gates, oldest first."""
+        """Return who paused, resumed, cancelled or retried the run, skipped nodes of it, or decided
+        about gates, oldest first.
+        """
         entries = rows("AuditEntry", subject=str(self.workflow_id)).order_by("at", "pk")
         return [
             Change(entry.at, entry.actor, entry.action, entry.reason, entry.after or {})
@@ -195,7 +213,10 @@ class WorkflowHandle(Generic[T]):
         ]
 
     def pause(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """Start nothing, also no retry of a task, until the run is resumed; running tasks end. False: it was not running."""
+        """Start nothing, also no retry of a task, until the run is resumed; running tasks end.
+
+        False: it was not running.
+        """
         return operations.control(self.workflow_id, "pause", actor=actor, reason=reason)
 
     def resume(self, *, actor: str = "code", reason: str | None = None) -> bool:
@@ -203,14 +224,17 @@ class WorkflowHandle(Generic[T]):
         return operations.control(self.workflow_id, "resume", actor=actor, reason=reason)
 
     def cancel(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """End the run: nodes that have not started are CANCELLED, running tasks are asked to stop. False: it had ended.
+        """End the run: nodes that have not started are CANCELLED, running tasks are asked to stop.
+        False: it had ended.
 
-        If nodes have an ``undo`` and have begun, the run is COMPENSATING until all of them are undone.
+        If nodes have an ``undo`` and have begun, the run is COMPENSATING until all of them are
+        undone.
         """
         return operations.control(self.workflow_id, "cancel", actor=actor, reason=reason)
 
     def retry(self, *, actor: str = "code", reason: str | None = None) -> None:
-        """Run the failed nodes again, and those skipped because of them; keep what completed. Raises WorkflowError.
+        """Run the failed nodes again, and those skipped because of them; keep what completed.
+        Raises WorkflowError.
 
         Of a run whose nodes were undone, run only the failed undos again.
         """
@@ -219,9 +243,11 @@ class WorkflowHandle(Generic[T]):
     def skip(
         self, node: str, *, user: Any = None, actor: str = "code", reason: str | None = None
     ) -> None:
-        """Skip a node that has not begun, by its name. Raises WorkflowError if it has begun, LookupError if there is none.
+        """Skip a node that has not begun, by its name. Raises WorkflowError if it has begun,
+        LookupError if there is none.
 
-        A Django ``user`` is the actor, and needs the permission of a gate to skip it. Raises PermissionDenied.
+        A Django ``user`` is the actor, and needs the permission of a gate to skip it. Raises
+        PermissionDenied.
         """
         named = rows("WorkflowNode", workflow_id=self.workflow_id, name=node).order_by("added_by")
         numbers = (
@@ -231,17 +257,20 @@ class WorkflowHandle(Generic[T]):
         )
         if len(numbers) != 1:
             raise LookupError(
-                f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named {node!r}"
+                f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named "
+                f"{node!r}"
             )
         operations.skip(self.workflow_id, numbers[0], user=user, actor=actor, reason=reason)
 
     def signal(
         self, name: str, data: Any = None, *, key: str | None = None, actor: str = "code"
     ) -> None:
-        """Send a signal, which one node that waits for ``name`` takes, with ``data`` as its value; it is kept until then.
+        """Send a signal, which one node that waits for ``name`` takes, with ``data`` as its value;
+        it is kept until then.
 
-        Raises LookupError if no node of the run waits for the name, WorkflowError if the run has ended, if all of these nodes
-        have finished, or if the data cannot be encoded or is larger than HORSIES["MAX_PAYLOAD_BYTES"].
+        Raises LookupError if no node of the run waits for the name, WorkflowError if the run has
+        ended, if all of these nodes have finished, or if the data cannot be encoded or is larger
+        than HORSIES["MAX_PAYLOAD_BYTES"].
         """
         operations.signal(self.workflow_id, name, data, key=key, actor=actor)
 
@@ -253,11 +282,13 @@ class WorkflowHandle(Generic[T]):
         actor: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Approve the open gate of a name, or of a number, an int, if several have the name. It counts for this opening only.
+        """Approve the open gate of a name, or of a number, an int, if several have the name. It
+        counts for this opening only.
 
-        A Django ``user`` is the actor; they must be active and have the permission of the gate. Code that decides without a user
-        names an ``actor``. Raises PermissionDenied, LookupError if there is no such gate, WorkflowError if it is not open: not
-        yet, or because it was decided, its time is over or the run has ended.
+        A Django ``user`` is the actor; they must be active and have the permission of the gate.
+        Code that decides without a user names an ``actor``. Raises PermissionDenied, LookupError if
+        there is no such gate, WorkflowError if it is not open: not yet, or because it was decided,
+        its time is over or the run has ended.
         """
         operations.decide(
             self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason
@@ -271,7 +302,9 @@ class WorkflowHandle(Generic[T]):
         actor: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Reject the open gate of a name or number, which fails with GATE_REJECTED; otherwise as ``approve``."""
+        """Reject the open gate of a name or number, which fails with GATE_REJECTED; otherwise as
+        ``approve``.
+        """
         operations.decide(
             self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason
         )
@@ -303,12 +336,18 @@ class WorkflowHandle(Generic[T]):
 
 
 def get_workflow(workflow_id: uuid.UUID | str) -> WorkflowHandle:
-    """Return the handle of a run; its value is plain JSON. Raises ValueError for an id that is not a UUID."""
+    """Return the handle of a run; its value is plain JSON.
+
+    Raises ValueError for an id that is not a UUID.
+    """
     return WorkflowHandle(workflow_id)
 
 
 def handle_of(flow: Graph[T], id_: uuid.UUID | str) -> WorkflowHandle[T]:
-    """Return the handle of a run of a workflow, which knows the types of values. Raises ValueError for an id that is no UUID."""
+    """Return the handle of a run of a workflow, which knows the types of values.
+
+    Raises ValueError for an id that is no UUID.
+    """
     codecs = {
         node.number: codec_of(node) for node in flow.nodes if node.task is None
     }  # tasks have theirs
@@ -321,7 +360,10 @@ class ValueCodec(NamedTuple):
     load: Callable[[Any], Any]
 
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
-        """Return the value in an envelope. Raises CodecError, TaskDefinitionError for an annotation that nothing can be."""
+        """Return the value in an envelope.
+
+        Raises CodecError, TaskDefinitionError for an annotation that nothing can be.
+        """
         found = opened(envelope)
         return (
             ResultCodec.decode_error(found)

@@ -1,8 +1,9 @@
-"""The graph of a workflow that is being built: its nodes and options, their JSON for the database, and checks of it as a whole.
+"""The graph of a workflow that is being built: its nodes and options, their JSON for the database,
+and checks of it as a whole.
 
-``inputs`` says how results become arguments: ``{"node": 3, "as": "value"}`` or ``{"nodes": [3, 4], "as": "list"}`` by parameter.
-``as`` is "value", "result" (a TaskResult), "list" (the values of many), "results" (the same, read when they are needed), or
-"elements" (what a map maps over).
+``inputs`` says how results become arguments: ``{"node": 3, "as": "value"}`` or ``{"nodes": [3, 4],
+"as": "list"}`` by parameter. ``as`` is "value", "result" (a TaskResult), "list" (the values of
+many), "results" (the same, read when they are needed), or "elements" (what a map maps over).
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ MOST_LEVELS = (
 
 
 def quorum(needs: int) -> Quorum:
-    """Return a join that runs a node once ``needs`` of its branches completed; ``quorum(1)`` is any of them.
+    """Return a join that runs a node once ``needs`` of its branches completed; ``quorum(1)`` is any
+    of them.
 
     Branches are the nodes in ``after=`` and in lists of nodes that are arguments.
     """
@@ -73,7 +75,10 @@ class Options(NamedTuple):
 
 
 class Node(Generic[V]):
-    """A node of a workflow, whose value has the type ``V``. Given as an argument to another node, it stands for its result."""
+    """A node of a workflow, whose value has the type ``V``.
+
+    Given as an argument to another node, it stands for its result.
+    """
 
     def __init__(self, flow: Graph, number: int, name: str, kind: Kind) -> None:
         self.flow = flow
@@ -105,9 +110,11 @@ class Node(Generic[V]):
         self.branches: set[int] = set()  # those among them that a quorum counts
 
     def matches(self, path: str) -> Condition:
-        """Return the condition that this node's value matches a JSON path predicate of PostgreSQL, as in ``'$.pages > 10'``.
+        """Return the condition that this node's value matches a JSON path predicate of PostgreSQL,
+        as in ``'$.pages > 10'``.
 
-        A value that does not fit the path does not match, and neither does a node that did not complete.
+        A value that does not fit the path does not match, and neither does a node that did not
+        complete.
         """
         return Condition(self, path)
 
@@ -115,7 +122,8 @@ class Node(Generic[V]):
         """Let this node wait for others, whose results it does not take. Return this node."""
         if nodes and self.inserted:
             self.flow.note(
-                f"{self.name}: after() comes too late, the node is inserted already: give add() after=..."
+                f"{self.name}: after() comes too late, the node is inserted already: give add() "
+                "after=..."
             )
         if nodes:
             self.flow.change(f"an edge to {self.name!r}")
@@ -132,7 +140,10 @@ class Node(Generic[V]):
                 self.wait_for([node], counts=True)
 
     def wait_for(self, nodes: Iterable[Node], *, counts: bool) -> None:
-        """Let this node wait for others of its workflow. An input is there from the start, so it never counts."""
+        """Let this node wait for others of its workflow.
+
+        An input is there from the start, so it never counts.
+        """
         for node in nodes:
             self.upstream.add(node.number)
             if counts and node.kind is not INPUT:
@@ -143,7 +154,8 @@ class Node(Generic[V]):
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "a Node has no value while the workflow is built: use when=node.matches(...) for a condition"
+            "a Node has no value while the workflow is built: use when=node.matches(...) for a "
+            "condition"
         )
 
     def __getitem__(self, part: object) -> Any:
@@ -153,13 +165,15 @@ class Node(Generic[V]):
 
     def __iter__(self) -> Any:
         raise TypeError(
-            "a Node has no value while the workflow is built: use flow.map(...) for a task per element"
+            "a Node has no value while the workflow is built: use flow.map(...) for a task per "
+            "element"
         )
 
     def json(self, *, hashing: bool = False) -> str:
         """Return this node as the JSON object that ``horsies_add_nodes`` reads.
 
-        ``hashing`` leaves out what differs each time the same workflow is built: absolute times and metadata.
+        ``hashing`` leaves out what differs each time the same workflow is built: absolute times and
+        metadata.
         """
         stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind.name}
         stored |= {"is_wait": True} if self.kind.waits else {}
@@ -182,7 +196,9 @@ class Node(Generic[V]):
 
 
 def json_object(members: Mapping[str, Any], texts: Mapping[str, str | None]) -> str:
-    """Return members as a JSON object, with those ``texts`` that are not None, which are JSON already."""
+    """Return members as a JSON object, with those ``texts`` that are not None, which are JSON
+    already.
+    """
     more = "".join(f',"{name}":{text}' for name, text in texts.items() if text is not None)
     return f"{json.dumps(members)[:-1]}{more}}}"
 
@@ -226,11 +242,14 @@ class Graph(Generic[T]):
             flow.note(problem)
 
     def change(self, what: str) -> None:
-        """Note that this workflow gets something new if another one contains it already, with the graph that it had."""
+        """Note that this workflow gets something new if another one contains it already, with the
+        graph that it had.
+        """
         while self.outer:  # it is told once
             flow = self.outer.pop()
             flow.note(
-                f"{self.name!r} got {what} after it was added to {flow.name!r}: add it when it is complete"
+                f"{self.name!r} got {what} after it was added to {flow.name!r}: add it when it is "
+                "complete"
             )
 
     def finish(self) -> None:
@@ -258,7 +277,10 @@ class Graph(Generic[T]):
         )
 
     def hash(self) -> str:
-        """Return a hash of the graph. Absolute deadlines and metadata do not count: they differ each time a workflow is built."""
+        """Return a hash of the graph.
+
+        Absolute deadlines and metadata do not count: they differ each time a workflow is built.
+        """
         head = {name: value for name, value in self.head().items() if name != "good_until"}
         digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
         for node in self.nodes:
@@ -307,7 +329,10 @@ def graph_problems(flow: Graph) -> Problems:
 
 def both(name: str) -> str:
     """Return the problem of a run in which a gate and a signal have the same name."""
-    return f"{name!r} is the name of a gate and of a signal: give one of them another, so that no message looks like a decision"
+    return (
+        f"{name!r} is the name of a gate and of a signal: give one of them another, so that no "
+        "message looks like a decision"
+    )
 
 
 def impossible(node: Node) -> Problems:
@@ -318,8 +343,10 @@ def impossible(node: Node) -> Problems:
     most = len(node.branches)
     if isinstance(needs, bool) or not isinstance(needs, int) or not 1 <= needs <= most:
         yield (
-            f"{node.name}: a quorum of {needs!r} of {most} branches is impossible: it counts the nodes in "
-            "after= and in lists of nodes, not those of when=, inputs, and nodes that are arguments by themselves"
+            f"{node.name}: a quorum of {needs!r} of {most} branches is impossible: it counts the "
+            "nodes in "
+            "after= and in lists of nodes, not those of when=, inputs, and nodes that are "
+            "arguments by themselves"
         )
 
 
@@ -340,11 +367,14 @@ def circle(nodes: Sequence[Node]) -> Problems:
 
 
 def outermost(nodes: Sequence[Node]) -> Problems:
-    """Yield what is wrong with nodes of a run that is no node of another one: too many levels, and inputs without a value."""
+    """Yield what is wrong with nodes of a run that is no node of another one: too many levels, and
+    inputs without a value.
+    """
     levels = max((node.levels for node in nodes), default=1)
     if levels > MOST_LEVELS:
         yield (
-            f"its workflows are nested {levels} levels deep, and {MOST_LEVELS} are possible: let a task of the innermost one add "
+            f"its workflows are nested {levels} levels deep, and {MOST_LEVELS} are possible: let a "
+            "task of the innermost one add "
             "the rest by current_task().workflow.add(...)"
         )
     for node in nodes:
@@ -353,7 +383,9 @@ def outermost(nodes: Sequence[Node]) -> Problems:
 
 
 def is_moment(value: object) -> bool:
-    """Return whether a value is an aware datetime that PostgreSQL and Python can both count with in any time zone."""
+    """Return whether a value is an aware datetime that PostgreSQL and Python can both count with in
+    any time zone.
+    """
     return (
         isinstance(value, dt.datetime) and value.utcoffset() is not None and 2 < value.year < 9999
     )

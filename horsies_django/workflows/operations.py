@@ -1,9 +1,11 @@
-"""Operations on runs: pause, resume, cancel, retry, skip a node, signal, decide. Handles, the admin and commands use them.
+"""Operations on runs: pause, resume, cancel, retry, skip a node, signal, decide. Handles, the admin
+and commands use them.
 
-Each runs in one transaction, with the child runs; it locks a run before its children, as every operation does. A signal is a
-row that is inserted without the lock of the run; workers give it to a node. A decision counts for one opening of one gate: each
-time a gate begins to wait, its ``opening`` is counted up. It waits for the lock of the run, under which timeouts end gates,
-too; the first one counts, and nothing is kept for later.
+Each runs in one transaction, with the child runs; it locks a run before its children, as every
+operation does. A signal is a row that is inserted without the lock of the run; workers give it to a
+node. A decision counts for one opening of one gate: each time a gate begins to wait, its
+``opening`` is counted up. It waits for the lock of the run, under which timeouts end gates, too;
+the first one counts, and nothing is kept for later.
 """
 
 from __future__ import annotations
@@ -41,14 +43,19 @@ NAMED = 20
 
 
 def reading(now: datetime | None = None) -> WorkflowStore:
-    """Return the statements that need no transaction around them: those that only read, ``send`` and ``signal``."""
+    """Return the statements that need no transaction around them: those that only read, ``send``
+    and ``signal``.
+    """
     conf = config()
     return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes, now)
 
 
 @contextmanager
 def writing(now: datetime | None = None) -> Iterator[WorkflowStore]:
-    """Yield the statements within a transaction. Tests pass ``now`` in place of the database's clock."""
+    """Yield the statements within a transaction.
+
+    Tests pass ``now`` in place of the database's clock.
+    """
     conf = config()
     connection = connections[conf.database]
     with transaction.atomic(using=conf.database):
@@ -56,7 +63,9 @@ def writing(now: datetime | None = None) -> Iterator[WorkflowStore]:
 
 
 def rows(model: str, **filters: Any) -> QuerySet[Any]:
-    """Return rows of a model by its name: modules of tasks are imported before the models are ready."""
+    """Return rows of a model by its name: modules of tasks are imported before the models are
+    ready.
+    """
     found: QuerySet[Any] = (
         apps.get_model("horsies", model)._default_manager.using(config().database).filter(**filters)
     )
@@ -66,10 +75,11 @@ def rows(model: str, **filters: Any) -> QuerySet[Any]:
 def control(
     run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None
 ) -> bool:
-    """Pause, resume or cancel a run and its children; return whether its status changed. With an ``actor`` it is audited.
+    """Pause, resume or cancel a run and its children; return whether its status changed. With an
+    ``actor`` it is audited.
 
-    Of runs that continued one another, the last is changed. A run that has finished, or is being compensated, stays as it is.
-    Raises LookupError if there is no such run.
+    Of runs that continued one another, the last is changed. A run that has finished, or is being
+    compensated, stays as it is. Raises LookupError if there is no such run.
     """
     with writing() as store:
         run = last(store, run)
@@ -103,10 +113,11 @@ def control(
 
 
 def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None) -> None:
-    """Run the failed nodes of a run, and of the runs inside it, again; see ``WorkflowHandle.retry``.
+    """Run the failed nodes of a run, and of the runs inside it, again; see
+    ``WorkflowHandle.retry``.
 
-    Those that are paused continue; one whose value could not be given ends again. Raises LookupError if there is no such run,
-    WorkflowError for the REFUSALS.
+    Those that are paused continue; one whose value could not be given ends again. Raises
+    LookupError if there is no such run, WorkflowError for the REFUSALS.
     """
     with writing() as store:
         verdict = follow(store, run, set())
@@ -118,10 +129,12 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
 
 
 def follow(store: WorkflowStore, run: uuid.UUID, known: set[uuid.UUID]) -> str | None:
-    """Retry a run, and the runs inside it that have not ended; return the verdict. Those of failed nodes are retried with these.
+    """Retry a run, and the runs inside it that have not ended; return the verdict. Those of failed
+    nodes are retried with these.
 
-    A run without a failed node is retried if one inside it is. What is paused continues, also if nothing in it has failed.
-    ``known`` has the runs that were followed, to which it adds: a stranger may have put runs into one another.
+    A run without a failed node is retried if one inside it is. What is paused continues, also if
+    nothing in it has failed. ``known`` has the runs that were followed, to which it adds: a
+    stranger may have put runs into one another.
     """
     nested = len(known) > 0
     known.add(run)
@@ -140,7 +153,10 @@ def follow(store: WorkflowStore, run: uuid.UUID, known: set[uuid.UUID]) -> str |
 
 REFUSALS = {
     "NOTHING": "none of its nodes has failed",
-    "STOPPING": "tasks of failed or cancelled nodes still run, or are still to be cancelled; try again when they have ended",
+    "STOPPING": (
+        "tasks of failed or cancelled nodes still run, or are still to be cancelled; try again "
+        "when they have ended"
+    ),
     "CHILD": "it is a node of another run: retry that one",
     "CONTINUED": "it continued as another run: retry that one, its handle is latest()",
     "UNDONE": "its nodes were undone; send it again",
@@ -158,8 +174,9 @@ def skip(
 ) -> None:
     """Skip a node that has not begun.
 
-    Who skips is a Django ``user``, or the ``actor``. To skip a gate is to decide about it: a user needs its permission. Raises
-    LookupError if there is no such node, PermissionDenied, WorkflowError if the node has begun or finished.
+    Who skips is a Django ``user``, or the ``actor``. To skip a gate is to decide about it: a user
+    needs its permission. Raises LookupError if there is no such node, PermissionDenied,
+    WorkflowError if the node has begun or finished.
     """
     with writing() as store:
         if user is not None:
@@ -171,7 +188,8 @@ def skip(
             raise LookupError(f"there is no node {number} in the run {run}")
         if verdict != "SKIPPED":
             raise WorkflowError(
-                f"node {number} of run {run} was not skipped: it has {'begun' if verdict == 'BEGUN' else 'finished'}"
+                f"node {number} of run {run} was not skipped: it has "
+                f"{'begun' if verdict == 'BEGUN' else 'finished'}"
             )
         note(store, run, "workflow.skip", actor, reason, {"node": str(number)})
 
@@ -184,7 +202,10 @@ def note(
     reason: str | None,
     after: dict[str, str],
 ) -> None:
-    """Write an audit entry about a run if there is an actor. Raises WorkflowError for one, or a reason, that cannot be stored."""
+    """Write an audit entry about a run if there is an actor.
+
+    Raises WorkflowError for one, or a reason, that cannot be stored.
+    """
     if actor is None:
         return
     actor, reason = storable_who(WorkflowError, f"run {run} was not changed", actor, reason)
@@ -192,7 +213,10 @@ def note(
 
 
 def last(store: WorkflowStore, run: uuid.UUID) -> uuid.UUID:
-    """Return the last of the runs that continued one another, from ``run`` on. Raises LookupError if there is no such run."""
+    """Return the last of the runs that continued one another, from ``run`` on.
+
+    Raises LookupError if there is no such run.
+    """
     found = store.successor(run, last=True)
     if not found or found[0] is None:
         raise missing(run)
@@ -209,8 +233,9 @@ def signal(
 ) -> None:
     """Send a signal to a run, or to the last of those as which it continued.
 
-    ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it. Raises LookupError if there is
-    no such run, or no node of it waits for the name, WorkflowError if the signal cannot be taken.
+    ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it.
+    Raises LookupError if there is no such run, or no node of it waits for the name, WorkflowError
+    if the signal cannot be taken.
     """
     actor = as_text(actor)
     given = [
@@ -270,7 +295,9 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
 def offer(
     store: WorkflowStore, run: uuid.UUID, name: str, data: str, key: str | None, actor: str
 ) -> tuple[str | None, list[str], str | None]:
-    """Insert a signal if its data fits the type that a node wants; return the verdict, names and why it does not fit."""
+    """Insert a signal if its data fits the type that a node wants; return the verdict, names and
+    why it does not fit.
+    """
     why = None
     for look in (20, None):  # most nodes of a name want the same; a refusal has asked all
         verdict, names = store.signal(run, name, key, data, actor, look)
@@ -306,12 +333,14 @@ def decide(
     actor: str | None = None,
     reason: str | None = None,
 ) -> None:
-    """Approve or reject the open gate of a name, a str, or of a number, an int, and note it in the audit.
+    """Approve or reject the open gate of a name, a str, or of a number, an int, and note it in the
+    audit.
 
     Of runs that continued one another, the last has the gate.
 
-    Who decides is a Django ``user``, or the ``actor`` for code that decides by itself. Raises LookupError if there is no such run
-    or gate, PermissionDenied, and WorkflowError if the gate is not open, or if several of this name are.
+    Who decides is a Django ``user``, or the ``actor`` for code that decides by itself. Raises
+    LookupError if there is no such run or gate, PermissionDenied, and WorkflowError if the gate is
+    not open, or if several of this name are.
     """
     if not is_number(gate) and (problem := text_problem("gate", gate, 200)):
         raise WorkflowError(problem)
@@ -322,7 +351,8 @@ def decide(
         if len(waiting) > 1:
             numbers = ", ".join(str(one.number) for one in waiting[:NAMED])
             raise WorkflowError(
-                f"run {run} has several open gates {gate!r}: decide about one by its number: {numbers}"
+                f"run {run} has several open gates {gate!r}: decide about one by its number: "
+                f"{numbers}"
             )
         node = waiting[0] if waiting else found[-1]
         settle(store, node, node.opening, approved, decider(node, user, actor), reason)
@@ -391,7 +421,10 @@ def find(run: uuid.UUID, gate: str | int) -> list[WorkflowNode]:
 
 
 def is_number(node: object) -> TypeIs[int]:
-    """Return whether a node is given by its number. A text is always a name, because nodes may be named after orders."""
+    """Return whether a node is given by its number.
+
+    A text is always a name, because nodes may be named after orders.
+    """
     return isinstance(node, int) and not isinstance(node, bool)
 
 
@@ -401,18 +434,24 @@ def numbered(nodes: QuerySet[Any], number: int) -> QuerySet[Any]:
 
 
 def number_advice(node: object) -> str:
-    """Return how to give the number of a node, for the message about a name that does not exist but looks like a number."""
+    """Return how to give the number of a node, for the message about a name that does not exist but
+    looks like a number.
+    """
     if not isinstance(node, str) or not node.isdecimal():
         return ""
     return ". A text is a name: give the number of a node as an int, or with --number in the shell"
 
 
 def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
-    """Return the name of who decides. Raises PermissionDenied if the user must not, WorkflowError if nobody is named."""
+    """Return the name of who decides.
+
+    Raises PermissionDenied if the user must not, WorkflowError if nobody is named.
+    """
     if user is None:
         if actor is None:
             raise WorkflowError(
-                f"say who decides about the gate {node.signal!r}: pass user=request.user, or actor= if code decides by itself"
+                f"say who decides about the gate {node.signal!r}: pass user=request.user, or "
+                "actor= if code decides by itself"
             )
         return actor
     if not (user.is_authenticated and user.is_active):
@@ -421,7 +460,8 @@ def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
         )
     if node.permission is not None and not user.has_perm(node.permission):
         raise PermissionDenied(
-            f"{name_of(user)} does not have the permission {node.permission} of the gate {node.signal!r}"
+            f"{name_of(user)} does not have the permission {node.permission} of the gate "
+            f"{node.signal!r}"
         )
     return name_of(user)
 

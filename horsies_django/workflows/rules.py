@@ -1,7 +1,8 @@
-"""The rules of the nodes: what the builder recorded becomes what is stored, and everything that is wrong with it is named.
+"""The rules of the nodes: what the builder recorded becomes what is stored, and everything that is
+wrong with it is named.
 
-Each kind of node has a rule, which writes into the node and yields problems without its name. ``compiled`` applies it, and does
-what all kinds have in common.
+Each kind of node has a rule, which writes into the node and yields problems without its name.
+``compiled`` applies it, and does what all kinds have in common.
 """
 
 from __future__ import annotations
@@ -128,7 +129,10 @@ def take_undo(
 ) -> Problems:
     """Let ``undo`` undo the task of a node; yield what is wrong, without the name of the node."""
     if options.delay is not None or options.good_until is not None or options.key is not None:
-        yield f"its undo {undo.name} has to run whenever it is needed: it takes no delay, no good_until and no key"
+        yield (
+            f"its undo {undo.name} has to run whenever it is needed: it takes no delay, no "
+            "good_until and no key"
+        )
         return
     try:
         new = prepare(undo, options, None)
@@ -151,9 +155,12 @@ def take_undo(
 def task_columns(new: NewTasks) -> dict[str, Any]:
     """Return what is stored of the task of a node, and of the one that undoes it."""
     return {
-        "task": new.task_name, "queue": new.queue_name, "lane": new.lane, "priority": new.priority,
+        "task": new.task_name,
+        "queue": new.queue_name,
+        "lane": new.lane,
+        "priority": new.priority,
         "max_retries": new.max_retries,
-    }  # fmt: skip
+    }
 
 
 def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> Problems[bool]:
@@ -166,17 +173,22 @@ def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> 
         own = arguments.produced(task)
         source = "gives"
         if fits(own, wanted) and not fits(type(None), wanted):
-            yield f"{says} gets None as 'result' if it is not known how {task.name} ended: annotate it {name_of(wanted)} | None"
+            yield (
+                f"{says} gets None as 'result' if it is not known how {task.name} ended: annotate "
+                f"it {name_of(wanted)} | None"
+            )
     elif name not in task.arguments.names and not task.arguments.takes_any:
         if required:
             yield (
-                f"{says} takes {name!r}, which is neither 'result' nor a parameter of {task.name}: rename it, or give it a "
+                f"{says} takes {name!r}, which is neither 'result' nor a parameter of {task.name}: "
+                "rename it, or give it a "
                 "default"
             )
         return False
     elif required and not always_given(node, name):
         yield (
-            f"{says} needs {name!r}, which {task.name} may not be given: give it here, or give the undo's parameter a default"
+            f"{says} needs {name!r}, which {task.name} may not be given: give it here, or give the "
+            "undo's parameter a default"
         )
         return False
     else:
@@ -250,7 +262,9 @@ def wait(node: Node, timeout: object, on_timeout: object, **columns: Any) -> Pro
 
 
 def span(what: str, value: object) -> Problems[str]:
-    """Return a time from when a node is ready, as an interval; yield the problem with one that is wrong."""
+    """Return a time from when a node is ready, as an interval; yield the problem with one that is
+    wrong.
+    """
     found = value
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
@@ -273,7 +287,8 @@ def embed(node: Node, child: Graph, given: Given) -> Problems:
         yield "a workflow that is a node has no key of its own"
     if undone := [each.name for each in child.nodes if "undo" in each.texts]:
         yield (
-            f"a workflow that is a node cannot be undone: remove undo= from {', '.join(undone[:20])}, or add these nodes to the "
+            "a workflow that is a node cannot be undone: remove undo= from "
+            f"{', '.join(undone[:20])}, or add these nodes to the "
             "workflow itself"
         )
     if any(each.kind is CONTINUE for each in child.nodes):
@@ -291,7 +306,10 @@ def follow(node: Node, successor: object, given: Given) -> Problems:
     if not isinstance(successor, Graph):
         yield f"continue_as() takes a Workflow, not {type(successor).__name__}"
     elif successor is node.flow:
-        yield "a workflow cannot contain itself: let a task call current_task().workflow.continue_as(...)"
+        yield (
+            "a workflow cannot contain itself: let a task call "
+            "current_task().workflow.continue_as(...)"
+        )
     else:
         yield from take_graph(node, successor, given)
         if successor.key is not None:
@@ -300,10 +318,13 @@ def follow(node: Node, successor: object, given: Given) -> Problems:
 
 
 def misnamed(successor: Graph, keyed_name: str | None) -> Problems:
-    """Yield whether the successor of a run with a key, which is found by name and key, has another name."""
+    """Yield whether the successor of a run with a key, which is found by name and key, has another
+    name.
+    """
     if keyed_name is not None and successor.name != keyed_name:
         yield (
-            f"a run with a key continues under its name, {keyed_name!r}, so that the key finds it; not {successor.name!r:.300}"
+            f"a run with a key continues under its name, {keyed_name!r}, so that the key finds it; "
+            f"not {successor.name!r:.300}"
         )
 
 

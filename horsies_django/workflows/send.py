@@ -1,4 +1,6 @@
-"""Sends workflows: checks their graphs, and inserts runs, nodes and edges in the caller's transaction."""
+"""Sends workflows: checks their graphs, and inserts runs, nodes and edges in the caller's
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -103,12 +105,16 @@ def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
     """Insert runs that ``parts`` has put together, and return their ids. Raises WorkflowError."""
     more = group[0].chunks[1:]
     runs = store.send(
-        [draft.id for draft in group], [draft.head for draft in group], [draft.chunks[0] for draft in group], begin=not more
-    )  # fmt: skip
+        [draft.id for draft in group],
+        [draft.head for draft in group],
+        [draft.chunks[0] for draft in group],
+        begin=not more,
+    )
     for draft, run in zip(group, runs, strict=True):
         if not run.created and run.hash != draft.hash:
             raise WorkflowError(
-                f"there is a run of {draft.flow.name!r} with the key {draft.flow.key!r} and another graph: {run.id}. Use another "
+                f"there is a run of {draft.flow.name!r} with the key {draft.flow.key!r} and "
+                f"another graph: {run.id}. Use another "
                 "key, or send the same graph"
             )
     if more and runs[0].created:

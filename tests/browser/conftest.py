@@ -24,7 +24,10 @@ class StrictPolicy:
 
 @pytest.fixture(scope="session", autouse=True)
 def strict() -> Iterator[None]:
-    """Let every page have the strict policy. Naive: in a fixture of a test, which the server does not notice any more."""
+    """Let every page have the strict policy.
+
+    Naive: in a fixture of a test, which the server does not notice any more.
+    """
     with override_settings(
         MIDDLEWARE=[*settings.MIDDLEWARE, "tests.browser.conftest.StrictPolicy"]
     ):

@@ -1,4 +1,6 @@
-"""The admin's pages in a real browser: light and dark, under a strict content security policy, with nothing from elsewhere."""
+"""The admin's pages in a real browser: light and dark, under a strict content security policy, with
+nothing from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ OURS = {
     "include": [["#content"]],
     "exclude": [["#changelist-search"]],
 }  # Django's search box has no label
-SETTLED = "Promise.allSettled(document.getAnimations().map(each => each.finished))"  # links fade from colour to colour
+# links fade from colour to colour
+SETTLED = "Promise.allSettled(document.getAnimations().map(each => each.finished))"
 # Where to leave pictures of the pages, for a person to look at.
 PICTURES = os.environ.get("HORSIES_TEST_PICTURES")
 
@@ -93,9 +96,11 @@ Look = Callable[[str], Any]
 def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
     """Give a function that opens an address as a superuser.
 
-    The test fails on anything that the browser complains about, also because of the strict policy, or fetches elsewhere.
+    The test fails on anything that the browser complains about, also because of the strict policy,
+    or fetches elsewhere.
     """
-    # Playwright's blocking calls run on an event loop of their own, which Django takes for async code.
+    # Playwright's blocking calls run on an event loop of their own, which Django takes for async
+    # code.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     client = Client()
     client.force_login(User.objects.create_superuser("boss"))
@@ -136,7 +141,9 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
         yield opened
         context.close()
         browser.close()
-        connections.close_all()  # those of that event loop: nobody could reach them later, and the database could not be dropped
+        # those of that event loop: nobody could reach them later, and the database could not be
+        # dropped
+        connections.close_all()
     assert complaints == []
 
 
@@ -163,9 +170,12 @@ def library(transactional_db: None) -> Task:
         held = status in (Status.RUNNING, Status.COMPLETED, Status.FAILED)
         claimed = {"claimed_by": workers[number % 2].pk} if held else {}
         TaskFactory(
-            task_name=names[number % 3], queue_name=("default", "index", "mail")[number % 3], status=status.value,
-            kwargs=path, **claimed,
-        )  # fmt: skip
+            task_name=names[number % 3],
+            queue_name=("default", "index", "mail")[number % 3],
+            status=status.value,
+            kwargs=path,
+            **claimed,
+        )
     exception = {
         "type": "UnicodeDecodeError",
         "repr": "UnicodeDecodeError()",
@@ -176,22 +186,40 @@ def library(transactional_db: None) -> Task:
     )
     began = now() - dt.timedelta(seconds=70)
     failed = TaskFactory(
-        task_name=names[0], status="FAILED", error_code="NOT_TEXT", result=problem, claimed_by=workers[0].pk, max_retries=1,
-        retry_count=1, kwargs=path, sent_at=began, finished_at=began + dt.timedelta(seconds=45.3),
-    )  # fmt: skip
+        task_name=names[0],
+        status="FAILED",
+        error_code="NOT_TEXT",
+        result=problem,
+        claimed_by=workers[0].pk,
+        max_retries=1,
+        retry_count=1,
+        kwargs=path,
+        sent_at=began,
+        finished_at=began + dt.timedelta(seconds=45.3),
+    )
     for attempt, code, waited, ran in ((1, "TIMED_OUT", 3, 30), (2, "NOT_TEXT", 43, 2.3)):
         TaskAttemptFactory(
-            task_id=failed.pk, attempt=attempt, error_code=code, error_message="The file is not UTF-8.",
-            worker_id=workers[0].pk, child_pid=4127 + attempt, will_retry=attempt == 1, traceback=TRACEBACK,
-            started_at=began + dt.timedelta(seconds=waited), finished_at=began + dt.timedelta(seconds=waited + ran),
-            site="documents/tasks.py in import_file", site_line=41,
-        )  # fmt: skip
+            task_id=failed.pk,
+            attempt=attempt,
+            error_code=code,
+            error_message="The file is not UTF-8.",
+            worker_id=workers[0].pk,
+            child_pid=4127 + attempt,
+            will_retry=attempt == 1,
+            traceback=TRACEBACK,
+            started_at=began + dt.timedelta(seconds=waited),
+            finished_at=began + dt.timedelta(seconds=waited + ran),
+            site="documents/tasks.py in import_file",
+            site_line=41,
+        )
     return failed
 
 
 @pytest.fixture
 def crowded(library: Task) -> Queue:
-    """Limits over the library: a queue with partitions, overridden; one that is paused; a cap of the whole cluster."""
+    """Limits over the library: a queue with partitions, overridden; one that is paused; a cap of
+    the whole cluster.
+    """
     rule = {"partition_by_args": ["customer"], "partition_max_concurrency": 2, "max_concurrency": 8}
     queues.change(
         "mail",
@@ -217,9 +245,15 @@ def crowded(library: Task) -> Queue:
     ):
         started = now() - dt.timedelta(seconds=47 * number + 3)
         task = TaskFactory(
-            task_name="mail.tasks.send_newsletter", queue_name="mail", status="RUNNING", kwargs={"customer": customer},
-            partition_key=f'{{"customer": "{customer}"}}', partition_version=1, claimed_by=worker.pk, claimed_at=started,
-        )  # fmt: skip
+            task_name="mail.tasks.send_newsletter",
+            queue_name="mail",
+            status="RUNNING",
+            kwargs={"customer": customer},
+            partition_key=f'{{"customer": "{customer}"}}',
+            partition_version=1,
+            claimed_by=worker.pk,
+            claimed_at=started,
+        )
         HeartbeatFactory(worker_id=worker.pk, pid=4200 + number, holding=[str(task.pk)])
     for hour in range(1, 24):  # what was counted of a day
         found = [(COMPLETED, 300 + 37 * (hour * hour % 11)), ("PROVIDER_REFUSED", 5 * (hour % 7))]
@@ -227,9 +261,14 @@ def crowded(library: Task) -> Queue:
         counted(*rows, ago=dt.timedelta(hours=hour), seconds=6)
     Worker.objects.exclude(stopped_at=None).delete()  # those who counted
     TaskFactory.create_batch(
-        7, task_name="mail.tasks.send_newsletter", queue_name="mail", kwargs={"customer": "acme"}, parked=True,
-        partition_key='{"customer": "acme"}', partition_version=1,
-    )  # fmt: skip
+        7,
+        task_name="mail.tasks.send_newsletter",
+        queue_name="mail",
+        kwargs={"customer": "acme"},
+        parked=True,
+        partition_key='{"customer": "acme"}',
+        partition_version=1,
+    )
     return Queue.objects.get(name="mail")
 
 
@@ -264,18 +303,26 @@ def night(library: Task) -> None:
         }
         for task in TaskFactory.create_batch(many, **of, claimed_by=worker):
             TaskAttemptFactory(
-                task_id=task.pk, error_code=code, exception_class=exception, error_message=message, site=site, site_line=7,
-                worker_id=worker, finished_at=task.finished_at,
-            )  # fmt: skip
+                task_id=task.pk,
+                error_code=code,
+                exception_class=exception,
+                error_message=message,
+                site=site,
+                site_line=7,
+                worker_id=worker,
+                finished_at=task.finished_at,
+            )
 
 
 WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
 def assert_readable(page: Any, name: str, badges: int = 0) -> None:
-    """Fail on a page that somebody could not read in the dark, in the light, on a telephone, a tablet or a screen.
+    """Fail on a page that somebody could not read in the dark, in the light, on a telephone, a
+    tablet or a screen.
 
-    It has no faint badges and at least so many of them, is not scrolled sideways, and axe finds nothing serious.
+    It has no faint badges and at least so many of them, is not scrolled sideways, and axe finds
+    nothing serious.
     """
     page.evaluate(AXE.axe_script)
     for scheme in ("dark", "light"):
@@ -309,7 +356,9 @@ def assert_all_readable(look: Look, addresses: dict[str, str], **badges: int) ->
 
 
 def picture(page: Any, name: str, scheme: str) -> None:
-    """Leave pictures of a page, at the width of a telephone and at one that can be read in a page of the documentation."""
+    """Leave pictures of a page, at the width of a telephone and at one that can be read in a page
+    of the documentation.
+    """
     for width, highest in ((390, 1_600), (1_200, 900 if name == "tasks" else 2_400)):
         page.set_viewport_size(
             {"width": width, "height": 1_200}

@@ -1,4 +1,6 @@
-"""The overview in a real browser: light, dark and narrow; it follows the system while it is visible, and says when it cannot."""
+"""The overview in a real browser: light, dark and narrow; it follows the system while it is
+visible, and says when it cannot.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.browser.test_admin import (
     look,
     playwright,
     pytestmark,
-)  # fmt: skip
+)
 from tests.conftest import put, wait_until
 from tests.desk.test_admin_overview import anew, counted
 from tests.support.factories import now
@@ -48,7 +50,9 @@ def overview(query: str = "") -> str:
 
 
 def held(page: Any) -> None:
-    """Load the page again with a clock that stands still, and count what its script asks for and shows from now on."""
+    """Load the page again with a clock that stands still, and count what its script asks for and
+    shows from now on.
+    """
     page.clock.install(time=0)
     page.reload()
     page.clock.pause_at(PERIOD / 2_000)

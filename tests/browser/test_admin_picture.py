@@ -1,4 +1,6 @@
-"""The pages and the picture of runs in a real browser: light, dark and narrow, by keyboard, while a run goes on, and large."""
+"""The pages and the picture of runs in a real browser: light, dark and narrow, by keyboard, while a
+run goes on, and large.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from tests.browser.test_admin import (
     look,
     playwright,
     pytestmark,
-)  # fmt: skip
+)
 
 __all__ = ["look", "pytestmark"]
 
@@ -42,7 +44,8 @@ UNFIT = """boxes => boxes.flatMap(box => {
   const upon = texts.filter((text, n) => texts.some((other, m) => m < n && text.y + 3 < other.y + other.height));
   return out.length || upon.length ? [box.id] : [];
 })"""
-# Ratios of the luminance of each line, outline and icon to what lies behind: WCAG asks for 3 of what is no text.
+# Ratios of the luminance of each line, outline and icon to what lies behind: WCAG asks for 3 of
+# what is no text.
 SHAPES = f"""shapes => shapes.map(shape => {{
   {LUMINANCE}
   const behind = getComputedStyle(document.querySelector(".horsies-canvas")).backgroundColor;
@@ -61,7 +64,10 @@ def address(handle: Any) -> str:
 
 @pytest.fixture
 def order(transactional_db: None) -> Any:
-    """A run with nodes of all kinds: done, failed, running, waiting and still to come. Returns its handle."""
+    """A run with nodes of all kinds: done, failed, running, waiting and still to come.
+
+    Returns its handle.
+    """
     partners = Workflow("notify partners")
     partners.add(flows.number, 1)
     flow = Workflow("order", key="order 4711")
@@ -110,7 +116,8 @@ def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(
         assert min(texts.evaluate_all(CONTRASTS)) >= 4.5
         first = page.locator("#horsies-node-0")
         assert first.evaluate(
-            "(box, canvas) => { const [a, b] = [box, canvas].map(each => each.getBoundingClientRect());"
+            "(box, canvas) => { const [a, b] = [box, canvas].map(each => "
+            "each.getBoundingClientRect());"
             " return a.left >= b.left && a.right <= b.right }",
             canvas.element_handle(),
         ), "the first box is in sight"
@@ -215,7 +222,10 @@ def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(
     page.get_by_role("button", name="Fit width").click()
     assert page.locator(CANVAS).evaluate("canvas => canvas.scrollWidth <= canvas.clientWidth")
     page.get_by_role("button", name="Fit all").click()
-    fits = "canvas => canvas.scrollWidth <= canvas.clientWidth && canvas.scrollHeight <= canvas.clientHeight"
+    fits = (
+        "canvas => canvas.scrollWidth <= canvas.clientWidth && canvas.scrollHeight <= "
+        "canvas.clientHeight"
+    )
     assert page.locator(CANVAS).evaluate(fits)
     page.get_by_role("button", name="100 %").click()
     assert not page.locator(CANVAS).evaluate(fits)

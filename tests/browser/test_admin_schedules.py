@@ -1,4 +1,6 @@
-"""The admin's pages about schedules in a real browser: light and dark, narrow and wide, under a strict policy."""
+"""The admin's pages about schedules in a real browser: light and dark, narrow and wide, under a
+strict policy.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,23 @@ LONG = "documents.importer.tasks.import_everything_that_the_supplier_has_sent_si
 # The ratio of the luminances of each block, or of its border, and of what lies behind it.
 BLOCKS = CONTRASTS.replace(
     "getComputedStyle(badge).color,",
-    "getComputedStyle(badge).backgroundColor.endsWith(', 0)') ? getComputedStyle(badge).borderTopColor"
+    "getComputedStyle(badge).backgroundColor.endsWith(', 0)') ? "
+    "getComputedStyle(badge).borderTopColor"
     " : getComputedStyle(badge).backgroundColor,",
 ).replace("let behind = badge;", "let behind = badge.parentElement;")
 
 
 @pytest.fixture
 def timetable(transactional_db: None) -> None:
-    """The schedules of a document library: some declared by its code, some made in the admin, one of them broken."""
+    """The schedules of a document library: some declared by its code, some made in the admin, one
+    of them broken.
+    """
     patterns = {
-        INDEX: "30 4 * * mon-fri", TIDY: "every 15 minutes", DIGEST: "weekly on mon, thu at 09:00",
+        INDEX: "30 4 * * mon-fri",
+        TIDY: "every 15 minutes",
+        DIGEST: "weekly on mon, thu at 09:00",
         OLD: "monthly on day 15 at 09:00",
-    }  # fmt: skip
+    }
     for name, pattern in patterns.items():
         declare(name, pattern=pattern)
         ends = ["FAILED", "EXPIRED", "CANCELLED", "FAILED", "COMPLETED", "COMPLETED", "RUNNING"]
@@ -56,10 +63,15 @@ def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
     look: Look, timetable: None
 ) -> None:
     pages = {
-        "schedule": ("change", INDEX), "schedule-broken": ("change", BOARD), "schedule-off": ("change", DIGEST),
-        "schedule-edit": ("edit", INDEX), "schedule-run": ("run_now", INDEX), "schedule-revert": ("revert", INDEX),
-        "schedule-long": ("change", LONG), "schedule-long-edit": ("edit", LONG),
-    }  # fmt: skip
+        "schedule": ("change", INDEX),
+        "schedule-broken": ("change", BOARD),
+        "schedule-off": ("change", DIGEST),
+        "schedule-edit": ("edit", INDEX),
+        "schedule-run": ("run_now", INDEX),
+        "schedule-revert": ("revert", INDEX),
+        "schedule-long": ("change", LONG),
+        "schedule-long-edit": ("edit", LONG),
+    }
     addresses = {
         **{name: url(page, row) for name, (page, row) in pages.items()},
         "schedules": reverse(LIST),

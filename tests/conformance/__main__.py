@@ -17,7 +17,8 @@ import django
 
 ROOT = Path(__file__).parents[2]
 HAS_OWN = django.VERSION >= (6, 0)
-# Whose suite runs under the names of the backport, which pickles no tasks; its own suite is not in its source distribution.
+# Whose suite runs under the names of the backport, which pickles no tasks; its own suite is not in
+# its source distribution.
 SUITE_OF_BACKPORT = "6.0.10"
 
 
@@ -61,7 +62,9 @@ def renamed(suite: Path) -> Path:
 
 
 def suites(work: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yield the package whose backend is tested, the name of the suite, and the directory that goes onto the path."""
+    """Yield the package whose backend is tested, the name of the suite, and the directory that goes
+    onto the path.
+    """
     if HAS_OWN:
         yield (
             "django.tasks",
@@ -78,7 +81,9 @@ def suites(work: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def main() -> int:
-    """Run each suite in a process of its own, on a private server unless DATABASE_URL is set; return the exit code."""
+    """Run each suite in a process of its own, on a private server unless DATABASE_URL is set;
+    return the exit code.
+    """
     work = Path(tempfile.mkdtemp(prefix="horsies-conformance-"))
     codes = []
     try:

@@ -1,4 +1,6 @@
-"""The backends of the suites: tasks that stay in the queue, that run at once, and that a real worker runs."""
+"""The backends of the suites: tasks that stay in the queue, that run at once, and that a real
+worker runs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class Inline(Queued):
         self.run(result)
         result.refresh()
         if not result.is_finished and result.errors[-1].exception_class is KeyboardInterrupt:
-            raise KeyboardInterrupt  # the process that ran the task was interrupted, and gave the task back
+            # the process that ran the task was interrupted, and gave the task back
+            raise KeyboardInterrupt
         return result
 
     def run(self, result: Any) -> None:

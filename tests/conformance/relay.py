@@ -1,4 +1,6 @@
-"""Receives the log records of a worker, and gives those of a task to the loggers here once the task has ended."""
+"""Receives the log records of a worker, and gives those of a task to the loggers here once the task
+has ended.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Django's test runner, which also removes a database to which threads of async tests are still connected."""
+"""Django's test runner, which also removes a database to which threads of async tests are still
+connected.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The suite's classes with HorsiesBackend in place of Django's backends. What does not apply is skipped with its reason."""
+"""The suite's classes with HorsiesBackend in place of Django's backends.
+
+What does not apply is skipped with its reason.
+"""
 
 from __future__ import annotations
 

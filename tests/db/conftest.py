@@ -1,4 +1,6 @@
-"""What tests of several sessions share: a thread to wait in, a look at who waits, and how large a part of a long act is."""
+"""What tests of several sessions share: a thread to wait in, a look at who waits, and how large a
+part of a long act is.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def aside(connect: Connect) -> Iterator[Aside]:
-    """Give a function that runs another one in a thread, and closes the connections that Django has opened in it."""
+    """Give a function that runs another one in a thread, and closes the connections that Django has
+    opened in it.
+    """
 
     def run(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
@@ -71,7 +75,9 @@ def hand(engine: Engine) -> Hand:
 
 @pytest.fixture
 def parts() -> Iterator[Parts]:
-    """Give a function that says how many nodes and tasks of a run one transaction may end, skip, withdraw or retry."""
+    """Give a function that says how many nodes and tasks of a run one transaction may end, skip,
+    withdraw or retry.
+    """
     text = load("functions/workflows/horsies_move_run")
 
     def install(many: int) -> None:
@@ -103,7 +109,10 @@ def wait_for_waiting(watcher: psycopg.Connection[Any], waiting: psycopg.Connecti
 
 def wait_for_anybody(watcher: psycopg.Connection[Any]) -> None:
     """Return when a session of this database waits for a lock."""
-    query = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pg_blocking_pids(pid) <> '{}'"
+    query = (
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pg_blocking_pids(pid) "
+        "<> '{}'"
+    )
     wait_until(lambda: watcher.execute(query).fetchall(), "a session waits for a lock")
 
 

@@ -1,7 +1,8 @@
 """A database on which random workflows are driven step by step in random order.
 
-Workers are sessions reduced to their statements: no task's code runs, the plan says what becomes of it. Between any two steps an
-engine may die, lose what it was to advance, or be overtaken by another one.
+Workers are sessions reduced to their statements: no task's code runs, the plan says what becomes of
+it. Between any two steps an engine may die, lose what it was to advance, or be overtaken by another
+one.
 """
 
 from __future__ import annotations
@@ -46,9 +47,16 @@ from tests.support.models.workflows import (
 )
 
 TABLES = (
-    "task_attempts", "tasks", "workflow_signals", "workflow_edges", "workflow_nodes", "workflows", "heartbeats", "workers",
+    "task_attempts",
+    "tasks",
+    "workflow_signals",
+    "workflow_edges",
+    "workflow_nodes",
+    "workflows",
+    "heartbeats",
+    "workers",
     "audit",
-)  # fmt: skip
+)
 MAX_BYTES = 1_000_000
 LIMIT = 20_000  # MAX_PAYLOAD_BYTES of a drive; two values that are LARGE are larger
 ADDED = 1_000_000  # the least number of a node that a task added
@@ -118,7 +126,9 @@ class Engine(Claimer):
         return self.run_pass(many).claims
 
     def named(self) -> dict[str, Claim]:
-        """Claim tasks; return the claims by the names of their nodes, or by the places of the elements of a map."""
+        """Claim tasks; return the claims by the names of their nodes, or by the places of the
+        elements of a map.
+        """
         claims = {claim.id: claim for claim in self.take()}
         names = dict(WorkflowNode.objects.filter(task_id__in=claims).values_list("task_id", "name"))
         places = Task.objects.filter(id__in=claims).values_list("id", "node_index")
@@ -245,7 +255,9 @@ class Driven:
         engine.advancer.find(engine.workflows, None, self.dice.choice([1, 3, 1_000]))
 
     def hold(self, engine: Engine) -> None:
-        """Let an engine advance in a transaction that stays open while others try, and may be rolled back."""
+        """Let an engine advance in a transaction that stays open while others try, and may be
+        rolled back.
+        """
         commits = self.dice.chance(0.5)
         with engine.conn.transaction(force_rollback=not commits):
             for run, debt in [*engine.advancer.owed.items()]:
@@ -272,7 +284,10 @@ class Driven:
         raise AssertionError(f"stuck as {self.handle.status()}: {self.left()}")
 
     def work(self, engine: Engine, *, all_: bool = False) -> None:
-        """Run a pass: some tasks, or all, are settled, and others claimed. The ids may get lost before the engine advances."""
+        """Run a pass: some tasks, or all, are settled, and others claimed.
+
+        The ids may get lost before the engine advances.
+        """
         ends = []
         kept = []
         for claim, place in engine.claims:
@@ -305,7 +320,9 @@ class Driven:
         """Check what holds after each step."""
 
     def left(self) -> list[Any]:
-        """Return the nodes that have not ended, each after its run, and before its task and its child run."""
+        """Return the nodes that have not ended, each after its run, and before its task and its
+        child run.
+        """
         nodes = """
         SELECT to_jsonb(w), to_jsonb(n), to_jsonb(t), to_jsonb(c)
         FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id
@@ -314,7 +331,9 @@ class Driven:
         return self.rows(nodes)
 
     def reap(self, engine: Engine) -> dict[uuid.UUID, str]:
-        """Let an engine die with its tasks running, and another one rescue them; return what became of these."""
+        """Let an engine die with its tasks running, and another one rescue them; return what became
+        of these.
+        """
         self.looker.execute(
             "UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [engine.id]
         )
@@ -334,15 +353,27 @@ class Drive(Driven):
     """One run of a random graph. ``judge`` compares with the model."""
 
     STEPS = {
-        "work": 12, "advance": 6, "find": 2, "repeat": 1, "hold": 2, "control": 2, "skip": 1, "die": 0.4, "cancel_task": 0.4,
-        "give_back": 0.6, "retry": 0.8,
-    }  # fmt: skip
+        "work": 12,
+        "advance": 6,
+        "find": 2,
+        "repeat": 1,
+        "hold": 2,
+        "control": 2,
+        "skip": 1,
+        "die": 0.4,
+        "cancel_task": 0.4,
+        "give_back": 0.6,
+        "retry": 0.8,
+    }
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect, LIMIT)
 
     def begin(self, seed: int, size: int, **how: Any) -> None:
-        """Send a random workflow into empty tables. The settings must have the same MAX_PAYLOAD_BYTES."""
+        """Send a random workflow into empty tables.
+
+        The settings must have the same MAX_PAYLOAD_BYTES.
+        """
         self.clear()
         self.looker.execute(
             "ALTER SEQUENCE horsies_workflow_node_numbers RESTART"
@@ -637,7 +668,9 @@ class Drive(Driven):
     def retried_runs(
         self, run: Run, *, retried: bool
     ) -> Iterator[tuple[Run, dict[int, str], set[int]]]:
-        """Yield runs with the statuses of their nodes now, and which of these run again; none of a run whose end counts."""
+        """Yield runs with the statuses of their nodes now, and which of these run again; none of a
+        run whose end counts.
+        """
         now = self.statuses(run)
         final = {number: status for number, status in now.items() if status in FINAL}
         assert final == {number: run.node(number) for number in final}, (run.path, final)
@@ -670,7 +703,9 @@ class Drive(Driven):
             self.renew(child)
 
     def note_renewed(self) -> None:
-        """Note runs that have replaced others: a node that fails during a retry in parts runs again, too."""
+        """Note runs that have replaced others: a node that fails during a retry in parts runs
+        again, too.
+        """
         for id_ in self.current():
             path = self.path(id_)
             if self.latest.setdefault(path, id_) != id_:
@@ -679,7 +714,10 @@ class Drive(Driven):
 
     def check_paused_runs_have_failed(self) -> None:
         """Check that nothing is paused but by a failure of its own."""
-        query = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'PAUSED' AND w.error_code IS NULL"
+        query = (
+            "SELECT w.id FROM horsies_workflows w WHERE w.status = 'PAUSED' AND w.error_code IS "
+            "NULL"
+        )
         assert not self.rows(query), self.done[-5:]
 
     def cancel(self) -> None:
@@ -710,7 +748,9 @@ class Drive(Driven):
             assert self.dues.setdefault((run, number), due) == due, "a delay begins anew"
 
     def current(self) -> set[uuid.UUID]:
-        """Return the runs that count: not those that a retry replaced by a new run, nor their children."""
+        """Return the runs that count: not those that a retry replaced by a new run, nor their
+        children.
+        """
         query = """
         WITH RECURSIVE run (id) AS (
           SELECT %s UNION ALL
@@ -747,19 +787,31 @@ class Drive(Driven):
         self.judge_tasks()
 
     def judge_broken_off(self) -> None:
-        """Check a run that was stopped or cancelled: what has ended is as the model says, and the rest is cancelled."""
+        """Check a run that was stopped or cancelled: what has ended is as the model says, and the
+        rest is cancelled.
+        """
         self.judge_nothing_left()
         self.run.forget()
         found = {(self.path(run), number): status for run, number, status in self.rows(NODES)}
-        wrong = {place: status for place, status in found.items()
-                 if status not in (self.run.find(place[0]).node(place[1]), "CANCELLED", "SKIPPED")}  # fmt: skip
+        wrong = {
+            place: status
+            for place, status in found.items()
+            if status not in (self.run.find(place[0]).node(place[1]), "CANCELLED", "SKIPPED")
+        }
         self.judge_broken_maps()
-        # a child that was stopped, a map of which a task was, and a task that is not retried because it was to stop
+        # a child that was stopped, a map of which a task was, and a task that is not retried
+        # because it was to stop
         for (path, number), status in [*wrong.items()]:
             spot = self.run.find(path).graph.spots[number]
-            stopped = spot.retries or spot.kind == "map" or any(
-                each == "CANCELLED" for (inside, _), each in found.items() if inside[: len(path) + 1] == (*path, number)
-            )  # fmt: skip
+            stopped = (
+                spot.retries
+                or spot.kind == "map"
+                or any(
+                    each == "CANCELLED"
+                    for (inside, _), each in found.items()
+                    if inside[: len(path) + 1] == (*path, number)
+                )
+            )
             if status == "FAILED" and stopped:
                 del wrong[path, number]
         assert not wrong, [
@@ -767,7 +819,9 @@ class Drive(Driven):
         ]
 
     def judge_broken_maps(self) -> None:
-        """Check that a map is CANCELLED if nothing of it has begun, or not all of it was sent, and else has FAILED."""
+        """Check that a map is CANCELLED if nothing of it has begun, or not all of it was sent, and
+        else has FAILED.
+        """
         maps = """
         SELECT n.workflow_id, n.number, n.status, n.error_code, n.total,
                coalesce(array_agg(t.id) FILTER (WHERE t.id IS NOT NULL), '{}')
@@ -823,7 +877,9 @@ class Drive(Driven):
             assert "err" in result, (run.path, result)
 
     def judge_tasks(self) -> None:
-        """Check that each task ran as often as its attempts were settled, and that there are no others."""
+        """Check that each task ran as often as its attempts were settled, and that there are no
+        others.
+        """
         attempts = self.rows(
             "SELECT a.task_id, count(*) FROM horsies_task_attempts a GROUP BY a.task_id"
         )

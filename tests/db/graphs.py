@@ -25,7 +25,10 @@ class Dice(random.Random):
 def graph_of(
     dice: Dice, size: int, *, depth: int = 0, on_error: str | None = None, large: bool = False
 ) -> Graph:
-    """Return a random graph of so many nodes. If values are ``large``, none is taken before it is known which there are."""
+    """Return a random graph of so many nodes.
+
+    If values are ``large``, none is taken before it is known which there are.
+    """
     graph = Graph(on_error=on_error or dice.choice(["fail", "fail", "pause"]), large=large)
     graph.max_in_flight = dice.choice([None, None, 1, 3])
     graph.callbacks = dice.chance(0.2) and size > 2
@@ -115,7 +118,9 @@ def acting(path: Path, spot: Spot) -> tuple[Any, dict[str, Any]]:
 
 
 def build(graph: Graph, name: str, work: Work = acting, path: Path = ()) -> Workflow:
-    """Return the workflow of a graph, whose nodes have the same numbers; ``work`` gives their tasks, and constant arguments."""
+    """Return the workflow of a graph, whose nodes have the same numbers; ``work`` gives their
+    tasks, and constant arguments.
+    """
     flow = (Batch if graph.callbacks else Workflow)(
         name, on_error=graph.on_error, max_in_flight=graph.max_in_flight
     )

@@ -1,8 +1,9 @@
 """The life of a task as a small pure model: what each event makes of it, and whose writes count.
 
-The model has no clock. Whether a task is due, late or under a lease that lives is a fact that the test sets, here and in the
-database alike. Which tasks a claim takes is the database's choice; the model says whether the choice was legal. A row that
-somebody's open transaction has locked stands still for everybody else.
+The model has no clock. Whether a task is due, late or under a lease that lives is a fact that the
+test sets, here and in the database alike. Which tasks a claim takes is the database's choice; the
+model says whether the choice was legal. A row that somebody's open transaction has locked stands
+still for everybody else.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Attempt(NamedTuple):
 
 @dataclass
 class Life:
-    """One task. ``until`` is its good_until in seconds from now; ``lease`` is None without one, else whether it lives."""
+    """One task. ``until`` is its good_until in seconds from now; ``lease`` is None without one,
+    else whether it lives.
+    """
 
     id: uuid.UUID
     queue: str = "plain"
@@ -115,7 +118,9 @@ class Life:
             self.move("release", Status.PENDING)
 
     def settle(self, event: str, outcome: Outcome) -> None:
-        """Write an outcome that landed, with its attempt; retried or not as the pure rule of core/retry.py says."""
+        """Write an outcome that landed, with its attempt; retried or not as the pure rule of
+        core/retry.py says.
+        """
         if outcome.status == SNOOZED:
             self.snooze(event, outcome)
             return
@@ -123,11 +128,17 @@ class Life:
         if outcome.status == "FAILED":
             delay = outcome.retry if outcome.retry is not True else None
             again = decide(
-                Failure(outcome.error_code or "", (), outcome.retry is not None, delay, outcome.crashed),
-                self.policy, retry_count=self.retry_count, max_crashes=MAX_CRASHES, now=NOW, cancelled=self.cancelled,
+                Failure(
+                    outcome.error_code or "", (), outcome.retry is not None, delay, outcome.crashed
+                ),
+                self.policy,
+                retry_count=self.retry_count,
+                max_crashes=MAX_CRASHES,
+                now=NOW,
+                cancelled=self.cancelled,
                 crashes=sum(attempt.outcome == "WORKER_FAILURE" for attempt in self.recent),
                 good_until=None if self.until is None else NOW + dt.timedelta(seconds=self.until),
-            )  # fmt: skip
+            )
         retried = isinstance(again, dt.datetime)
         ended = "WORKER_FAILURE" if outcome.crashed else outcome.status
         child = outcome.child_pid is not None
@@ -148,7 +159,9 @@ class Life:
             )
 
     def snooze(self, event: str, outcome: Outcome) -> None:
-        """Wait again, without having used an attempt; one that is cancelled, or has snoozed too often, ends."""
+        """Wait again, without having used an attempt; one that is cancelled, or has snoozed too
+        often, ends.
+        """
         assert isinstance(outcome.retry, dict)
         number = self.attempts_before + self.retry_count + 1
         child = outcome.child_pid is not None
@@ -176,7 +189,9 @@ class Life:
         self.pausing = outcome.retry["seconds"] > 0
 
     def check(self) -> None:
-        """Hold a row's history against what is always true of it: nothing ends twice, and every attempt is counted once."""
+        """Hold a row's history against what is always true of it: nothing ends twice, and every
+        attempt is counted once.
+        """
         assert [attempt.number for attempt in self.used] == list(range(1, len(self.used) + 1))
         assert self.retry_count == sum(attempt.will_retry for attempt in self.recent)
         assert all(attempt.will_retry for attempt in self.recent[:-1])
@@ -187,7 +202,9 @@ class Life:
 
 @dataclass
 class Model:
-    """All tasks, whose worker is ``gone`` (declared dead or stopped), and which rows are ``locked`` by somebody."""
+    """All tasks, whose worker is ``gone`` (declared dead or stopped), and which rows are ``locked``
+    by somebody.
+    """
 
     tasks: dict[uuid.UUID, Life] = field(default_factory=dict)
     gone: set[uuid.UUID] = field(default_factory=set)

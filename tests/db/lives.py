@@ -1,4 +1,5 @@
-"""The database's side of the lives that tests/db/life.py models: sessions of several workers and of somebody else, and looks.
+"""The database's side of the lives that tests/db/life.py models: sessions of several workers and of
+somebody else, and looks.
 
 Moments are moved by plain updates, never waited for.
 """
@@ -43,7 +44,8 @@ SELECT t.id, t.status, t.claimed_by, t.claim_generation, t.retry_count, t.error_
 FROM horsies_tasks t CROSS JOIN clock_timestamp() AS now (now)
 """
 MOVES = {
-    # due from now on, and not from earlier: what is claimed first must not depend on how fast the test runs
+    # due from now on, and not from earlier: what is claimed first must not depend on how fast the
+    # test runs
     "due": "UPDATE horsies_tasks SET enqueued_at = now(), next_retry_at = CASE WHEN next_retry_at IS NOT NULL THEN now() END "
     "WHERE id = %s",
     "late": "UPDATE horsies_tasks SET good_until = now() - interval '1 s' WHERE id = %s",
@@ -107,14 +109,18 @@ def outcome(id_: uuid.UUID, generation: int, end: str) -> Outcome:
 
 @dataclass
 class Seat:
-    """A worker's session, and which worker sits there now: who is given up gets a successor under a new id."""
+    """A worker's session, and which worker sits there now: who is given up gets a successor under a
+    new id.
+    """
 
     conn: psycopg.Connection[Any]
     worker: uuid.UUID
 
 
 class Lives:
-    """Several sessions on one database: workers, somebody with transactions of their own, and one who only looks."""
+    """Several sessions on one database: workers, somebody with transactions of their own, and one
+    who only looks.
+    """
 
     def __init__(self, connect: Connect) -> None:
         self.seats = [Seat(connect(), uuid.uuid4()) for _ in range(3)]
@@ -141,7 +147,9 @@ class Lives:
         )
 
     def begin(self) -> None:
-        """Forget all that was, also what an example left open that failed, and have somebody wait for results."""
+        """Forget all that was, also what an example left open that failed, and have somebody wait
+        for results.
+        """
         self.somebody.rollback()
         with self.looker.transaction():
             for table in TABLES:
@@ -176,12 +184,20 @@ class Lives:
 
     def send(self, conn: psycopg.Connection[Any], life: Life) -> None:
         """Send the task of a life that begins."""
-        TaskStore(conn).send(NewTasks(
-            "tests.nothing", life.queue, "sync", 100, [life.id], [f'{{"t": {life.tenant}}}'],
-            delay=None if life.due else timedelta(hours=1),
-            good_until=None,
-            max_retries=0 if life.policy is None else life.policy.max_retries, options=options_text(life.policy, None),
-        ))  # fmt: skip
+        TaskStore(conn).send(
+            NewTasks(
+                "tests.nothing",
+                life.queue,
+                "sync",
+                100,
+                [life.id],
+                [f'{{"t": {life.tenant}}}'],
+                delay=None if life.due else timedelta(hours=1),
+                good_until=None,
+                max_retries=0 if life.policy is None else life.policy.max_retries,
+                options=options_text(life.policy, None),
+            )
+        )
         if life.until is not None:
             until = timedelta(seconds=life.until)
             conn.execute(
@@ -197,11 +213,32 @@ class Lives:
         rows = {row[0]: row[1:] for row in self.looker.execute(LOOK)}
         assert rows.keys() == model.tasks.keys()
         for id_, life in model.tasks.items():
-            (status, owner, generation, retries, code, cancelled, terminate, redacted, due, late, lease, pausing, started, result,
-             parked, holds, attempts) = rows[id_]  # fmt: skip
+            (
+                status,
+                owner,
+                generation,
+                retries,
+                code,
+                cancelled,
+                terminate,
+                redacted,
+                due,
+                late,
+                lease,
+                pausing,
+                started,
+                result,
+                parked,
+                holds,
+                attempts,
+            ) = rows[id_]
             assert (status, owner, generation, retries, code) == (
-                life.status, life.owner, life.generation, life.retry_count, life.code,
-            ), life  # fmt: skip
+                life.status,
+                life.owner,
+                life.generation,
+                life.retry_count,
+                life.code,
+            ), life
             assert (cancelled, terminate, redacted) == (
                 life.cancelled,
                 life.terminate,

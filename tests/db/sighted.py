@@ -1,4 +1,6 @@
-"""A worker reduced to its statements, its listener and its scan cursors: what an engine knows when it runs a pass."""
+"""A worker reduced to its statements, its listener and its scan cursors: what an engine knows when
+it runs a pass.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ POLL_SECONDS = 3_600.0  # so that no poll finds what a notification should have 
 
 
 class Sighted(Claimer):
-    """Passes begin at the cursors while the listener hears, as an engine's do; ``woken`` counts what would have woken it."""
+    """Passes begin at the cursors while the listener hears, as an engine's do; ``woken`` counts
+    what would have woken it.
+    """
 
     def __init__(self, conn: Any, **queues: int) -> None:
         super().__init__(conn, **queues)
@@ -61,7 +65,9 @@ class Sighted(Claimer):
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Take what was said so far: notifications arrive in the order of their commits, so one of our own comes last."""
+        """Take what was said so far: notifications arrive in the order of their commits, so one of
+        our own comes last.
+        """
         before = len(self.heard)
         sql("SELECT pg_notify(%s, '0 everything')", [f"{self.channel}_new"])
         wait_until(

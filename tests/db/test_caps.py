@@ -1,6 +1,8 @@
-"""The pass under caps of the cluster, of queues and of workers: what starts, what waits, and what a change does to it.
+"""The pass under caps of the cluster, of queues and of workers: what starts, what waits, and what a
+change does to it.
 
-In soft mode tasks taken ahead wait CLAIMED under a lease, and are looked at again before they start.
+In soft mode tasks taken ahead wait CLAIMED under a lease, and are looked at again before they
+start.
 """
 
 from __future__ import annotations
@@ -38,15 +40,22 @@ def finish(worker: Claimer, claims: list[Claim], **more: Any) -> list[Claim]:
 @pytest.mark.parametrize(
     ("queues", "cluster", "turns", "expected"),
     [
-        ({"api_calls": (1, 5), "low": (100, 2)}, None, [(4, 4), (20, 3)], {"api_calls": 5, "low": 2}),
+        (
+            {"api_calls": (1, 5), "low": (100, 2)},
+            None,
+            [(4, 4), (20, 3)],
+            {"api_calls": 5, "low": 2},
+        ),
         ({"mail": (1, None), "bulk": (50, None)}, 20, [(8, 8), (8, 8), (8, 4)], {"mail": 20}),
         (
-            {"stripe": (1, 3), "email": (50, 10), "reports": (100, 5)}, 15, [(10, 10), (10, 5)],
+            {"stripe": (1, 3), "email": (50, 10), "reports": (100, 5)},
+            15,
+            [(10, 10), (10, 5)],
             {"stripe": 3, "email": 10, "reports": 2},
         ),
     ],
     ids=["a full queue is passed over", "all of the cluster", "the cluster's by priority"],
-)  # fmt: skip
+)
 def test_no_more_than_the_caps_of_queues_and_cluster_runs_on_all_workers(
     claimer: Claimers,
     queues: dict[str, Any],
@@ -213,9 +222,11 @@ def locks(worker: Claimer) -> int:
 def test_workers_of_different_capped_queues_do_not_wait_for_each_other_and_a_mixed_pass_holds_up_both(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: one lock for all caps, on which the second pass, impatient, would fail; or lock, count and claim in one statement.
+    """Naive: one lock for all caps, on which the second pass, impatient, would fail; or lock, count
+    and claim in one statement.
 
-    The snapshot of that is older than its wait for the lock, so it does not count what was claimed while it waited.
+    The snapshot of that is older than its wait for the lock, so it does not count what was claimed
+    while it waited.
     """
     mail = impatient(claimer(mail=1))
     bulk = impatient(claimer(bulk=50))
@@ -238,7 +249,10 @@ def test_workers_of_different_capped_queues_do_not_wait_for_each_other_and_a_mix
 def test_under_a_cap_of_the_cluster_all_passes_take_turns(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: locks of the queues only. Both passes would count nobody, and 6 tasks run under a cap of 3."""
+    """Naive: locks of the queues only.
+
+    Both passes would count nobody, and 6 tasks run under a cap of 3.
+    """
     limit("*", max_concurrency=3)
     put(5, queue="mail")
     put(5, queue="bulk")
@@ -268,7 +282,9 @@ def test_under_a_cap_of_the_cluster_all_passes_take_turns(
 def test_a_pass_locks_and_counts_only_where_a_cap_is_read_and_acted_upon(
     claimer: Claimers, columns: dict[str, Any], count: int, locked: int, counts: bool
 ) -> None:
-    """Counting is told by the scans of the index of tasks in flight, which is read for nothing else."""
+    """Counting is told by the scans of the index of tasks in flight, which is read for nothing
+    else.
+    """
     limit("default", **columns)
     put(count)
     worker = claimer()
@@ -282,7 +298,8 @@ def test_a_pass_locks_and_counts_only_where_a_cap_is_read_and_acted_upon(
         assert (locks(worker), scans > 0) == (locked, counts)
 
 
-# The most tasks that ran at once, of a queue or of all: between the stamps of a run another one's start may lie, no more.
+# The most tasks that ran at once, of a queue or of all: between the stamps of a run another one's
+# start may lie, no more.
 MOST = """
 SELECT max(t.together) FROM (
   SELECT (SELECT count(*) FROM horsies_tasks o
@@ -307,9 +324,11 @@ EACH = {"partition_by_args": ["a"], "partition_max_concurrency": 1}
 def test_six_claimers_at_once_never_exceed_a_cap_and_strand_no_task(
     claimer: Claimers, aside: Aside, limits: dict[str, Any]
 ) -> None:
-    """Naive: no lock at all, or one taken by the statement that counts. Both run more than the cap within a few passes.
+    """Naive: no lock at all, or one taken by the statement that counts. Both run more than the cap
+    within a few passes.
 
-    Or unparking that looks before it has the lock: some partition ends with tasks parked and nothing running.
+    Or unparking that looks before it has the lock: some partition ends with tasks parked and
+    nothing running.
     """
     workers = [claimer(mail=1, bulk=50) for _ in range(6)]
     for name, most_ in limits.items():
@@ -353,7 +372,9 @@ def silent(worker: Claimer) -> Claimer:
 
 
 def reap(conn: Any) -> dict[str, list[Any]]:
-    """Run the reaper and return what happened, by kind; nobody is judged before the server is up for the threshold."""
+    """Run the reaper and return what happened, by kind; nobody is judged before the server is up
+    for the threshold.
+    """
     old_enough = "SELECT pg_postmaster_start_time() < clock_timestamp() - %s::interval"
     wait_until(
         lambda: conn.execute(old_enough, [THRESHOLD]).fetchone()[0],
@@ -368,7 +389,10 @@ def reap(conn: Any) -> dict[str, list[Any]]:
 def test_a_beat_while_the_reaper_decides_saves_the_worker(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: a death written to another row after a join with the beats. After the wait nobody looks at the beat again."""
+    """Naive: a death written to another row after a join with the beats.
+
+    After the wait nobody looks at the beat again.
+    """
     worker = silent(claimer())
     reaper = connect()
     with worker.conn.transaction():
@@ -381,7 +405,10 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(
 def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: rescue only in the tick that declares the death. The claim was not committed then, and would run for ever."""
+    """Naive: rescue only in the tick that declares the death.
+
+    The claim was not committed then, and would run for ever.
+    """
     worker = silent(claimer())
     other = claimer()
     reaper = connect()

@@ -1,7 +1,8 @@
-"""The pass and the model of caps agree: random queues, limits, loads and waiting tasks, and both say the same of every task.
+"""The pass and the model of caps agree: random queues, limits, loads and waiting tasks, and both
+say the same of every task.
 
-Each example lives in a transaction that is rolled back. Partitions are worked out here by a text of its own, so that the SQL rule
-is checked as well.
+Each example lives in a transaction that is rolled back. Partitions are worked out here by a text of
+its own, so that the SQL rule is checked as well.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ from tests.support.models.caps import Allotment, Budget, Holding, Limits, Waitin
 from tests.support.sizes import examples
 
 CALM = settings(
-    max_examples=examples(100, 3_000), deadline=None, database=None, derandomize=True,
+    max_examples=examples(100, 3_000),
+    deadline=None,
+    database=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 NOW = dt.datetime.now(dt.UTC)
 SOON = NOW + dt.timedelta(hours=1)
 PAST = NOW - dt.timedelta(hours=1)
@@ -62,7 +66,10 @@ Rows = dict[uuid.UUID, dict[str, Any]]
 
 
 class Row(NamedTuple):
-    """A task as the example wishes it; ``holder`` None waits. ``times`` makes several of the kind."""
+    """A task as the example wishes it; ``holder`` None waits.
+
+    ``times`` makes several of the kind.
+    """
 
     queue: str
     name: str
@@ -91,51 +98,89 @@ NAMES = st.sampled_from(["t", "u"])
 KWARGS = st.sampled_from([{}, {"a": 0}, {"a": 1}, {"a": 1, "b": 0}, {"a": None, "b": 0}])
 ROWS = st.builds(
     Row,
-    queue=st.sampled_from(["a", "a", "b", "c"]), name=NAMES, kwargs=KWARGS, lane=st.sampled_from(["sync", "sync", "async"]),
-    priority=st.sampled_from([1, 100]), seconds=st.sampled_from([5, 5, 9, 9, -3600]),
-    late=st.sampled_from([False, False, False, False, True]), stale=st.sampled_from([False, False, True]), parked=st.booleans(),
-    holder=st.none(), lease=st.just("running"), times=st.sampled_from([2, 1, 5, 30]),
-)  # fmt: skip
+    queue=st.sampled_from(["a", "a", "b", "c"]),
+    name=NAMES,
+    kwargs=KWARGS,
+    lane=st.sampled_from(["sync", "sync", "async"]),
+    priority=st.sampled_from([1, 100]),
+    seconds=st.sampled_from([5, 5, 9, 9, -3600]),
+    late=st.sampled_from([False, False, False, False, True]),
+    stale=st.sampled_from([False, False, True]),
+    parked=st.booleans(),
+    holder=st.none(),
+    lease=st.just("running"),
+    times=st.sampled_from([2, 1, 5, 30]),
+)
 HELD = st.builds(
     Row,
-    queue=st.sampled_from(["a", "a", "b", "c", "elsewhere"]), name=NAMES, kwargs=KWARGS, lane=st.just("sync"),
-    priority=st.just(100), seconds=st.just(5), late=st.booleans(), stale=st.booleans(), parked=st.just(False),
-    holder=st.sampled_from([ME, NEIGHBOUR, DEAD]), lease=st.sampled_from(["running", "running", "living", "ended"]),
+    queue=st.sampled_from(["a", "a", "b", "c", "elsewhere"]),
+    name=NAMES,
+    kwargs=KWARGS,
+    lane=st.just("sync"),
+    priority=st.just(100),
+    seconds=st.just(5),
+    late=st.booleans(),
+    stale=st.booleans(),
+    parked=st.just(False),
+    holder=st.sampled_from([ME, NEIGHBOUR, DEAD]),
+    lease=st.sampled_from(["running", "running", "living", "ended"]),
     times=st.sampled_from([1, 1, 2]),
-)  # fmt: skip
+)
 RULES = [
-    (["a"], False), (None, False), (None, True), (["a"], False), (["a"], False), (["a"], True), (["a", "b"], False), ([], False),
-    ([], True), (["no such name"], False),
-]  # fmt: skip
-QUEUE = st.fixed_dictionaries({
-    "priority": st.sampled_from([1, 1, 50]),
-    "max_concurrency": st.sampled_from([None, None, None, None, 6, 3, 1, 0]),
-    "local_limit": st.sampled_from([None, None, 1, 2, 4]),
-    "rule": st.sampled_from(RULES),
-    "partition_max_concurrency": st.sampled_from([1, 2, None, 3]),
-    "partition_local_limit": st.sampled_from([None, None, 1, 2]),
-})  # fmt: skip
-WORLDS = st.fixed_dictionaries({
-    "queues": st.fixed_dictionaries({"a": QUEUE}, optional={"b": QUEUE, "c": QUEUE}),
-    "cluster": st.sampled_from([None, None, None, None, None, 9, 3, 0]),
-    "neighbour": st.booleans(),
-    "rows": st.lists(ROWS, min_size=2, max_size=12),
-    "held": st.lists(HELD, max_size=5),
-    "soft": st.booleans(),
-    "slots": st.tuples(st.sampled_from([2, 1, 6, 0]), st.sampled_from([1, 3, 0]), st.sampled_from([3, 1, 0])),
-    "total": st.sampled_from([None, None, None, None, 6, 3, 0]),
-    "batch": st.sampled_from([0, 0, 0, 1, 2]),
-    "expired_leases": st.booleans(),
-})  # fmt: skip
+    (["a"], False),
+    (None, False),
+    (None, True),
+    (["a"], False),
+    (["a"], False),
+    (["a"], True),
+    (["a", "b"], False),
+    ([], False),
+    ([], True),
+    (["no such name"], False),
+]
+QUEUE = st.fixed_dictionaries(
+    {
+        "priority": st.sampled_from([1, 1, 50]),
+        "max_concurrency": st.sampled_from([None, None, None, None, 6, 3, 1, 0]),
+        "local_limit": st.sampled_from([None, None, 1, 2, 4]),
+        "rule": st.sampled_from(RULES),
+        "partition_max_concurrency": st.sampled_from([1, 2, None, 3]),
+        "partition_local_limit": st.sampled_from([None, None, 1, 2]),
+    }
+)
+WORLDS = st.fixed_dictionaries(
+    {
+        "queues": st.fixed_dictionaries({"a": QUEUE}, optional={"b": QUEUE, "c": QUEUE}),
+        "cluster": st.sampled_from([None, None, None, None, None, 9, 3, 0]),
+        "neighbour": st.booleans(),
+        "rows": st.lists(ROWS, min_size=2, max_size=12),
+        "held": st.lists(HELD, max_size=5),
+        "soft": st.booleans(),
+        "slots": st.tuples(
+            st.sampled_from([2, 1, 6, 0]), st.sampled_from([1, 3, 0]), st.sampled_from([3, 1, 0])
+        ),
+        "total": st.sampled_from([None, None, None, None, 6, 3, 0]),
+        "batch": st.sampled_from([0, 0, 0, 1, 2]),
+        "expired_leases": st.booleans(),
+    }
+)
 
 
 # Two rounds of one pass: what the first took ahead has to count in the second.
 TWO_ROUNDS = {
     "queues": {"a": {"priority": 1, "rule": (["a"], False), "partition_max_concurrency": 2}},
-    "cluster": None, "neighbour": False, "rows": [Row("a", "t", {}, seconds=5, times=30)], "held": [],
-    "soft": True, "slots": (0, 0, 4), "total": None, "batch": 0, "expired_leases": False,
-}  # fmt: skip
-# A scan that ends amid tasks of a full partition hides one behind it, which comes before those of the other queue.
+    "cluster": None,
+    "neighbour": False,
+    "rows": [Row("a", "t", {}, seconds=5, times=30)],
+    "held": [],
+    "soft": True,
+    "slots": (0, 0, 4),
+    "total": None,
+    "batch": 0,
+    "expired_leases": False,
+}
+# A scan that ends amid tasks of a full partition hides one behind it, which comes before those of
+# the other queue.
 HIDDEN = {
     **TWO_ROUNDS,
     "queues": {
@@ -147,24 +192,29 @@ HIDDEN = {
         Row("a", "t", {"a": 1}, seconds=5),
         Row("b", "t", {}, seconds=5, times=2),
     ],
-    "soft": False, "slots": (2, 0, 0),
-}  # fmt: skip
+    "soft": False,
+    "slots": (2, 0, 0),
+}
 
 # Two lanes share what the cluster has left, and a claim whose lease ended holds nothing.
 SHARED = {
     **TWO_ROUNDS,
-    "queues": {"a": {"priority": 1, "rule": (None, False)}}, "cluster": 3, "soft": False, "slots": (6, 6, 0),
+    "queues": {"a": {"priority": 1, "rule": (None, False)}},
+    "cluster": 3,
+    "soft": False,
+    "slots": (6, 6, 0),
     "held": [Row("a", "t", {}, holder=NEIGHBOUR, lease="ended")],
     "rows": [Row("a", "t", {}, seconds=5, times=5), Row("a", "t", {}, "async", seconds=5, times=5)],
-}  # fmt: skip
+}
 
 # In soft mode claims hold nothing, and a late task among those that all have room expires.
 IDLE_CLAIMS = {
     **TWO_ROUNDS,
-    "queues": {"a": {"priority": 1, "rule": (None, False), "max_concurrency": 2}}, "slots": (2, 0, 0),
+    "queues": {"a": {"priority": 1, "rule": (None, False), "max_concurrency": 2}},
+    "slots": (2, 0, 0),
     "held": [Row("a", "t", {}, holder=NEIGHBOUR, lease="living", times=2)],
     "rows": [Row("a", "t", {}, seconds=9, late=True), Row("a", "t", {}, seconds=5, times=5)],
-}  # fmt: skip
+}
 
 
 class World:
@@ -187,7 +237,9 @@ class World:
         self.write(wish["rows"])
 
     def declare(self) -> None:
-        """Write the queues by the statement that changes them; what was there before had another rule."""
+        """Write the queues by the statement that changes them; what was there before had another
+        rule.
+        """
         store = QueueStore(self.conn)
         for name, columns in self.queues.items():
             by_args, by_task = columns["rule"]
@@ -202,7 +254,9 @@ class World:
             enlist(self.conn, NEIGHBOUR, *SERVED)
 
     def write(self, rows: list[Row]) -> None:
-        """Insert tasks; parked are only those whose partition is full for every worker: nothing else is ever parked."""
+        """Insert tasks; parked are only those whose partition is full for every worker: nothing
+        else is ever parked.
+        """
         added = []
         for row in rows:
             if row.queue not in self.queues and row.queue != "elsewhere":
@@ -225,14 +279,27 @@ class World:
     def columns(self, task: Task) -> dict[str, Any]:
         row = task.row
         return {
-            "id": task.id, "task_name": row.name, "queue_name": row.queue, "lane": row.lane, "priority": row.priority,
-            "kwargs": row.kwargs, "enqueued_at": NOW - dt.timedelta(seconds=row.seconds), "parked": task.parked,
-            "status": "PENDING" if row.holder is None else "RUNNING" if row.lease == "running" else "CLAIMED",
-            "good_until": PAST if row.late else SOON, "claimed_by": row.holder, "claimed_at": row.holder and PAST,
+            "id": task.id,
+            "task_name": row.name,
+            "queue_name": row.queue,
+            "lane": row.lane,
+            "priority": row.priority,
+            "kwargs": row.kwargs,
+            "enqueued_at": NOW - dt.timedelta(seconds=row.seconds),
+            "parked": task.parked,
+            "status": "PENDING"
+            if row.holder is None
+            else "RUNNING"
+            if row.lease == "running"
+            else "CLAIMED",
+            "good_until": PAST if row.late else SOON,
+            "claimed_by": row.holder,
+            "claimed_at": row.holder and PAST,
             "started_at": PAST if row.holder and row.lease == "running" else None,
-            "claim_expires_at": {"living": SOON, "ended": PAST}.get(row.lease), "generation": int(row.holder is not None),
+            "claim_expires_at": {"living": SOON, "ended": PAST}.get(row.lease),
+            "generation": int(row.holder is not None),
             "stale": row.stale and not task.parked,
-        }  # fmt: skip
+        }
 
     def partition(self, row: Row) -> Any:
         """Return the partition of a task by its queue's rule: our own text of it."""
@@ -267,14 +334,24 @@ class World:
         return partition is not None and any(cap is not None and load >= cap for cap in caps)
 
     def waiting(self) -> list[Waiting]:
-        """Return what could start now; claims whose lease ended are among it when the pass releases them."""
+        """Return what could start now; claims whose lease ended are among it when the pass releases
+        them.
+        """
         return [
-            Waiting(task.id.int, task.row.queue, task.row.lane, task.row.priority,
-                    NOW - dt.timedelta(seconds=task.row.seconds), task.partition, task.row.late)
+            Waiting(
+                task.id.int,
+                task.row.queue,
+                task.row.lane,
+                task.row.priority,
+                NOW - dt.timedelta(seconds=task.row.seconds),
+                task.partition,
+                task.row.late,
+            )
             for task in self.tasks
-            if task.row.queue in self.queues and task.row.seconds > 0
+            if task.row.queue in self.queues
+            and task.row.seconds > 0
             and (task.row.holder is None or (task.row.lease == "ended" and self.expired_leases))
-        ]  # fmt: skip
+        ]
 
     def rows(self) -> Rows:
         return dict(self.conn.execute("SELECT id, to_jsonb(t) FROM horsies_tasks t").fetchall())
@@ -289,7 +366,9 @@ class World:
 
 @pytest.fixture
 def conn(connect: Connect) -> psycopg.Connection[Any]:
-    """Give a connection to a database with queues of an older rule, and with workers of which one is alive."""
+    """Give a connection to a database with queues of an older rule, and with workers of which one
+    is alive.
+    """
     conn = connect()
     for name in (*SERVED, "elsewhere"):
         rule = {"partition_by_args": ["b"]}
@@ -431,7 +510,9 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
 def test_what_waits_in_a_buffer_starts_as_the_model_says_and_the_rest_goes_back(
     conn: psycopg.Connection[Any],
 ) -> None:
-    """The start counts what runs, by the same arithmetic, and takes the claims in the order in which the worker asks."""
+    """The start counts what runs, by the same arithmetic, and takes the claims in the order in
+    which the worker asks.
+    """
 
     @CALM
     @given(WORLDS)

@@ -1,4 +1,5 @@
-"""Limits per partition: which tasks share one, what is parked, who unparks it, and what a change of the rule does.
+"""Limits per partition: which tasks share one, what is parked, who unparks it, and what a change of
+the rule does.
 
 Whoever meets a task of an older rule keys it anew before it counts.
 """
@@ -104,7 +105,9 @@ def test_what_frees_a_permit_unparks_one_and_wakes_workers(
 
 
 def test_each_lane_gets_a_parked_task_when_a_permit_comes_free(claimer: Claimers) -> None:
-    """Whichever lane has a slot finds one: the first of all may be of a lane that nobody has slots for now."""
+    """Whichever lane has a slot finds one: the first of all may be of a lane that nobody has slots
+    for now.
+    """
     by("customer_id")
     worker = claimer()
     of("a")
@@ -205,7 +208,9 @@ KEYS = [
 
 @pytest.mark.parametrize(("value", "key"), KEYS)
 def test_equal_numbers_are_one_partition(value: str, key: str) -> None:
-    """Fails if: 1 and 1.0 are two, though they are one unique work; or what only looks like a number is changed."""
+    """Fails if: 1 and 1.0 are two, though they are one unique work; or what only looks like a
+    number is changed.
+    """
     by("customer_id")
     (id_,) = put(kwargs=[f'{{"customer_id": {value}}}'])
 
@@ -240,7 +245,9 @@ def keys() -> dict[Any, tuple[str | None, bool]]:
 def test_what_runs_counts_by_the_new_rule_at_once(
     claimer: Claimers, connect: Connect, somebody_holds_it: bool
 ) -> None:
-    """Naive: a change that waits for every row in flight, or a count that trusts the key in the row."""
+    """Naive: a change that waits for every row in flight, or a count that trusts the key in the
+    row.
+    """
     by("a")
     (one,) = send((1, 7))
     worker = claimer()
@@ -276,7 +283,9 @@ def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(
 def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: the rule read under a lock that lasts as long as the sender's transaction, or a key in the row that counts."""
+    """Naive: the rule read under a lock that lasts as long as the sender's transaction, or a key in
+    the row that counts.
+    """
     by("a")
     sender = connect()
     worker = impatient(claimer())
@@ -300,7 +309,10 @@ def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(
 def test_a_task_that_is_being_parked_while_its_permit_comes_free_is_not_stranded(
     claimer: Claimers, connect: Connect, aside: Aside, slots: int
 ) -> None:
-    """Naive: unpark without the lock. It does not see the task that the other pass has parked and not committed."""
+    """Naive: unpark without the lock.
+
+    It does not see the task that the other pass has parked and not committed.
+    """
     by("a")
     first, second = send((1, 1), (1, 2))
     holder = claimer()
@@ -318,7 +330,10 @@ def test_a_task_that_is_being_parked_while_its_permit_comes_free_is_not_stranded
 def test_a_task_that_is_sent_while_a_settle_is_about_to_commit_is_not_stranded(
     claimer: Claimers, connect: Connect, aside: Aside, slots: int
 ) -> None:
-    """Naive: a settle that finds nothing waiting takes no lock. Another pass still counts its task, and parks what came since."""
+    """Naive: a settle that finds nothing waiting takes no lock.
+
+    Another pass still counts its task, and parks what came since.
+    """
     by("a")
     send((1, 1))
     holder = claimer()
@@ -330,7 +345,10 @@ def test_a_task_that_is_sent_while_a_settle_is_about_to_commit_is_not_stranded(
         looking = aside(other.run_pass, 1)
         watcher = connect()
         params = [other.conn.info.backend_pid, sent]
-        query = "SELECT cardinality(pg_blocking_pids(%s)) > 0 OR (SELECT t.parked FROM horsies_tasks t WHERE t.id = %s)"
+        query = (
+            "SELECT cardinality(pg_blocking_pids(%s)) > 0 OR (SELECT t.parked FROM horsies_tasks t "
+            "WHERE t.id = %s)"
+        )
         wait_until(
             lambda: watcher.execute(query, params).fetchone()[0],
             "the pass parks the task or waits for a lock",

@@ -1,7 +1,8 @@
-"""Which tasks a pass claims: of hundreds of queues in the one order, and none that its worker does not know while they are young.
+"""Which tasks a pass claims: of hundreds of queues in the one order, and none that its worker does
+not know while they are young.
 
-Queues in which nothing happens cost nothing, and what is left to other workers stands in nobody's way. The short pass does what
-the whole one does: it is held against it, on the same rows.
+Queues in which nothing happens cost nothing, and what is left to other workers stands in nobody's
+way. The short pass does what the whole one does: it is held against it, on the same rows.
 """
 
 from __future__ import annotations
@@ -54,10 +55,21 @@ def of_queues(worker: Claimer, names: list[str]) -> Claimer:
 def touched(worker: Claimer, outcomes: str | None = None, sync: int = 0) -> int:
     """Return how many blocks a pass touches, which is undone."""
     params = {
-        "worker": worker.id, "channel": worker.channel, "outcomes": outcomes, "releases": None, "starts": None,
-        "queues": worker.served.queues_array, "news": None, "expired_leases": False, "max_crashes": 0, "grace": None,
-        "cursors": None, "now": None, "max_bytes": None, **Wanted(sync=sync)._asdict(),
-    }  # fmt: skip
+        "worker": worker.id,
+        "channel": worker.channel,
+        "outcomes": outcomes,
+        "releases": None,
+        "starts": None,
+        "queues": worker.served.queues_array,
+        "news": None,
+        "expired_leases": False,
+        "max_crashes": 0,
+        "grace": None,
+        "cursors": None,
+        "now": None,
+        "max_bytes": None,
+        **Wanted(sync=sync)._asdict(),
+    }
     return blocks(worker.conn, load("tasks/pass"), params)
 
 
@@ -282,15 +294,20 @@ def is_short(worker: Claimer, *asked: Any) -> bool:
 
 
 TASKS = st.lists(
-    st.fixed_dictionaries({
-        "queue": st.sampled_from(["default", "default", "mail"]),
-        "lane": st.sampled_from(["sync", "async"]),
-        "priority": st.sampled_from([1, 50, 100, 100]),
-        "due_at": st.sampled_from([None, -60, -60, -30, 3_600]),
-        "good_until": st.sampled_from([None, None, 3_600]),
-        "status": st.sampled_from(["PENDING", "PENDING", "mine", "mine", "another's", "parked"]),
-    }), max_size=12,
-)  # fmt: skip
+    st.fixed_dictionaries(
+        {
+            "queue": st.sampled_from(["default", "default", "mail"]),
+            "lane": st.sampled_from(["sync", "async"]),
+            "priority": st.sampled_from([1, 50, 100, 100]),
+            "due_at": st.sampled_from([None, -60, -60, -30, 3_600]),
+            "good_until": st.sampled_from([None, None, 3_600]),
+            "status": st.sampled_from(
+                ["PENDING", "PENDING", "mine", "mine", "another's", "parked"]
+            ),
+        }
+    ),
+    max_size=12,
+)
 ENDS = st.lists(
     st.sampled_from(["COMPLETED", "CANCELLED", "an older claim's", "nobody's"]), max_size=6
 )
@@ -427,7 +444,9 @@ def test_what_only_a_whole_pass_does_makes_it_one(
 
 
 OBSTACLES = {
-    "a cap came to the cluster": "UPDATE horsies_limits SET max_concurrency = 5 WHERE queue_name = '*'",
+    "a cap came to the cluster": (
+        "UPDATE horsies_limits SET max_concurrency = 5 WHERE queue_name = '*'"
+    ),
     "the row of the queue went": "DELETE FROM horsies_limits WHERE queue_name = 'default'",
     "its worker was declared dead": "UPDATE horsies_heartbeats SET died_at = now()",
 }
@@ -512,7 +531,8 @@ def test_no_limit_appears_between_what_it_settles_and_what_it_claims(
         assert short_pass(worker, None, 0, 0, done(claim)).landed == {claim.id}
         with pytest.raises(psycopg.errors.LockNotAvailable):
             changer.execute(
-                "SELECT horsies_configure_queue('default', '{\"max_concurrency\": 0}', false, 'configure', 'ada', NULL, 'nobody')"
+                "SELECT horsies_configure_queue('default', '{\"max_concurrency\": 0}', false, "
+                "'configure', 'ada', NULL, 'nobody')"
             )
 
 

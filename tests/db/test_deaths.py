@@ -104,7 +104,8 @@ def test_claims_of_the_future_without_a_worker_are_rescued(claimer: Claimers) ->
 def test_reapers_of_the_last_release_still_judge(conn: Any, claimer: Claimers) -> None:
     silent = register(claimer()).id
     sql(
-        "UPDATE horsies_heartbeats SET sent_at = clock_timestamp() - interval '1 minute' WHERE id = %s",
+        "UPDATE horsies_heartbeats SET sent_at = clock_timestamp() - interval '1 minute' WHERE id "
+        "= %s",
         [silent],
     )
 

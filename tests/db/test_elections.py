@@ -1,6 +1,8 @@
-"""Who is elected to be told of new tasks, whom a worker without free slots wakes, and which sends nobody is told of.
+"""Who is elected to be told of new tasks, whom a worker without free slots wakes, and which sends
+nobody is told of.
 
-Sends beside other sends: in a burst workers do not hear of each of them, and in SERIALIZABLE transactions all succeed.
+Sends beside other sends: in a burst workers do not hear of each of them, and in SERIALIZABLE
+transactions all succeed.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ Teams = Callable[..., "Team"]
 
 
 class Team:
-    """Workers that beat by one connection, in the order of their ids, and hear what each of them alone is told."""
+    """Workers that beat by one connection, in the order of their ids, and hear what each of them
+    alone is told.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], count: int, **columns: Any) -> None:
         self.connection = connection
@@ -101,7 +105,9 @@ def team(connect: Connect) -> Teams:
 def test_the_two_oldest_and_the_youngest_of_a_team_are_elected(
     team: Teams, places: list[int | None]
 ) -> None:
-    """Naive: the three oldest, which may have been started together on one machine, and die with it."""
+    """Naive: the three oldest, which may have been started together on one machine, and die with
+    it.
+    """
     assert team(len(places)).places() == places
 
 
@@ -221,7 +227,9 @@ Hear = Callable[[], list[str]]
 
 @pytest.fixture
 def hear(connect: Connect) -> Hear:
-    """Give a function that returns what was notified since: for each notification the marks behind its time, and its queue."""
+    """Give a function that returns what was notified since: for each notification the marks behind
+    its time, and its queue.
+    """
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
 
@@ -317,7 +325,9 @@ def test_a_send_for_another_table_or_due_before_the_last_one_or_before_an_insert
 
 
 def slow_send(then: Callable[[], object] = list) -> Iterator[float]:
-    """Give what a clock shows: between the beginning and the end of the send behind a burst much time passes."""
+    """Give what a clock shows: between the beginning and the end of the send behind a burst much
+    time passes.
+    """
     yield from [0.0] * (2 * BURST + 1)
     then()
     while True:
@@ -388,7 +398,9 @@ def declared(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def serializable(using: Any) -> Iterator[None]:
-    """Let Django's connection be this one, in a SERIALIZABLE transaction that stays open after the block."""
+    """Let Django's connection be this one, in a SERIALIZABLE transaction that stays open after the
+    block.
+    """
     own, connections["default"] = connections["default"], using
     try:
         using.set_autocommit(False)
@@ -402,7 +414,9 @@ def serializable(using: Any) -> Iterator[None]:
 def test_sends_in_serializable_transactions_let_each_other_succeed(
     declared: None, send: Callable[[], Any]
 ) -> None:
-    """PostgreSQL ends one of them with 40001 if each reads where the next one writes: no send may read back what it wrote."""
+    """PostgreSQL ends one of them with 40001 if each reads where the next one writes: no send may
+    read back what it wrote.
+    """
     first, second, third = (connections["default"].copy() for _ in range(3))
     with closing(first), closing(second), closing(third):
         for each in (first, second, third):

@@ -1,4 +1,6 @@
-"""Why a task does not run: each reason with its cause, gone without it, and read through indexes without a lock."""
+"""Why a task does not run: each reason with its cause, gone without it, and read through indexes
+without a lock.
+"""
 
 from __future__ import annotations
 
@@ -264,7 +266,9 @@ def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(
     begins = f'Task {first} comes before it in the order of partition {{"tenant": "a"}}: '
 
     def does() -> str:
-        """Return what is told of the first task, the same for those that were met by a pass and those that were not."""
+        """Return what is told of the first task, the same for those that were met by a pass and
+        those that were not.
+        """
         (found,) = {text(one, "BEHIND_IN_ORDER") for one in (second, third)}
         assert "PARTITION_AT_LIMIT" not in codes(second) + codes(third)
         assert found.startswith(begins)
@@ -408,9 +412,15 @@ def test_all_reasons_that_hold_come_the_most_decisive_first(claimer: Claimers) -
     (id_,) = tenant("a", good_until=dt.datetime.now(dt.UTC) - HOUR)
     found = codes(id_)
     held = {
-        "EXPIRED", "UNKNOWN_TASK_NAME", "CLUSTER_AT_CAP", "QUEUE_AT_CAP", "PARTITION_AT_LIMIT", "WORKERS_AT_LOCAL_LIMIT",
-        "NO_FREE_SLOT", "BEHIND_OTHERS",
-    }  # fmt: skip
+        "EXPIRED",
+        "UNKNOWN_TASK_NAME",
+        "CLUSTER_AT_CAP",
+        "QUEUE_AT_CAP",
+        "PARTITION_AT_LIMIT",
+        "WORKERS_AT_LOCAL_LIMIT",
+        "NO_FREE_SLOT",
+        "BEHIND_OTHERS",
+    }
     assert found == [code for code in ReasonCode if code in held]
 
 
@@ -433,13 +443,21 @@ def test_it_reads_tasks_through_their_indexes_always(claimer: Claimers, connect:
         assert "Sort" not in first + second, state
 
 
-# Explanation and pass agree: a task that nothing but other tasks holds up is claimed if it waits alone, and any other is not.
-# And they cannot drift apart: no predicate that both need exists in a second text.
+# Explanation and pass agree: a task that nothing but other tasks holds up is claimed if it waits
+# alone, and any other is not. And they cannot drift apart: no predicate that both need exists in a
+# second text.
 
 CALM = settings(
-    max_examples=examples(60, 1_000), deadline=None, database=None, derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+    max_examples=examples(60, 1_000),
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
+)
 QUEUES = ("mail", "bulk", "twin")
 HERE = "here"
 ELSEWHERE = "elsewhere"
@@ -451,7 +469,9 @@ GRACE = 1.5 * MINUTE  # what has been due for two minutes is taken, whoever know
 
 
 class Row(NamedTuple):
-    """A task as the example wishes it; ``holder`` None waits, one that is FAILED stops its partition if the queue is ordered."""
+    """A task as the example wishes it; ``holder`` None waits, one that is FAILED stops its
+    partition if the queue is ordered.
+    """
 
     queue: str
     tenant: int
@@ -476,22 +496,26 @@ ROWS = st.builds(
     holder=st.sampled_from([None, None, None, HERE, ELSEWHERE, FAILED]),
     name=st.sampled_from([KNOWN, KNOWN, STRANGE]),
 )
-SHAPES = st.fixed_dictionaries({
-    "priority": st.integers(1, 2),
-    "max_concurrency": st.sampled_from([None, None, 0, 1, 2, 4]),
-    "local_limit": st.sampled_from([None, None, 1, 2]),
-    "partition_by_args": st.sampled_from([None, ["tenant"]]),
-    "partition_max_concurrency": st.sampled_from([None, 1, 2]),
-    "partition_local_limit": st.sampled_from([None, None, 1]),
-    "partition_policy": st.sampled_from([None, None, "stop", "coalesce"]),
-})  # fmt: skip
+SHAPES = st.fixed_dictionaries(
+    {
+        "priority": st.integers(1, 2),
+        "max_concurrency": st.sampled_from([None, None, 0, 1, 2, 4]),
+        "local_limit": st.sampled_from([None, None, 1, 2]),
+        "partition_by_args": st.sampled_from([None, ["tenant"]]),
+        "partition_max_concurrency": st.sampled_from([None, 1, 2]),
+        "partition_local_limit": st.sampled_from([None, None, 1]),
+        "partition_policy": st.sampled_from([None, None, "stop", "coalesce"]),
+    }
+)
 CAPS = st.sampled_from([None, None, 1, 3, 6])
 
 
 def build(
     rows: list[Row], shapes: list[dict[str, Any]], cap: int | None
 ) -> tuple[Claimer, list[uuid.UUID]]:
-    """Put limits and tasks into the tables; return the worker that has a slot of each lane free, and the waiting tasks."""
+    """Put limits and tasks into the tables; return the worker that has a slot of each lane free,
+    and the waiting tasks.
+    """
     limit("*", max_concurrency=cap)
     policies = {}
     for name, shape in zip(QUEUES, shapes, strict=True):
@@ -512,7 +536,8 @@ def build(
             "enqueued_at": now() + row.due_in * MINUTE,
             "priority": row.priority,
         }
-        # A pass that expires a task unparks the head of its partition, and may take that in its next round.
+        # A pass that expires a task unparks the head of its partition, and may take that in its
+        # next round.
         changes["parked"] = (
             row.parked
             and row.holder is None
@@ -592,8 +617,8 @@ def could_start(explanation: Explanation) -> bool:
     return all(one.code == "UNKNOWN_TASK_NAME" and not one.details["until"] for one in reasons)
 
 
-# What a predicate cannot do without, names of tables and parameters apart -> under the one function that may have it,
-# and others that ask something else of the same columns.
+# What a predicate cannot do without, names of tables and parameters apart -> under the one function
+# that may have it, and others that ask something else of the same columns.
 MARKS = {
     "horsies_holds_permit": (
         r"claim_expires_at > ",

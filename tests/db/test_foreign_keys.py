@@ -217,7 +217,9 @@ def test_a_pause_leaves_referenced_tasks_and_a_resume_runs_them(refer: Refer, ho
 
 
 def test_the_sessions_own_deferred_keys_are_not_checked_early(refer: Refer) -> None:
-    """Fails if a statement of ours sets all constraints of the transaction of its caller to IMMEDIATE."""
+    """Fails if a statement of ours sets all constraints of the transaction of its caller to
+    IMMEDIATE.
+    """
     old = finished(3 * DAY, 2)
     later = uuid.uuid4()
 

@@ -1,4 +1,5 @@
-"""What the status reads: who waits since when, who lives, what the database's own bookkeeping says, and what needs somebody.
+"""What the status reads: who waits since when, who lives, what the database's own bookkeeping says,
+and what needs somebody.
 
 An audit entry or a snapshot that cannot be written is told, and never stops what it records.
 """
@@ -88,7 +89,10 @@ def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_
     connect: Connect,
 ) -> None:
     conn = connect()
-    run = "INSERT INTO horsies_workflows (id, name, status, on_error, finished_at) SELECT gen_random_uuid(), 'a run', "
+    run = (
+        "INSERT INTO horsies_workflows (id, name, status, on_error, finished_at) SELECT "
+        "gen_random_uuid(), 'a run', "
+    )
     conn.execute(run + "'RUNNING', 'fail', NULL FROM generate_series(1, 500)")
     conn.execute(
         "ANALYZE horsies_workflows"
@@ -164,7 +168,9 @@ def test_a_worker_that_stops_does_not_serve_its_queue() -> None:
 
 
 def test_a_worker_without_a_ready_process_is_a_problem() -> None:
-    """Fails if: a worker whose children hang at their start looks healthy, or one that has just started does not."""
+    """Fails if: a worker whose children hang at their start looks healthy, or one that has just
+    started does not.
+    """
     worker = serving("default", processes=2, started_at=now() - AGO, children_memory_mb=80.0)
     child = HeartbeatFactory(worker_id=worker.pk, holding=None)
 
@@ -185,7 +191,9 @@ def test_a_worker_without_a_ready_process_is_a_problem() -> None:
 def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Naive: with more than 500 workers, queues of those whose host comes last by name seem to have none."""
+    """Naive: with more than 500 workers, queues of those whose host comes last by name seem to have
+    none.
+    """
     for module in ("store.health", "monitoring.health.state"):
         monkeypatch.setattr(f"horsies_django.{module}.MOST_WORKERS", 2)
     for host in ("a", "b"):
@@ -220,7 +228,9 @@ def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> No
 def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_they_are_skipped() -> (
     None
 ):
-    """Naive: nobody hears of them, because tasks behind a failed one are parked and count as no wait."""
+    """Naive: nobody hears of them, because tasks behind a failed one are parked and count as no
+    wait.
+    """
     for name in ("default", "mail", "bulk"):
         limit(
             name, partition_by_args=["tenant"], partition_policy=None if name == "bulk" else "stop"
@@ -229,9 +239,15 @@ def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_t
 
     def stop(name: str, tenant: str, ago: dt.timedelta, how: str = "stop") -> None:
         TaskFactory(
-            queue_name=name, status="FAILED", sent_at=now() - ago, finished_at=now() - ago, ordered=True, order_stop=how,
-            claim_generation=1, partition_key=f'{{"tenant": "{tenant}"}}',
-        )  # fmt: skip
+            queue_name=name,
+            status="FAILED",
+            sent_at=now() - ago,
+            finished_at=now() - ago,
+            ordered=True,
+            order_stop=how,
+            claim_generation=1,
+            partition_key=f'{{"tenant": "{tenant}"}}',
+        )
 
     stop("default", "c", AGO, "cancel")
     stop("bulk", "a", AGO)
@@ -277,7 +293,9 @@ def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_e
     ("name", "overridden"), [("partition_max_concurrency", True), ("partition_local_limit", False)]
 )
 def test_a_partition_waits_at_either_limit_whoever_set_it(name: str, overridden: bool) -> None:
-    """Naive: only the limit of the cluster counts, or only what the settings say; or one that nobody set."""
+    """Naive: only the limit of the cluster counts, or only what the settings say; or one that
+    nobody set.
+    """
     limit("default", partition_by_args=["tenant"])
     serving("default")
     TaskFactory(parked=True, partition_key='{"tenant": "a"}', sent_at=now() - AGO)
@@ -402,7 +420,8 @@ HELD = XminHolder(
     [
         (
             HELD,
-            "transaction 'report' of process 7 has kept dead rows from being removed for 120 minutes",
+            "transaction 'report' of process 7 has kept dead rows from being removed for 120 "
+            "minutes",
         ),
         (HELD, "pg_terminate_backend(7)"),
         (HELD._replace(seconds=None, transactions=20_000_000), "for 20,000,000 transactions"),
@@ -444,7 +463,8 @@ def test_looking_takes_no_lock_that_others_wait_for(connect: Connect) -> None:
     with conn.transaction():
         examine(conn)
         held = conn.execute(
-            "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IS NOT NULL"
+            "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IS NOT "
+            "NULL"
         )
         assert {mode for (mode,) in held.fetchall()} == {"AccessShareLock"}
 
@@ -533,9 +553,15 @@ def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(
     assert WorkflowRun.objects.get().status == "PAUSED"
     assert Schedule.objects.get().gone_at is not None
     assert logged(log) == [
-        "schedule.delete", "schedule.disable", "schedule.gone", "task.cancel", "task.copy", "task.redact", "task.retry",
+        "schedule.delete",
+        "schedule.disable",
+        "schedule.gone",
+        "task.cancel",
+        "task.copy",
+        "task.redact",
+        "task.retry",
         "workflow.pause",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_pause_waits_neither_for_a_locked_audit_nor_for_another_loss(connect: Connect) -> None:

@@ -1,7 +1,9 @@
-"""Rows of every table with odd values in every column, as a role may write them that has the grants of the documentation.
+"""Rows of every table with odd values in every column, as a role may write them that has the grants
+of the documentation.
 
-The database refuses such a row, or everything goes on with it: passes, the reaper, workflows, retention, status, explanations,
-overviews and the pages of the admin. Cases are the same in every run.
+The database refuses such a row, or everything goes on with it: passes, the reaper, workflows,
+retention, status, explanations, overviews and the pages of the admin. Cases are the same in every
+run.
 """
 
 from __future__ import annotations
@@ -68,9 +70,17 @@ WHOLE = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
 ODD: dict[str, tuple[str, ...]] = {
     "timestamp with time zone": tuple(
         f"'{moment}'"
-        for moment in ("-infinity", "infinity", "0001-01-01 BC", "9999-12-31 23:59:59+00", "2000-01-01")
+        for moment in (
+            "-infinity",
+            "infinity",
+            "0001-01-01 BC",
+            "9999-12-31 23:59:59+00",
+            "2000-01-01",
+        )
     ),
-    "double precision": tuple(f"'{number}'" for number in ("NaN", "Infinity", "-Infinity", "1e308", "-1", "0")),
+    "double precision": tuple(
+        f"'{number}'" for number in ("NaN", "Infinity", "-Infinity", "1e308", "-1", "0")
+    ),
     "boolean": ("true", "false"),
     "interval": ("'-1 day'", "'100000000 days'", "'0'"),
     "uuid": ("'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"),
@@ -79,7 +89,7 @@ ODD: dict[str, tuple[str, ...]] = {
     **{name: tuple(map(str, (-most, most - 1, -1, 0, 1))) for name, most in WHOLE.items()},
     **dict.fromkeys(("text", "character varying"), TEXTS),
     **dict.fromkeys(("jsonb", "json"), tuple(f"'{value}'" for value in ODD_JSON)),
-}  # fmt: skip
+}
 COLUMNS = """
 SELECT c.column_name, c.data_type, coalesce(k.position, 0)
 FROM information_schema.columns c LEFT JOIN (
@@ -137,7 +147,9 @@ class World:
         handle = flow.send()
         handle.signal("go", 1, key="k")
         for table, columns in {
-            "send_keys": "digest, task_id, arguments, sent_at) VALUES ('x', gen_random_uuid(), 'y', now()",
+            "send_keys": (
+                "digest, task_id, arguments, sent_at) VALUES ('x', gen_random_uuid(), 'y', now()"
+            ),
             "task_steps": "task_id, name, digest, result) VALUES (gen_random_uuid(), 'a', 'b', '1'",
             "waiters": "id, expires_at) VALUES (gen_random_uuid(), now() + interval '1 hour'",
             "prunings": "key, began_at, pruned_at) VALUES ('own: 1000', now(), now()",
@@ -168,7 +180,9 @@ class World:
         )
 
     def attack(self, table: str, by: str) -> None:
-        """Write each odd value of each column into a row of its own, one for each row of the table; skip what is refused."""
+        """Write each odd value of each column into a row of its own, one for each row of the table;
+        skip what is refused.
+        """
         columns = sql(COLUMNS, [table, table])
         places = [place for (place,) in sql(f"SELECT ctid::text FROM {table} ORDER BY ctid")]
         del places[10 if table == "horsies_tasks" else 3 :]
@@ -197,7 +211,10 @@ class World:
         if by == "insert":
             values[name] = value
         names = ", ".join(values)
-        copy = f"INSERT INTO {table} ({names}) SELECT {', '.join(values.values())} FROM {table} WHERE ctid = '{place}'"
+        copy = (
+            f"INSERT INTO {table} ({names}) SELECT {', '.join(values.values())} FROM {table} WHERE "
+            f"ctid = '{place}'"
+        )
         refusal = None
         try:
             with transaction.atomic():

@@ -1,4 +1,5 @@
-"""Rows as a stranger may write them: what no statement could bear is refused, and what is left stops nobody else's.
+"""Rows as a stranger may write them: what no statement could bear is refused, and what is left
+stops nobody else's.
 
 Arguments and results stay as they were written, and are read by conditions as jsonb.
 """
@@ -136,7 +137,9 @@ def test_no_setting_turns_off_the_check_of_what_no_pass_writes(
 @pytest.mark.parametrize("time", ["-infinity", "infinity"])
 @pytest.mark.parametrize("column", ["enqueued_at", "claimed_at"])
 def test_a_claim_is_formed_of_an_infinite_time(column: str, time: str) -> None:
-    """Fails if: it subtracts timestamps, which raises for infinite ones on PostgreSQL 16 and earlier."""
+    """Fails if: it subtracts timestamps, which raises for infinite ones on PostgreSQL 16 and
+    earlier.
+    """
     put()
     sql("CREATE TEMP TABLE odd AS SELECT * FROM horsies_tasks")
     sql("UPDATE odd SET claimed_at = now()")
@@ -186,7 +189,8 @@ def test_runs_that_continue_one_another_in_a_circle_keep_nobody_waiting() -> Non
     second = runs.sent()
     for one, other in ((first, second), (second, first)):
         sql(
-            "UPDATE horsies_workflows SET status = 'COMPLETED', finished_at = now(), continued_as = %s WHERE id = %s",
+            "UPDATE horsies_workflows SET status = 'COMPLETED', finished_at = now(), continued_as "
+            "= %s WHERE id = %s",
             [other.workflow_id, one.workflow_id],
         )
     sql("SET statement_timeout = '5s'")
@@ -503,7 +507,9 @@ def test_queries_can_name_the_columns_wherever_a_field_of_json_can_stand() -> No
 @pytest.mark.parametrize("value", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("column", ["kwargs", "result"])
 def test_what_jsonb_cannot_read_is_refused_when_it_is_written(column: str, value: str) -> None:
-    """Naive: json takes it, and the first pass that looks for its partition fails, and every pass after it."""
+    """Naive: json takes it, and the first pass that looks for its partition fails, and every pass
+    after it.
+    """
     with pytest.raises(DataError), transaction.atomic():
         put(kwargs=[f'{{"a": {value}}}'])
     (id_,) = put()

@@ -1,4 +1,6 @@
-"""Claims of large arguments: a pass takes so many characters of them, at least one task, and says that there are more."""
+"""Claims of large arguments: a pass takes so many characters of them, at least one task, and says
+that there are more.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NEWS = ["default", None]  # a short pass and a whole one
 
 
 def send(size: int, count: int = 1, **columns: Any) -> list[uuid.UUID]:
-    """Send tasks whose arguments have so many characters, which PostgreSQL compresses to a hundredth."""
+    """Send tasks whose arguments have so many characters, which PostgreSQL compresses to a
+    hundredth.
+    """
     return put(count, kwargs=[json.dumps({"data": "x" * size})] * count, **columns)
 
 

@@ -1,8 +1,10 @@
-"""A task's life, driven at random through the store's statements on several sessions, is the life that the pure model leads.
+"""A task's life, driven at random through the store's statements on several sessions, is the life
+that the pure model leads.
 
-After every step each row is held against tests/db/life.py: status, owner, generation, retries, attempts, permits; and those
-who wait were told of exactly what ended. At the end of an example what is left gets done: nothing is ever stuck.
-A full ``make stress`` makes a long run, at random instead of the same each time.
+After every step each row is held against tests/db/life.py: status, owner, generation, retries,
+attempts, permits; and those who wait were told of exactly what ended. At the end of an example what
+is left gets done: nothing is ever stuck. A full ``make stress`` makes a long run, at random instead
+of the same each time.
 """
 
 from __future__ import annotations
@@ -42,9 +44,13 @@ from tests.support.sizes import STRESS, examples
 EXAMPLES = examples(40, 2_000)
 pytestmark = pytest.mark.timeout(max(420, 2 * EXAMPLES))
 PROFILE = settings(
-    max_examples=EXAMPLES, stateful_step_count=60, deadline=None, database=None, derandomize=STRESS != "full",
+    max_examples=EXAMPLES,
+    stateful_step_count=60,
+    deadline=None,
+    database=None,
+    derandomize=STRESS != "full",
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 
 SEATS = st.sampled_from([0, 0, 1, 2])
 PICKS = st.integers(0, 30)
@@ -58,14 +64,21 @@ FAILURES = st.sampled_from(
 )
 MANY = st.lists(PICKS, min_size=1, max_size=3)
 BIRTHS = st.builds(
-    born, st.sampled_from(["plain", "plain", "capped", "tenants"]), st.integers(0, 1), st.sampled_from([1, 2, 1, 0]),
-    due=st.sampled_from([True, True, True, False]), until=st.sampled_from([None, 7200, None, 7200, 7200, -1]),
-)  # fmt: skip
+    born,
+    st.sampled_from(["plain", "plain", "capped", "tenants"]),
+    st.integers(0, 1),
+    st.sampled_from([1, 2, 1, 0]),
+    due=st.sampled_from([True, True, True, False]),
+    until=st.sampled_from([None, 7200, None, 7200, 7200, -1]),
+)
 SLOTS = st.tuples(st.sampled_from([2, 3, 4, 1, 0]), st.sampled_from([0, 0, 2, 3]))
 
 
 class LifeOfATask(RuleBasedStateMachine):
-    """What may happen to tasks, in any order. After each pass the model goes the way of the database, if it is a legal one."""
+    """What may happen to tasks, in any order.
+
+    After each pass the model goes the way of the database, if it is a legal one.
+    """
 
     lives: Lives
 
@@ -99,7 +112,9 @@ class LifeOfATask(RuleBasedStateMachine):
         return (having or self.lives.seats)[place % len(having or self.lives.seats)]
 
     def claims(self, seat: Seat, *statuses: Status) -> list[Claim]:
-        """Return the claims that the worker in a seat may have in its memory, also those of rows that somebody has locked."""
+        """Return the claims that the worker in a seat may have in its memory, also those of rows
+        that somebody has locked.
+        """
         mine = [
             life
             for life in self.model.tasks.values()
@@ -129,10 +144,20 @@ class LifeOfATask(RuleBasedStateMachine):
     # the pass
 
     def round(
-        self, seat: Seat, worker: uuid.UUID, wanted: Wanted, *, outcomes: list[Outcome] | None = None,
-        releases: list[Claim] | None = None, starts: list[Claim] | None = None, expired_leases: bool = False, short: bool = False,
-    ) -> None:  # fmt: skip
-        """Run a pass, a ``short`` one where that will do, and have the model follow it in the order of its parts."""
+        self,
+        seat: Seat,
+        worker: uuid.UUID,
+        wanted: Wanted,
+        *,
+        outcomes: list[Outcome] | None = None,
+        releases: list[Claim] | None = None,
+        starts: list[Claim] | None = None,
+        expired_leases: bool = False,
+        short: bool = False,
+    ) -> None:
+        """Run a pass, a ``short`` one where that will do, and have the model follow it in the order
+        of its parts.
+        """
         outcomes, releases, starts = outcomes or [], releases or [], starts or []
         whole = releases or starts or expired_leases or wanted.prefetch
         short = short and not whole and all(map(self.simple, outcomes))
@@ -194,7 +219,9 @@ class LifeOfATask(RuleBasedStateMachine):
         *,
         again: bool,
     ) -> None:
-        """Follow what a pass claimed, if it was allowed to; what has no cap is never left behind while there is a slot."""
+        """Follow what a pass claimed, if it was allowed to; what has no cap is never left behind
+        while there is a slot.
+        """
         assert len(claims) <= wanted.sync
         assert len(buffered) <= wanted.prefetch
         allowed = self.model.claimable()
@@ -258,7 +285,10 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.silent)
     @rule(seat=SEATS)
     def beat(self, seat: int) -> None:
-        """A worker that was silent and has not been declared dead goes on; one that was stays dead."""
+        """A worker that was silent and has not been declared dead goes on.
+
+        One that was stays dead.
+        """
         at = self.lives.seats[seat]
         assert self.lives.beat(at) == (at.worker not in self.dead)
         self.silent.discard(at.worker)
@@ -373,13 +403,17 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.issued)
     @rule(seat=SEATS, places=MANY, end=ANY_END, how=WRITES)
     def write_late(self, seat: int, places: list[int], end: str, how: str) -> None:
-        """Write under claims that were made at some time, by whoever made them: most of them are over."""
+        """Write under claims that were made at some time, by whoever made them: most of them are
+        over.
+        """
         self.write(self.lives.seats[seat], self.stale(places, self.issued), end, how)
 
     @precondition(lambda self: any(self.holds_again(*entry) for entry in self.issued))
     @rule(seat=SEATS, places=MANY, end=ANY_END, how=WRITES)
     def write_under_an_older_claim(self, seat: int, places: list[int], end: str, how: str) -> None:
-        """Write under claims whose task the same worker holds again: only the generation tells them apart."""
+        """Write under claims whose task the same worker holds again: only the generation tells them
+        apart.
+        """
         older = [entry for entry in self.issued if self.holds_again(*entry)]
         state = Status.RUNNING if how.startswith("settle") else Status.CLAIMED
         fit = [entry for entry in older if self.model.tasks[entry[1].id].status is state]
@@ -493,7 +527,9 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.open is None)
     @rule(places=MANY, terminate=FLAGS, life=BIRTHS)
     def somebody_begins(self, places: list[int], terminate: bool, life: Life) -> None:
-        """Somebody cancels and sends, and leaves the transaction open: nothing of it counts, and nobody may touch the rows."""
+        """Somebody cancels and sends, and leaves the transaction open: nothing of it counts, and
+        nobody may touch the rows.
+        """
         ids = [one.id for one in self.picked(places, *Status)]
         life = fresh(life)
         somebody = self.lives.somebody
@@ -533,7 +569,9 @@ class LifeOfATask(RuleBasedStateMachine):
         self.lives.heard.clear()
 
     def teardown(self) -> None:
-        """Nothing is lost: once time has passed and somebody has let go, a worker gets everything done."""
+        """Nothing is lost: once time has passed and somebody has let go, a worker gets everything
+        done.
+        """
         if sys.exc_info()[0]:  # a step failed: that is what the report shall show
             return
         if self.open is not None:
@@ -573,7 +611,9 @@ def fresh(life: Life) -> Life:
 
 
 def wanted(slots: tuple[int, int]) -> Wanted:
-    """Return what a worker wants that has so many slots and, in soft mode, so many places in its buffer."""
+    """Return what a worker wants that has so many slots and, in soft mode, so many places in its
+    buffer.
+    """
     sync, buffer = slots
     return Wanted(sync, prefetch=buffer, lease=LEASE if buffer else None)
 

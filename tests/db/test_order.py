@@ -1,6 +1,8 @@
-"""Order per partition: which task of one may start, what a failed one does to the others, and who lets the next one start.
+"""Order per partition: which task of one may start, what a failed one does to the others, and who
+lets the next one start.
 
-Coalescing: equal tasks that wait when one of them starts are merged into it, so one run begins after the last commit.
+Coalescing: equal tasks that wait when one of them starts are merged into it, so one run begins
+after the last commit.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ def end(worker: Claimer, *outcomes: Outcome) -> list[uuid.UUID]:
 
 def insert(conn: Any, kwargs: str, lane: str = "sync") -> uuid.UUID:
     """Insert a task as a client does that knows no rule and no ids of ours."""
-    query = "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) VALUES (%s, 'tests.nothing', 'default', %s, %s)"
+    query = (
+        "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) VALUES (%s, "
+        "'tests.nothing', 'default', %s, %s)"
+    )
     conn.execute(query, [id_ := uuid.uuid4(), lane, kwargs])
     return id_
 
@@ -138,7 +143,9 @@ def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) ->
 
 
 def test_a_stopped_key_with_many_tasks_does_not_starve_another(claimer: Claimers) -> None:
-    """Naive: the oldest candidates are taken before their keys are looked at, as in pg-boss, and no other key is reached."""
+    """Naive: the oldest candidates are taken before their keys are looked at, as in pg-boss, and no
+    other key is reached.
+    """
     ordered()
     worker = claimer()
     of("a")
@@ -205,7 +212,8 @@ def test_a_key_stays_stopped_under_a_new_rule_unless_it_is_unknown_or_none(
 ) -> None:
     """Naive: the failed task stops a key that no task has any more, for ever.
 
-    Or, redacted, its key is made of the arguments that it has no more, and it stops all tasks without them.
+    Or, redacted, its key is made of the arguments that it has no more, and it stops all tasks
+    without them.
     """
     ordered()
     worker = claimer()
@@ -243,7 +251,9 @@ def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
 def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: a pass parks the second one while the first is being cancelled; nobody unparks it for half a minute."""
+    """Naive: a pass parks the second one while the first is being cancelled; nobody unparks it for
+    half a minute.
+    """
     ordered()
     worker = claimer()
     other = connect()
@@ -261,7 +271,9 @@ def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(
 def test_a_run_that_is_paused_or_retried_lets_the_next_task_of_its_key_start(
     claimer: Claimers,
 ) -> None:
-    """Naive: its tasks are deleted or replaced, and what is parked behind them waits for the periodic sweep."""
+    """Naive: its tasks are deleted or replaced, and what is parked behind them waits for the
+    periodic sweep.
+    """
     limit("default", partition_by_args=["n"], partition_policy="stop")
     worker = claimer()
     flow = Workflow("booking", on_error="fail")
@@ -296,7 +308,9 @@ def test_a_retried_undo_lets_the_next_task_of_its_key_start(claimer: Claimers) -
 
 
 def test_a_cancel_in_a_long_transaction_holds_up_no_change_of_limits(connect: Connect) -> None:
-    """Naive: it reads the limits in force, and a pause waits for its transaction, and all passes for the pause."""
+    """Naive: it reads the limits in force, and a pause waits for its transaction, and all passes
+    for the pause.
+    """
     ordered()
     (first, _) = of(*"aa")
     other = connect()
@@ -321,7 +335,9 @@ def merged() -> dict[uuid.UUID, uuid.UUID]:
 def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: a send finds the one that runs and is left out, or waits for another sender's transaction."""
+    """Naive: a send finds the one that runs and is left out, or waits for another sender's
+    transaction.
+    """
     coalescing()
     worker = claimer()
     sender = connect()
@@ -363,7 +379,9 @@ def fold_all(worker: Claimer) -> Claim:
 
 
 def test_a_thousand_are_merged_in_a_pass_and_then_one_starts(claimer: Claimers) -> None:
-    """Fails if: it starts before the others are merged into it, and they need a run for each thousand."""
+    """Fails if: it starts before the others are merged into it, and they need a run for each
+    thousand.
+    """
     coalescing()
     worker = claimer()
     equal(2_500)
@@ -411,7 +429,9 @@ def test_what_ends_without_a_start_gives_back_what_was_merged_into_it(
 
 @pytest.mark.parametrize("own", [False, True])
 def test_the_result_of_a_merged_task_stays_as_long_as_its_row(claimer: Claimers, own: bool) -> None:
-    """Fails if: retention deletes the other's row first, and the sender is told that there is no such task."""
+    """Fails if: retention deletes the other's row first, and the sender is told that there is no
+    such task.
+    """
     coalescing()
     worker = claimer()
     ids = equal(3, options='{"wire": 1, "keep_result": 60000}')
@@ -447,7 +467,9 @@ def test_a_merged_task_says_so_when_the_other_row_is_gone(claimer: Claimers) -> 
 
 
 def test_what_waits_for_its_retry_takes_no_others_ahead_of_its_start(claimer: Claimers) -> None:
-    """Fails if: it is cancelled then, and with it the runs of those that were sent after its first attempt."""
+    """Fails if: it is cancelled then, and with it the runs of those that were sent after its first
+    attempt.
+    """
     coalescing()
     worker = claimer()
     (first,) = equal(max_retries=1)
@@ -554,7 +576,8 @@ def test_who_waits_for_a_merged_task_hears_of_the_run_that_answers_it(
     assert sorted(" ".join(heard(listener)).split()) == sorted(map(str, ids))
 
 
-# The pass and a model of partitions with a policy agree, after each of many random events in the lives of a few keys.
+# The pass and a model of partitions with a policy agree, after each of many random events in the
+# lives of a few keys.
 
 KEYS = "abc"
 
@@ -657,7 +680,9 @@ class World:
         return {"outcomes": outcomes, "releases": releases}
 
     def cancel_behind(self, key: str) -> list[Life]:
-        """Cancel those behind a failed task that has come to be the first one; return the order that is left."""
+        """Cancel those behind a failed task that has come to be the first one; return the order
+        that is left.
+        """
         order = self.order(key)
         while order and order[0].stops == "cancel":
             self.cancel_others(order[0])
@@ -665,7 +690,9 @@ class World:
         return order
 
     def cancel_others(self, bad: Life) -> None:
-        """Cancel those that were sent after a failed task, until it failed, unless they have begun and are being tried."""
+        """Cancel those that were sent after a failed task, until it failed, unless they have begun
+        and are being tried.
+        """
         ended = Task.objects.get(pk=bad.id).finished_at
         assert ended is not None
         for other in self.order(bad.key):
@@ -695,7 +722,9 @@ class World:
         self.claims |= {one.id: one for one in claims}
 
     def take_reopened(self, survivor: Life) -> None:
-        """Which of those that were merged into a released one is reopened is open: take it from the database."""
+        """Which of those that were merged into a released one is reopened is open: take it from the
+        database.
+        """
         folded = [life for life in self.lives.values() if life.into == survivor.id]
         into = set(
             Task.objects.filter(pk__in=[life.id for life in folded]).values_list(

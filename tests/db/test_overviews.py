@@ -1,4 +1,6 @@
-"""What the pages about queues and the history of counts read: bounded, through the indexes, and by the claim's own counts."""
+"""What the pages about queues and the history of counts read: bounded, through the indexes, and by
+the claim's own counts.
+"""
 
 from __future__ import annotations
 
@@ -156,8 +158,10 @@ def test_partitions_at_their_limit_are_counted_and_listed_those_with_most_tasks_
     store = OverviewStore(connection)
     assert overview("default").full_partitions == 2
     assert store.partitions("default", 5, claimed=True) == [
-        PartitionLoad(key("c"), 2, 2, 2, False), PartitionLoad(key("a"), 2, 2, 1, False), PartitionLoad(key("b"), 1, 2, 0, False),
-    ]  # fmt: skip
+        PartitionLoad(key("c"), 2, 2, 2, False),
+        PartitionLoad(key("a"), 2, 2, 1, False),
+        PartitionLoad(key("b"), 1, 2, 0, False),
+    ]
     TaskFactory.create_batch(999, queue_name="default", parked=True, partition_key=key("c"))
     assert store.partitions("default", 1, claimed=True) == [
         PartitionLoad(key("c"), 2, 2, 1_000, True)
@@ -369,7 +373,9 @@ def counted(
 def test_steps_hold_what_was_counted_in_them(
     connect: Connect, span: dt.timedelta, points: int, width: dt.timedelta, each: int
 ) -> None:
-    """Naive: the last step has only what was counted since the last whole step, or the first also what is older."""
+    """Naive: the last step has only what was counted since the last whole step, or the first also
+    what is older.
+    """
     conn = connect()
     chance = random.Random(7)
     wait_until(lambda: now(conn).second < 40, "the minute is that of all rows")
@@ -441,7 +447,10 @@ def test_steps_and_failures_are_read_through_the_key_of_the_history(connect: Con
         )
         assert "Seq Scan" not in text, state
         if state == "empty":
-            rows = "SELECT 60, now() - n * interval '1 min', 'mail', 'shop.' || m, 'COMPLETED', 1, 0, array_fill(0, ARRAY[16])"
+            rows = (
+                "SELECT 60, now() - n * interval '1 min', 'mail', 'shop.' || m, 'COMPLETED', 1, 0, "
+                "array_fill(0, ARRAY[16])"
+            )
             series_ = "generate_series(1, 1000) AS n, generate_series(1, 9) AS m"
             conn.execute(f"{INTO} {rows} FROM {series_}".encode())
         else:
@@ -449,7 +458,9 @@ def test_steps_and_failures_are_read_through_the_key_of_the_history(connect: Con
 
 
 def test_gates_that_wait_are_counted_by_workflow_and_name_with_the_oldest(connect: Connect) -> None:
-    """With and without a timeout; timers, and gates that are decided or whose run has ended, are none of them."""
+    """With and without a timeout; timers, and gates that are decided or whose run has ended, are
+    none of them.
+    """
     runs = []
     for timeout in (None, HOUR, None):
         flow = Workflow("order")

@@ -1,6 +1,8 @@
-"""The pass on the real database: order, expiry, retries, what other sessions may not disturb, and what waits for the disk.
+"""The pass on the real database: order, expiry, retries, what other sessions may not disturb, and
+what waits for the disk.
 
-A cancel meets passes, settles and other cancels: exactly one takes effect, nobody deadlocks, and what is over stays as it is.
+A cancel meets passes, settles and other cancels: exactly one takes effect, nobody deadlocks, and
+what is over stays as it is.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ WRITES: dict[str, tuple[set[str], Callable[[Claimer, list[Claim]], object]]] = {
 def test_rows_that_a_pass_writes_are_not_checked_and_those_that_anybody_else_writes_in_its_transaction_are(
     claimer: Claimers,
 ) -> None:
-    """Naive: each pass calls the function of the trigger twice per task; or its setting outlives it."""
+    """Naive: each pass calls the function of the trigger twice per task; or its setting outlives
+    it.
+    """
     worker = claimer()
     put(2)
     called = (
@@ -92,7 +96,9 @@ def test_rows_that_a_pass_writes_are_not_checked_and_those_that_anybody_else_wri
 def test_a_write_counts_under_the_claim_of_its_worker_in_a_status_that_it_may_move_and_nowhere_else(
     claimer: Claimers, write: str
 ) -> None:
-    """Rows of every status look as if they were the worker's own, but for one thing: the owner, the generation or the lease."""
+    """Rows of every status look as if they were the worker's own, but for one thing: the owner, the
+    generation or the lease.
+    """
     worker = claimer()
 
     def held(status: str, owner: uuid.UUID, generation: int = 1) -> uuid.UUID:
@@ -283,7 +289,10 @@ def test_a_cancel_of_what_is_over_changes_nothing() -> None:
 def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: rows locked in the order in which they were named. Two that name them the other way round deadlock."""
+    """Naive: rows locked in the order in which they were named.
+
+    Two that name them the other way round deadlock.
+    """
     ids = put(60)
 
     def cancel(conn: psycopg.Connection[Any], seed: int) -> None:
@@ -316,7 +325,9 @@ NOTE = (
 
 
 class Noted:
-    """A worker that does not want durable claims, and how its transactions committed: "on" or "off"."""
+    """A worker that does not want durable claims, and how its transactions committed: "on" or
+    "off".
+    """
 
     def __init__(self, claimer: Claimer) -> None:
         self.claimer = claimer
@@ -429,15 +440,23 @@ some_codes = st.just(USUAL) | st.lists(st.sampled_from([*CODES, *CLASSES]), uniq
 policies = st.one_of(
     st.builds(
         lambda intervals, codes: RetryPolicy.fixed(intervals, auto_retry_for=codes, jitter=False),
-        st.lists(pauses, min_size=1, max_size=5), some_codes,
+        st.lists(pauses, min_size=1, max_size=5),
+        some_codes,
     ),
     st.builds(
         lambda base, most, longest, codes: RetryPolicy.exponential(
-            base_seconds=base, max_retries=most, max_delay_seconds=longest, auto_retry_for=codes, jitter=False
+            base_seconds=base,
+            max_retries=most,
+            max_delay_seconds=longest,
+            auto_retry_for=codes,
+            jitter=False,
         ),
-        pauses, st.integers(1, 100), st.none() | pauses, some_codes,
+        pauses,
+        st.integers(1, 100),
+        st.none() | pauses,
+        some_codes,
     ),
-)  # fmt: skip
+)
 failures = st.builds(
     Failure,
     st.sampled_from([*CODES, "TASK_TIMEOUT"]),
@@ -458,9 +477,13 @@ failures = st.builds(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    failure=failures, policy=st.none() | policies, retry_count=st.integers(0, 6), most=st.integers(0, 2),
-    until=st.none() | st.floats(0, 2_000), cancelled=st.booleans(),
-)  # fmt: skip
+    failure=failures,
+    policy=st.none() | policies,
+    retry_count=st.integers(0, 6),
+    most=st.integers(0, 2),
+    until=st.none() | st.floats(0, 2_000),
+    cancelled=st.booleans(),
+)
 def test_the_database_decides_as_the_pure_rule_does(
     failure: Failure,
     policy: RetryPolicy | None,
@@ -469,7 +492,9 @@ def test_the_database_decides_as_the_pure_rule_does(
     until: float | None,
     cancelled: bool,
 ) -> None:
-    """``most``: how many crashes make poison; ``until``: after how many seconds it would be too late."""
+    """``most``: how many crashes make poison; ``until``: after how many seconds it would be too
+    late.
+    """
     good_until = None if until is None else NOW + dt.timedelta(seconds=until)
     asked = (
         json.dumps(True if failure.delay_seconds is None else failure.delay_seconds)
@@ -479,12 +504,30 @@ def test_the_database_decides_as_the_pure_rule_does(
     ((due_at, poison),) = sql(
         "SELECT extract(epoch FROM due_at)::float8, poison "
         "FROM horsies_retry_decision(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        [put()[0], options_text(policy, None), retry_count, policy.max_retries if policy else 0, good_until, cancelled,
-         failure.code, json.dumps(failure.classes), asked, failure.crashed, most, NOW],
-    )  # fmt: skip
+        [
+            put()[0],
+            options_text(policy, None),
+            retry_count,
+            policy.max_retries if policy else 0,
+            good_until,
+            cancelled,
+            failure.code,
+            json.dumps(failure.classes),
+            asked,
+            failure.crashed,
+            most,
+            NOW,
+        ],
+    )
     expected = decide(
-        failure, policy, retry_count=retry_count, max_crashes=most, now=NOW, good_until=good_until, cancelled=cancelled
-    )  # fmt: skip
+        failure,
+        policy,
+        retry_count=retry_count,
+        max_crashes=most,
+        now=NOW,
+        good_until=good_until,
+        cancelled=cancelled,
+    )
     assert poison == (expected == "POISON")
     assert due_at == (
         pytest.approx(expected.timestamp(), abs=1e-5) if isinstance(expected, dt.datetime) else None
@@ -494,7 +537,8 @@ def test_the_database_decides_as_the_pure_rule_does(
 def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest() -> None:
     policy = RetryPolicy.exponential(base_seconds=100, max_retries=9, max_delay_seconds=390)
     drawn = sql(
-        "SELECT n, min(p)::float8, max(p)::float8 FROM (SELECT n, extract(epoch FROM (horsies_retry_decision("
+        "SELECT n, min(p)::float8, max(p)::float8 FROM (SELECT n, extract(epoch FROM "
+        "(horsies_retry_decision("
         "NULL, %s, n, 9, NULL, false, 'X', '[]', 'true', false, 0, to_timestamp(0))).due_at) AS p "
         "FROM generate_series(0, 2) AS n, generate_series(1, 1000)) AS drawn GROUP BY n ORDER BY n",
         [options_text(policy, None)],
@@ -543,7 +587,9 @@ def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_
 def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retry(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: it is not decided, because its row is locked, and then written as the last failure, because it is not any more."""
+    """Naive: it is not decided, because its row is locked, and then written as the last failure,
+    because it is not any more.
+    """
     put(max_retries=2, options=options_text(POLICY, None))
     (claim,) = worker.run_pass(sync=1).claims
     holds_row = connect()

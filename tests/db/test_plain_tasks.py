@@ -1,4 +1,6 @@
-"""Tasks of django.tasks beside those of ``@task``: partitions, copies, attempts, priorities, schedules, and workflows."""
+"""Tasks of django.tasks beside those of ``@task``: partitions, copies, attempts, priorities,
+schedules, and workflows.
+"""
 
 from __future__ import annotations
 
@@ -116,14 +118,18 @@ def named(stored: Any) -> Any:
 
 
 @settings(
-    max_examples=examples(50, 500), deadline=None, database=None,
+    max_examples=examples(50, 500),
+    deadline=None,
+    database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+)
 @given(CALLS, STORED)
 def test_the_database_and_the_admin_name_the_same_arguments_and_no_stored_json_makes_a_partition_fail(
     db: None, call: dict[str, Any], stored: Any
 ) -> None:
-    """Naive: jsonb_array_elements() raises for what is no array, and one row stops all claims of its queue."""
+    """Naive: jsonb_array_elements() raises for what is no array, and one row stops all claims of
+    its queue.
+    """
     assert named(call) == named_arguments(call)
     assert isinstance(named(stored), dict)
 
@@ -131,7 +137,9 @@ def test_the_database_and_the_admin_name_the_same_arguments_and_no_stored_json_m
 def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(
     plain_tasks: Plain, claimer: Claimers
 ) -> None:
-    """Naive: a worker that has a typed task of the same name takes the row, and fails it because of its arguments."""
+    """Naive: a worker that has a typed task of the same name takes the row, and fails it because of
+    its arguments.
+    """
     id_ = send_plain(plain_tasks["greet"], "Ann")
     assert read_options(json.dumps(row(id_).options)).wire == 2, (
         "which tests/db/test_claims.py sees left to others"
@@ -163,7 +171,9 @@ def test_a_task_that_changed_its_kind_fails_clearly(
 
 
 def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks: Plain) -> None:
-    """Naive: only the last attempt has one, in the result; that of an attempt that was retried is lost."""
+    """Naive: only the last attempt has one, in the result; that of an attempt that was retried is
+    lost.
+    """
     handle, done = (
         get_handle(send_plain(plain_tasks[name], arg))
         for name, arg in (("breaks", "it broke"), ("double", 1))
@@ -171,8 +181,9 @@ def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks
     drain(raise_errors=False)
     first, second = handle.info().attempts
     assert [(one.attempt, one.will_retry, one.exception_class) for one in (first, second)] == [
-        (1, True, "builtins.ValueError"), (2, False, "builtins.ValueError"),
-    ]  # fmt: skip
+        (1, True, "builtins.ValueError"),
+        (2, False, "builtins.ValueError"),
+    ]
     for attempt in (first, second):
         assert attempt.traceback.endswith("ValueError: it broke\n")
         assert "in breaks" in attempt.traceback
@@ -194,7 +205,9 @@ def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks
 
 
 def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(claimer: Claimers) -> None:
-    """Naive: an exception of another shape, or a traceback that is too long, stops the settle of the whole batch."""
+    """Naive: an exception of another shape, or a traceback that is too long, stops the settle of
+    the whole batch.
+    """
     kept: list[tuple[Any, str | None, str | None]] = [
         (None, None, None),
         ({}, None, None),
@@ -273,7 +286,9 @@ def stored(name: str) -> list[dict[str, Any]]:
 
 
 def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) -> None:
-    """Naive: a promoted node has its arguments in the form of a typed task, which the plain function cannot be called with."""
+    """Naive: a promoted node has its arguments in the form of a typed task, which the plain
+    function cannot be called with.
+    """
     double = plain_tasks["double"]
     inner = Workflow("inner")
     flow = Workflow("plain")
@@ -294,9 +309,16 @@ def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) ->
     assert all(each["args"] == [] for each in stored("double"))
     assert set(Task.objects.values_list("codec", flat=True)) == {"plain", None}
     assert {name: each.ok_value for name, each in handle.results().items()} == {
-        "one": 6, "two": 12, "greet": "hello 12!", "listed": [6, 12], "plus": 13, "positional only": [24, 0],
-        "map": [100, 102], "map over map": [200, 204], "inner": 24,
-    }  # fmt: skip
+        "one": 6,
+        "two": 12,
+        "greet": "hello 12!",
+        "listed": [6, 12],
+        "plus": 13,
+        "positional only": [24, 0],
+        "map": [100, 102],
+        "map over map": [200, 204],
+        "inner": 24,
+    }
 
 
 @pytest.mark.parametrize("undo", ["halve", "typed_undo"])
@@ -304,7 +326,9 @@ def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) ->
 def test_a_plain_task_undoes_and_is_undone_by_name(
     plain_tasks: Plain, undo: str, undone: str
 ) -> None:
-    """Naive: an undo looks for the parameters of its function in {"args": ..., "kwargs": ...}, and gets none."""
+    """Naive: an undo looks for the parameters of its function in {"args": ..., "kwargs": ...}, and
+    gets none.
+    """
     flow = Workflow("plain")
     task = plain_tasks["double"].name if undone == "double" else flows.number
     first = flow.add(
@@ -353,7 +377,8 @@ def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
     for said in (
         "greet: greet() got an unexpected keyword argument 'nmae'",
         "double: it may run without a value for 'n': give it a default",
-        "its undo tests.apps.project.plain.greet takes 'name', which is neither 'result' nor a parameter of",
+        "its undo tests.apps.project.plain.greet takes 'name', which is neither 'result' nor a "
+        "parameter of",
     ):
         assert said in found
     assert "TaskResult" not in found

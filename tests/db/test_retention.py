@@ -1,7 +1,9 @@
-"""Retention: what is over and old goes, in batches that never wait and never read history again; everything else stays.
+"""Retention: what is over and old goes, in batches that never wait and never read history again;
+everything else stays.
 
-Runs of workflows are deleted whole, in small batches, and never while one of their tasks runs. A purge leaves to workers what
-they hold or are about to take. Redaction: what a finished task says about people goes for good.
+Runs of workflows are deleted whole, in small batches, and never while one of their tasks runs. A
+purge leaves to workers what they hold or are about to take. Redaction: what a finished task says
+about people goes for good.
 """
 
 from __future__ import annotations
@@ -188,7 +190,10 @@ def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still
     conn.execute("SET lock_timeout = '1ms'")
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
-        change = "UPDATE horsies_tasks SET status = 'PENDING', finished_at = NULL, claimed_by = NULL WHERE id = %s"
+        change = (
+            "UPDATE horsies_tasks SET status = 'PENDING', finished_at = NULL, claimed_by = NULL "
+            "WHERE id = %s"
+        )
         other.execute(change, [again])
         assert prune(conn, many=many) == 4
         assert left() == {held, again}
@@ -440,7 +445,9 @@ def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(
 def test_a_batch_is_deleted_by_ids_also_when_planned_as_if_none_had_finished(
     claimer: Any, connect: Connect
 ) -> None:
-    """Naive: the index of finished tasks looks empty, so each batch reads all finished tasks there are."""
+    """Naive: the index of finished tasks looks empty, so each batch reads all finished tasks there
+    are.
+    """
     worker = claimer()
     admin = connect()
     admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
@@ -565,7 +572,9 @@ WHY = {"actor": "ada", "reason": "request 17"}
 
 
 def told(**columns: Any) -> Task:
-    """Return a task with the secret wherever a task can have one, two attempts that tell it, and a step."""
+    """Return a task with the secret wherever a task can have one, two attempts that tell it, and a
+    step.
+    """
     secret = {"to": SECRET}
     values = {
         "kwargs": secret,

@@ -1,4 +1,6 @@
-"""Marks: a pass begins where the last one found something, and yet nothing that appears behind that place is overlooked."""
+"""Marks: a pass begins where the last one found something, and yet nothing that appears behind that
+place is overlooked.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def claimed(worker: Claimer, sync: int = 10, **owed: Any) -> list[uuid.UUID]:
 
 
 def drain(worker: Claimer, count: int) -> dict[str, int]:
-    """Let ``count`` tasks pass, in batches; return how many entries of which index a pass reads then."""
+    """Let ``count`` tasks pass, in batches; return how many entries of which index a pass reads
+    then.
+    """
     claims = worker.run_pass(sync=BATCH).claims
     for _ in range(count // BATCH):
         claims = worker.run_pass(sync=BATCH, outcomes=complete(claims)).claims
@@ -145,7 +149,10 @@ def send_quietly(session: Session, **columns: Any) -> Iterator[uuid.UUID]:
 
 
 class Hours:
-    """What happens beside a worker with cursors. It claims what it would if it looked everywhere, in the same order."""
+    """What happens beside a worker with cursors.
+
+    It claims what it would if it looked everywhere, in the same order.
+    """
 
     def __init__(
         self, seed: int, worker: Sighted, others: list[Claimer], sender: Session, somebody: Session
@@ -180,7 +187,10 @@ class Hours:
         """Lock rows, or let them go."""
         if self.somebody.info.transaction_status == IDLE:
             self.somebody.execute("BEGIN")
-            waiting = "SELECT FROM horsies_tasks WHERE status = 'PENDING' ORDER BY id LIMIT 2 FOR UPDATE SKIP LOCKED"
+            waiting = (
+                "SELECT FROM horsies_tasks WHERE status = 'PENDING' ORDER BY id LIMIT 2 FOR UPDATE "
+                "SKIP LOCKED"
+            )
             self.somebody.execute(waiting)
         else:
             self.somebody.execute("ROLLBACK")
@@ -203,7 +213,9 @@ class Hours:
         self.others[0].run_pass(sync=self.pick.randrange(3), async_=1)
 
     def take_ahead(self) -> None:
-        """Take tasks into a buffer, or start what is there, if its lease has not ended and there is room."""
+        """Take tasks into a buffer, or start what is there, if its lease has not ended and there is
+        room.
+        """
         one, self.ahead, starts = self.others[1], [], self.ahead
         if starts:
             one.run_pass(starts=starts)
@@ -254,7 +266,9 @@ def test_whatever_happens_a_pass_claims_what_one_without_marks_would(
 def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(
     sighted: Sights, connect: Connect
 ) -> None:
-    """Naive: a cursor at the time of the pass lies behind a quiet send that was committing meanwhile, until the next poll."""
+    """Naive: a cursor at the time of the pass lies behind a quiet send that was committing
+    meanwhile, until the next poll.
+    """
     worker = sighted()
     sender = connect()
     put()
@@ -267,7 +281,9 @@ def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(
 def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_next(
     sighted: Sights, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: cursors of queues in which nothing waited are dated after the locks, and lie behind a quiet send."""
+    """Naive: cursors of queues in which nothing waited are dated after the locks, and lie behind a
+    quiet send.
+    """
     worker = sighted(mail=10, bulk=20)
     other = connect()
     sender = connect()
@@ -284,7 +300,10 @@ def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_ne
         wait_for_waiting(sender, worker.conn)
         with send_quietly(sender, queue="bulk") as quiet:
             pass
-        longer = "SELECT clock_timestamp() > enqueued_at + %s * interval '2 s' FROM horsies_tasks WHERE id = %s"
+        longer = (
+            "SELECT clock_timestamp() > enqueued_at + %s * interval '2 s' FROM horsies_tasks WHERE "
+            "id = %s"
+        )
         wait_until(
             lambda: sender.execute(longer, [LAG_SECONDS, quiet]).fetchone()[0],
             "the locks are held for long",

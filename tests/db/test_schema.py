@@ -1,6 +1,8 @@
-"""The schema goes forward and back and comes out the same however it is made; connections are opened by a project's backend.
+"""The schema goes forward and back and comes out the same however it is made; connections are
+opened by a project's backend.
 
-Over leftovers, without migrations, printed, in a schema of a tenant; and where 'migrate' did not run, all are told to run it.
+Over leftovers, without migrations, printed, in a schema of a tenant; and where 'migrate' did not
+run, all are told to run it.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def test_save_and_delete_refuse_on_rows_that_only_statements_write(model: type[T
 
 
 def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> None:
-    """Naive: Django makes up a name, with a digest at its end, which statements about indexes cannot name."""
+    """Naive: Django makes up a name, with a digest at its end, which statements about indexes
+    cannot name.
+    """
     names = sql(
         "SELECT indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
         "WHERE c.relname LIKE 'horsies%%' AND NOT i.indisprimary"
@@ -70,11 +74,14 @@ def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> N
 
 @pytest.mark.parametrize("schema", ["public", "queue"])
 def test_a_schema_in_which_every_role_may_create_functions_is_a_warning(schema: str) -> None:
-    """Naive: PostgreSQL up to 14 grants that, and any role can have the workers call its own function."""
+    """Naive: PostgreSQL up to 14 grants that, and any role can have the workers call its own
+    function.
+    """
     with transaction.atomic(), connection.cursor() as cursor:
         if schema != "public":
             cursor.execute(
-                "CREATE SCHEMA queue; ALTER TABLE horsies_tasks SET SCHEMA queue; SET LOCAL search_path = public, queue"
+                "CREATE SCHEMA queue; ALTER TABLE horsies_tasks SET SCHEMA queue; SET LOCAL "
+                "search_path = public, queue"
             )
         cursor.execute(f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC")
         assert check_schema(databases=["default"]) == []
@@ -91,7 +98,8 @@ def test_a_schema_in_which_every_role_may_create_functions_is_a_warning(schema: 
 MIGRATIONS = ("0001", "0002", "0003", "0004")
 TABLES = {model._meta.db_table for model in apps.get_app_config("horsies").get_models()}
 
-# What a release before could have left: other arguments, another result, another type, a function on a type of its own.
+# What a release before could have left: other arguments, another result, another type, a function
+# on a type of its own.
 OLDER = """
 DROP TYPE IF EXISTS horsies_candidate CASCADE;
 CREATE TYPE horsies_candidate AS (one int);
@@ -108,7 +116,9 @@ def made() -> set[Any]:
 
 
 def drop_tables() -> None:
-    """Drop all tables, and forget that they were migrated; their functions, types and sequences stay."""
+    """Drop all tables, and forget that they were migrated; their functions, types and sequences
+    stay.
+    """
     for table in TABLES:
         sql(f"DROP TABLE IF EXISTS {table} CASCADE")
     sql("DELETE FROM django_migrations WHERE app = 'horsies'")
@@ -119,8 +129,15 @@ def before() -> Iterator[set[Any]]:
     """Give what the migrations made, and make it again."""
     found = made()
     assert {kind for kind, *_ in found} == {
-        "column", "type", "index", "constraint", "storage", "function", "trigger", "sequence",
-    }  # fmt: skip
+        "column",
+        "type",
+        "index",
+        "constraint",
+        "storage",
+        "function",
+        "trigger",
+        "sequence",
+    }
     yield found
     sql("RESET search_path")
     drop_tables()
@@ -129,7 +146,9 @@ def before() -> Iterator[set[Any]]:
 
 @pytest.fixture
 def elsewhere() -> Iterator[None]:
-    """Have a schema that is empty but for a table of its migrations, before the other one on the search path."""
+    """Have a schema that is empty but for a table of its migrations, before the other one on the
+    search path.
+    """
     sql("CREATE SCHEMA elsewhere")
     sql("CREATE TABLE elsewhere.django_migrations (LIKE public.django_migrations INCLUDING ALL)")
     sql("SET search_path = elsewhere, public")
@@ -289,9 +308,11 @@ def test_a_backend_opens_the_connection_without_pool_and_the_session_is_that_of_
 ) -> None:
     own["AUTOCOMMIT"] = False
     own["OPTIONS"] = {
-        "pool": True, "isolation_level": psycopg.IsolationLevel.SERIALIZABLE, "prepare_threshold": 7,
+        "pool": True,
+        "isolation_level": psycopg.IsolationLevel.SERIALIZABLE,
+        "prepare_threshold": 7,
         "options": "-c lock_timeout=5 -c default_transaction_isolation=serializable",
-    }  # fmt: skip
+    }
     with direct_connection(
         "own", application_name=NAME, prepare=True, statement_timeout_ms=4_000
     ) as conn:
@@ -421,7 +442,9 @@ def test_all_errors_of_a_backend_become_those_of_psycopg(
 
 
 class Pooled:
-    """Stands for the connection of another one's pool, as that of SQLAlchemy, which returns to it when it is collected."""
+    """Stands for the connection of another one's pool, as that of SQLAlchemy, which returns to it
+    when it is collected.
+    """
 
     def __init__(self, connection: Any) -> None:
         vars(self).update(driver_connection=connection, detached=False)
@@ -440,7 +463,9 @@ class Pooled:
 def test_a_connection_of_a_pool_is_taken_out_of_it(
     own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if settings of the connection reach the proxy only: each pass raises, and the worker runs nothing."""
+    """Fails if settings of the connection reach the proxy only: each pass raises, and the worker
+    runs nothing.
+    """
     kind = type(connections["own"])
     get_new_connection = kind.get_new_connection
     monkeypatch.setattr(

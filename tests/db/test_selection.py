@@ -1,4 +1,6 @@
-"""Acts on all tasks that match a description: which they are, each once, and what is done to them; also among random lives."""
+"""Acts on all tasks that match a description: which they are, each once, and what is done to them;
+also among random lives.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,12 @@ def made(pick: random.Random, moment: dt.datetime) -> Task:
     """Make a task of any kind. Few moments, so that many tasks have the same."""
     status = pick.choice(STATUSES)
     values: dict[str, Any] = {
-        "status": status, "queue_name": pick.choice(("mail", "bulk")), "task_name": pick.choice(("shop.pay", "shop.ship")),
-        "sent_at": moment - dt.timedelta(minutes=pick.randrange(4)), "partition_key": pick.choice((None, "x", "y")),
-    }  # fmt: skip
+        "status": status,
+        "queue_name": pick.choice(("mail", "bulk")),
+        "task_name": pick.choice(("shop.pay", "shop.ship")),
+        "sent_at": moment - dt.timedelta(minutes=pick.randrange(4)),
+        "partition_key": pick.choice((None, "x", "y")),
+    }
     if status == "PENDING":
         values["parked"] = values["partition_key"] is not None and pick.random() < 0.5
     else:
@@ -86,7 +91,9 @@ def made(pick: random.Random, moment: dt.datetime) -> Task:
 
 
 def fits(task: Task, chosen: Selection, runs: bool = False) -> bool:
-    """Whether a task is in a selection, by the words of the documentation; ``runs``: also one of a workflow run."""
+    """Whether a task is in a selection, by the words of the documentation; ``runs``: also one of a
+    workflow run.
+    """
     groups = {"UNSUCCESSFUL": ("FAILED", "CANCELLED", "EXPIRED"), "FINISHED": FINISHED}
     at = task.sent_at if chosen.status is None else task.finished_at or task.sent_at
     return (
@@ -112,11 +119,16 @@ def anything(pick: random.Random, moment: dt.datetime) -> Selection:
     status = pick.choice((None, *STATUSES, "UNSUCCESSFUL", "FINISHED"))
     failed = status in ("FAILED", "CANCELLED", "EXPIRED", "UNSUCCESSFUL")
     return Selection(
-        status, maybe(moment - dt.timedelta(minutes=1)), since=maybe(moment - dt.timedelta(minutes=2)), queue=maybe("mail"),
-        names=maybe(["shop.pay"], ["shop.ship", "x"]), code=maybe("OH_NO") if failed else None,
+        status,
+        maybe(moment - dt.timedelta(minutes=1)),
+        since=maybe(moment - dt.timedelta(minutes=2)),
+        queue=maybe("mail"),
+        names=maybe(["shop.pay"], ["shop.ship", "x"]),
+        code=maybe("OH_NO") if failed else None,
         site=maybe("shop/tasks.py in pay", "shop/tasks.py in early") if failed else None,
-        worker=maybe(uuid.UUID(int=1)), partition=maybe("x"),
-    )  # fmt: skip
+        worker=maybe(uuid.UUID(int=1)),
+        partition=maybe("x"),
+    )
 
 
 def key_of(status: str | None) -> Callable[[Any], Any]:
@@ -134,7 +146,8 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
 ) -> None:
     """Naive: a page ends between two tasks of the same moment, and the second one is never found.
 
-    Or the list of a page, of a command and of an act say the same in three ways, which differ at their edges.
+    Or the list of a page, of a command and of an act say the same in three ways, which differ at
+    their edges.
     """
     pick = random.Random(seed)
     moment = now()
@@ -241,7 +254,9 @@ def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(
 def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why(
     connect: Connect,
 ) -> None:
-    """Naive: the act waits for a lock, or one task that refuses undoes the other 499 of its transaction."""
+    """Naive: the act waits for a lock, or one task that refuses undoes the other 499 of its
+    transaction.
+    """
     plain, held = failures(2)
     TaskFactory(status="CANCELLED", error_code="MERGED", merged_into=plain, finished_at=now())
     gone = failures(1)[0]
@@ -264,7 +279,9 @@ def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why
 def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(
     connect: Connect,
 ) -> None:
-    """Naive: 300,000 retries are 300,000 notifications, and hit the service that failed all at once."""
+    """Naive: 300,000 retries are 300,000 notifications, and hit the service that failed all at
+    once.
+    """
     failures(30, queue_name="mail")
     listener = connect()
     listener.execute(f'LISTEN "{channel_prefix(listener)}_new"', prepare=False)
@@ -356,7 +373,8 @@ def test_a_part_of_a_name_stands_for_the_known_names_that_have_it() -> None:
     assert set(matching("FAILED", name="project.tasks.ra").names or ()) >= {tasks.raises.name}
     sql(
         "INSERT INTO horsies_history "
-        "VALUES (3600, now(), 'default', 'gone.from_the_code', 'COMPLETED', 1, 0, array_fill(0, '{16}'))"
+        "VALUES (3600, now(), 'default', 'gone.from_the_code', 'COMPLETED', 1, 0, array_fill(0, "
+        "'{16}'))"
     )
     found = matching("FAILED", name="from_the").names
     assert found == ["from_the", "gone.from_the_code"], "the text may be a name, too"
@@ -383,9 +401,9 @@ def test_a_preview_counts_by_name_and_code_and_shows_some(monkeypatch: pytest.Mo
     assert preview(matching("PENDING"))[:2] == (3, False)
 
 
-# Among random lives: two people retry, click twice and redact while a worker runs, rows are locked and pruned. Triggers write
-# down each return of a finished task and each end, so what the acts say they did, what waiting callers get and what django.tasks
-# shows is held against what happened.
+# Among random lives: two people retry, click twice and redact while a worker runs, rows are locked
+# and pruned. Triggers write down each return of a finished task and each end, so what the acts say
+# they did, what waiting callers get and what django.tasks shows is held against what happened.
 
 QUEUES = {"default": 100, "mail": 100, "bulk": 100}
 MOVES = """
@@ -397,9 +415,13 @@ WHEN ((OLD.finished_at IS NULL) <> (NEW.finished_at IS NULL)) EXECUTE FUNCTION n
 """
 GONE = "DROP TRIGGER note_move ON horsies_tasks; DROP FUNCTION note_move(); DROP TABLE moves"
 SHOWN = {  # what django.tasks calls each status
-    "PENDING": TaskResultStatus.READY, "CLAIMED": TaskResultStatus.READY, "RUNNING": TaskResultStatus.RUNNING,
-    "COMPLETED": TaskResultStatus.SUCCESSFUL, "FAILED": TaskResultStatus.FAILED, "CANCELLED": TaskResultStatus.FAILED,
-}  # fmt: skip
+    "PENDING": TaskResultStatus.READY,
+    "CLAIMED": TaskResultStatus.READY,
+    "RUNNING": TaskResultStatus.RUNNING,
+    "COMPLETED": TaskResultStatus.SUCCESSFUL,
+    "FAILED": TaskResultStatus.FAILED,
+    "CANCELLED": TaskResultStatus.FAILED,
+}
 
 
 @pytest.fixture
@@ -431,7 +453,9 @@ def waited(id_: uuid.UUID) -> TaskResult[Any]:
 
 
 def mixed(worker: Claimer) -> None:
-    """Make tasks of every kind that did not complete: plain, unique, ordered, merged, expired, cancelled, of a run."""
+    """Make tasks of every kind that did not complete: plain, unique, ordered, merged, expired,
+    cancelled, of a run.
+    """
     limit("mail", partition_by_args=["customer_id"], partition_policy="stop")
     limit("bulk", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
     put(12)
@@ -501,7 +525,9 @@ class Night:
             self.worker.run_pass(outcomes=[failed(one) if one.id in self.again else done(one)])
 
     def wait(self) -> None:
-        """Wait for tasks of the queue in which neither a failed task stops others nor one runs for others."""
+        """Wait for tasks of the queue in which neither a failed task stops others nor one runs for
+        others.
+        """
         unfinished = Task.objects.filter(finished_at=None, queue_name="default")
         for id_ in unfinished.order_by("pk").values_list("pk", flat=True)[:3]:
             self.waits.append((id_, len(ends(id_)), self.threads.submit(waited, id_)))
@@ -527,10 +553,15 @@ class Night:
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(examples(12, 60)))
 def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_is_true(
-    seed: int, claimer: Claimers, connect: Connect, monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    claimer: Claimers,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
     returned: Callable[[], Counter[uuid.UUID]],
-) -> None:  # fmt: skip
-    """Naive: a task that fails again is taken once more, or the second person's act counts what the first one did."""
+) -> None:
+    """Naive: a task that fails again is taken once more, or the second person's act counts what the
+    first one did.
+    """
     monkeypatch.setattr(module, "BATCH", 3)
     worker = claimer(**QUEUES)
     mixed(worker)
@@ -540,9 +571,16 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
     threads = ThreadPoolExecutor(20)
     night = Night(seed, worker, connect(), threads)
     moves = [
-        night.act, night.act, night.act_beside_locks, night.click_twice, night.redact, night.run, night.prune, night.wait,
+        night.act,
+        night.act,
+        night.act_beside_locks,
+        night.click_twice,
+        night.redact,
+        night.run,
+        night.prune,
+        night.wait,
         night.look,
-    ]  # fmt: skip
+    ]
     for _ in range(60):
         before = set(night.redacted)
         night.pick.choice(moves)()
@@ -589,7 +627,9 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
 def test_two_people_who_retry_the_same_night_at_the_same_time_retry_each_task_once(
     monkeypatch: pytest.MonkeyPatch, returned: Callable[[], Counter[uuid.UUID]], aside: Aside
 ) -> None:
-    """Naive: both read the same page, the second one waits for the first one's locks, and retries all of them again."""
+    """Naive: both read the same page, the second one waits for the first one's locks, and retries
+    all of them again.
+    """
     monkeypatch.setattr(module, "BATCH", 20)
     tasks = TaskFactory.create_batch(
         200, status="FAILED", error_code="OH_NO", finished_at=now() - dt.timedelta(seconds=1)

@@ -1,4 +1,6 @@
-"""Send: part of the caller's transaction, checked before anything is written, heard by workers at the commit."""
+"""Send: part of the caller's transaction, checked before anything is written, heard by workers at
+the commit.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,9 @@ def calls(*numbers: int) -> list[dict[str, Any]]:
 
 
 def test_send_many_sends_all_in_order_each_statement_with_a_moment_of_its_own(chunks: None) -> None:
-    """Else scan cursors could not tell apart what is claimed from what waits: each scan would read all dead entries before it."""
+    """Else scan cursors could not tell apart what is claimed from what waits: each scan would read
+    all dead entries before it.
+    """
     with transaction.atomic():
         handles = tasks.add.send_many(calls(120))
         handles.append(tasks.add.send(a=120))

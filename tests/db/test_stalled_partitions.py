@@ -1,6 +1,8 @@
-"""Partitions whose next task is locked when the first one ends, or whose tasks to cancel are too many for one statement.
+"""Partitions whose next task is locked when the first one ends, or whose tasks to cancel are too
+many for one statement.
 
-Who ends the first task skips what is locked, and workers are told to try again; ``horsies_unpark_stalled`` is what they call.
+Who ends the first task skips what is locked, and workers are told to try again;
+``horsies_unpark_stalled`` is what they call.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ Listening = Callable[[], list[Stalled]]
 
 @pytest.fixture
 def told(connect: Connect) -> Listening:
-    """Give a function that returns the partitions of which workers were told since it was called before."""
+    """Give a function that returns the partitions of which workers were told since it was called
+    before.
+    """
     listener = connect()
     listener.execute(f'LISTEN "{channel_prefix(listener)}_new"'.encode(), prepare=False)
     return lambda: [one.stalled for one in map(read_told, heard(listener)) if one and one.stalled]
@@ -393,7 +397,9 @@ def test_whoever_ends_the_first_task_tells_of_a_locked_one(
 def test_a_first_task_that_is_locked_is_looked_at_again(
     claimer: Claimers, connect: Connect, told: Listening
 ) -> None:
-    """Fails if: a pass finds another one behind it, leaves both, and nobody looks before the next poll."""
+    """Fails if: a pass finds another one behind it, leaves both, and nobody looks before the next
+    poll.
+    """
     ordered()
     worker = claimer()
     other = connect()

@@ -1,4 +1,6 @@
-"""Every statement is one that PostgreSQL takes, and the hot ones read through their index, whatever the statistics say."""
+"""Every statement is one that PostgreSQL takes, and the hot ones read through their index, whatever
+the statistics say.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def explained(worker: Claimer) -> list[str]:
 
 
 def plans(notices: list[str], *marks: str) -> list[str]:
-    """Return the plans of the statements that have one of these words, none of which may read all tasks."""
+    """Return the plans of the statements that have one of these words, none of which may read all
+    tasks.
+    """
     assert not [text for text in notices if re.search(r"Seq Scan on horsies_tasks\b", text)]
     return [text.partition("plan:")[2] for text in notices if any(mark in text for mark in marks)]
 
@@ -176,7 +180,9 @@ def test_tasks_of_stalled_partitions_are_read_by_their_ids(claimer: Any, connect
 
 
 def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect: Connect) -> None:
-    """Naive: the last fire time with a task is searched among all that were skipped since, or the task among all of its name."""
+    """Naive: the last fire time with a task is searched among all that were skipped since, or the
+    task among all of its name.
+    """
     conn = connect()
     ids = put(5_000)
     conn.execute(
@@ -212,7 +218,8 @@ def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect:
     for statement in (
         "INSERT INTO horsies_schedules (name) VALUES ('nightly')",
         "INSERT INTO horsies_schedule_ticks (schedule_name, fire_at, task_id) SELECT 'nightly', "
-        "'now'::timestamptz - n * interval '1 s', gen_random_uuid() FROM generate_series(1, 5000) AS n",
+        "'now'::timestamptz - n * interval '1 s', gen_random_uuid() FROM generate_series(1, 5000) "
+        "AS n",
         "INSERT INTO horsies_workflows (id, name, on_error) "
         "SELECT gen_random_uuid(), 'order', 'stop' FROM generate_series(1, 5000)",
         f"INSERT INTO horsies_workflow_nodes ({columns}) "
@@ -274,7 +281,9 @@ def entries_read(conn: psycopg.Connection[Any], index: str, act: Callable[[], ob
 
 
 def test_tasks_of_the_other_lane_cost_a_claim_nothing(claimer: Any) -> None:
-    """Naive: "lane = ANY (...)" is a filter for the planner of PostgreSQL 16, and all that waits in the queue is read."""
+    """Naive: "lane = ANY (...)" is a filter for the planner of PostgreSQL 16, and all that waits in
+    the queue is read.
+    """
     put(1_000, lane="async")
     assert entries(claimer(), "horsies_tasks_claim", sync=1) == 0
 
@@ -301,7 +310,10 @@ def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a
 def test_a_claim_reads_only_what_it_takes_after_all_was_deleted_and_much_came(
     claimer: Any, connect: Connect
 ) -> None:
-    """Naive: a join with the candidates. Statistics of pages without rows promise one row, so all tasks are read to join them."""
+    """Naive: a join with the candidates.
+
+    Statistics of pages without rows promise one row, so all tasks are read to join them.
+    """
     admin = connect()
     admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
     TaskFactory.create_batch(2_000, status="COMPLETED")

@@ -1,4 +1,6 @@
-"""Two attempts of a task in one step, and what deletes steps: every row exactly once, and nothing of a zombie."""
+"""Two attempts of a task in one step, and what deletes steps: every row exactly once, and nothing
+of a zombie.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def gate(connect: Connect) -> Iterator[StepGate]:
 def test_a_step_of_an_attempt_that_was_given_up_in_its_middle_is_not_recorded(
     claimer: Claimers, aside: Aside, atomic: bool
 ) -> None:
-    """The zombie has run the function, the present attempt runs it and commits, then the zombie comes to its record."""
+    """The zombie has run the function, the present attempt runs it and commits, then the zombie
+    comes to its record.
+    """
     sent()
     zombie = claimer(default=100)
     other = claimer(default=100)

@@ -29,7 +29,9 @@ def undos(handle: WorkflowHandle) -> dict[str, str]:
 
 
 def sent(handle: WorkflowHandle) -> list[tuple[str, int, dict[str, Any]]]:
-    """Return the tasks of undos with the names of what they undo and their arguments, in the order in which they were sent."""
+    """Return the tasks of undos with the names of what they undo and their arguments, in the order
+    in which they were sent.
+    """
     names = dict(
         WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="undo").values_list(
             "number", "name"
@@ -60,8 +62,9 @@ def failing(*names: str, **options: Any) -> Workflow:
 
 
 def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Hand) -> None:
-    """Naive: it waits only for direct neighbours, or for all others, or for the undo of a node that did not begin; or not for
-    that of a node that its task added."""
+    """Naive: it waits only for direct neighbours, or for all others, or for the undo of a node that
+    did not begin; or not for that of a node that its task added.
+    """
     flow = Workflow("order")
     undo: dict[str, Any] = {"undo": flows.unact}
     top = flow.add(flows.act, name="top", **undo)
@@ -150,7 +153,8 @@ def slow_begin() -> Iterator[None]:
     begin = "FUNCTION horsies_begin_undo(p_workflow uuid)"
     sql(f"ALTER FUNCTION {name} RENAME TO begin_undo")
     sql(
-        f"CREATE {begin} RETURNS int LANGUAGE sql VOLATILE AS 'SELECT begin_undo(p_workflow) FROM pg_sleep(0.05)'"
+        f"CREATE {begin} RETURNS int LANGUAGE sql VOLATILE AS 'SELECT begin_undo(p_workflow) FROM "
+        "pg_sleep(0.05)'"
     )
     yield
     sql(f"DROP {begin}")
@@ -161,7 +165,9 @@ def slow_begin() -> Iterator[None]:
 def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once_also_on_a_slow_server(
     hand: Hand,
 ) -> None:
-    """Naive: the time is over before anything was sent, and the undo waits until somebody finds what is owed."""
+    """Naive: the time is over before anything was sent, and the undo waits until somebody finds
+    what is owed.
+    """
     handle = chain("first", "second", undo=flows.unact).send()
     assert handle.cancel()
     assert (handle.status(), undos(handle)) == ("CANCELLED", {}), "nothing has begun"
@@ -211,8 +217,9 @@ def test_a_run_inside_takes_no_undo_and_ends_before_the_run_around_it_is_undone(
 def test_a_retry_runs_failed_undos_in_parts_and_in_order(
     hand: Hand, parts: Parts, cancelled: bool, end: str
 ) -> None:
-    """Naive: one statement replaces all of them; or the first ones run before the others have been reached; or one that fails
-    ends the others."""
+    """Naive: one statement replaces all of them; or the first ones run before the others have been
+    reached; or one that fails ends the others.
+    """
     handle = failing("first", "second", "third").send()
     go(hand, "first", "second", "third")
     if cancelled:

@@ -1,4 +1,5 @@
-"""Unique tasks and keys of sends: a duplicate is not sent, also when several are sent at the same time.
+"""Unique tasks and keys of sends: a duplicate is not sent, also when several are sent at the same
+time.
 
 A key gives the first task, whatever became of it; a unique task counts while it has not finished.
 """
@@ -266,7 +267,9 @@ def test_what_is_past_its_good_until_is_held_by_what_runs(claimer: Claimers) -> 
 
 
 def test_what_is_past_its_good_until_may_have_an_odd_status() -> None:
-    """Fails if: the send looks for ever at a row that a session with the setting of a pass has written."""
+    """Fails if: the send looks for ever at a row that a session with the setting of a pass has
+    written.
+    """
     first = whole.send(1, 2)
     Task.objects.update(good_until=Now() - timedelta(seconds=1))
     with transaction.atomic():
@@ -296,7 +299,9 @@ def test_what_is_past_its_good_until_does_not_refuse_a_retry() -> None:
 def test_a_send_waits_for_the_pass_that_holds_what_is_late(
     aside: Aside, claimer: Claimers, connect: Connect
 ) -> None:
-    """Fails if: a pass has claimed it in time, has not committed, and the same work is sent beside it."""
+    """Fails if: a pass has claimed it in time, has not committed, and the same work is sent beside
+    it.
+    """
     first = whole.send(1, 2)
     worker = claimer()
     Task.objects.update(good_until=Now() + timedelta(milliseconds=300))
@@ -414,7 +419,9 @@ def optional(
 
 
 def test_an_argument_that_is_left_out_is_its_default() -> None:
-    """Fails if: two sends are two works, because one of them names what the other leaves to the default."""
+    """Fails if: two sends are two works, because one of them names what the other leaves to the
+    default.
+    """
     first = optional.send(1)
 
     assert same(first, optional.send(1, "en"))
@@ -512,7 +519,10 @@ def test_of_two_that_take_over_a_digest_at_the_same_moment_one_sends(
     with holder.transaction():
         holder.execute("SELECT FROM horsies_send_keys FOR UPDATE")
         both = [aside(whole.send, 1, 2) for _ in range(2)]
-        waiting_for = "SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) <> '{}' AND datname = current_database()"
+        waiting_for = (
+            "SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) <> '{}' AND datname "
+            "= current_database()"
+        )
         wait_until(lambda: watcher.execute(waiting_for).fetchone() == (2,), "both wait to write")
     assert sorted(one.result(30).is_new for one in both) == [False, True]
     assert Task.objects.filter(status="PENDING").count() == 1

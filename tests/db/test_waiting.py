@@ -1,4 +1,6 @@
-"""Waiting for results: never a hang, never a lost wake-up, one connection however many wait, told or told nonsense."""
+"""Waiting for results: never a hang, never a lost wake-up, one connection however many wait, told
+or told nonsense.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ def finish(worker: Claimer, *results: str, code: str | None = None) -> None:
 
 
 def connections_of(name: str) -> int:
-    query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s"
+    query = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name "
+        "= %s"
+    )
     return len(sql(query, [name]))
 
 
@@ -227,7 +232,10 @@ def test_another_process_gets_a_typed_result_by_id_and_one_that_no_longer_fits_i
 @pytest.mark.promise("S3.13")
 def test_the_error_of_a_task_comes_back_with_its_code_and_data(claimer: Claimers) -> None:
     handle = tasks.mail.send("nobody")
-    envelope = '{"err": {"error_code": "NO_ADDRESS", "message": "m", "data": {"to": "nobody"}, "exception": null}}'
+    envelope = (
+        '{"err": {"error_code": "NO_ADDRESS", "message": "m", "data": {"to": "nobody"}, '
+        '"exception": null}}'
+    )
     finish(claimer(mail=1), envelope, code="NO_ADDRESS")
     assert handle.get() == TaskResult(err=TaskError("NO_ADDRESS", "m", data={"to": "nobody"}))
     (expired,) = put(good_until=dt.datetime.now(dt.UTC))
@@ -272,7 +280,9 @@ def no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def looked_for(poll_seconds: float) -> Iterator[None]:
-    """Wait for a task, which ends in the block, after it was looked at twice; then check that the answer comes."""
+    """Wait for a task, which ends in the block, after it was looked at twice; then check that the
+    answer comes.
+    """
     resilience = replace(config().resilience, notify_poll_interval_ms=int(poll_seconds * 1000))
     (id_,) = put()
     news = list[Update]()
@@ -358,7 +368,9 @@ def test_a_process_out_of_descriptors_or_threads_waits_again(
 
 
 def test_a_loop_closed_under_a_wait_ends_no_other_wait(claimer: Claimers) -> None:
-    """Fails if the thread ends because it cannot tell a caller whose loop is closed, or if that one stays for ever."""
+    """Fails if the thread ends because it cannot tell a caller whose loop is closed, or if that one
+    stays for ever.
+    """
     (abandoned,) = put()
     (other,) = put()
     news = list[Update]()

@@ -1,4 +1,6 @@
-"""What the builder of workflows refuses, with what to write instead, and the limits of what it takes."""
+"""What the builder of workflows refuses, with what to write instead, and the limits of what it
+takes.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_running_task_is_told_at_once_what_it_cannot_add(hand: Hand) -> None:
-    """Naive: the builder takes it, and nothing is inserted, or a webhook's message {"approved": true} is a decision."""
+    """Naive: the builder takes it, and nothing is inserted, or a webhook's message {"approved":
+    true} is a decision.
+    """
     flow = Workflow("grows", key="k")
     nested = Workflow("nested")
     flow.signal("paid", name="message")
@@ -139,7 +143,8 @@ def test_workflows_in_workflows_run_to_the_depth_that_is_allowed_and_none_is_sen
     """Naive: they are sent, and the innermost ones fail with the stack of the database."""
     assert run(levels_of(100)).get(0).ok_value == 7
     assert problems_of(levels_of(101)) == [
-        "its workflows are nested 101 levels deep, and 100 are possible: let a task of the innermost one add the rest by "
+        "its workflows are nested 101 levels deep, and 100 are possible: let a task of the "
+        "innermost one add the rest by "
         "current_task().workflow.add(...)"
     ]
 

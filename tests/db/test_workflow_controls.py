@@ -1,4 +1,6 @@
-"""Pauses, retries and caps of runs: what a pause keeps from starting, what a resume begins, and what comes late."""
+"""Pauses, retries and caps of runs: what a pause keeps from starting, what a resume begins, and
+what comes late.
+"""
 
 from __future__ import annotations
 
@@ -126,8 +128,10 @@ def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_
 def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
     claimer: Claimers, connect: Connect, cursors: str | None
 ) -> None:
-    """Naive: each permit that becomes free, and each full worker, wakes others for it as long as the pause lasts. Or the resume
-    wakes nobody, and the task lies behind the scan cursors of workers until their next poll."""
+    """Naive: each permit that becomes free, and each full worker, wakes others for it as long as
+    the pause lasts. Or the resume wakes nobody, and the task lies behind the scan cursors of
+    workers until their next poll.
+    """
     limit("default", max_concurrency=2)
     worker = claimer()
     listener = connect()
@@ -149,7 +153,9 @@ def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
 
 
 def test_a_free_permit_of_a_partition_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
-    """Naive: the task of the paused run comes first and keeps the permit, and the partition stands still until a sweep."""
+    """Naive: the task of the paused run comes first and keeps the permit, and the partition stands
+    still until a sweep.
+    """
     limit("default", partition_by_args=["n"], partition_max_concurrency=1)
     worker = claimer()
     running = put(1, kwargs=['{"n": 1}'])
@@ -189,7 +195,10 @@ def test_what_a_run_has_left_when_it_ended_does_not_start_but_callbacks(claimer:
 def test_the_explanation_of_a_task_says_that_its_run_is_paused(claimer: Claimers) -> None:
     worker = claimer()
     left = left_over(worker)
-    said = f"RUN_PAUSED: Its run, one {left.workflow_id}, is paused. None of its tasks start until it is resumed."
+    said = (
+        f"RUN_PAUSED: Its run, one {left.workflow_id}, is paused. None of its tasks start until it "
+        "is resumed."
+    )
     assert said in str(explain(Task.objects.get().pk))
     assert left.cancel()
     later = one("later", retry_policy=AGAIN)
@@ -306,7 +315,9 @@ def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> No
 
 @pytest.mark.parametrize("of", ["run", "node", "child"])
 def test_a_retried_run_has_no_good_until_any_more(of: str) -> None:
-    """Fails if a retry keeps the time that is over: what it sends expires again, however often it is retried."""
+    """Fails if a retry keeps the time that is over: what it sends expires again, however often it
+    is retried.
+    """
     hour = dt.timedelta(hours=1)
     flow = Workflow("late", good_until=hour if of == "run" else None)
     pair = Workflow("pair", good_until=hour) if of == "child" else flow
@@ -342,11 +353,14 @@ def test_the_elements_of_a_map_run_after_a_retry_of_what_expired() -> None:
     assert handle.status() == "COMPLETED"
 
 
-# tasks that the database sends for a workflow are like any others: limits, priorities and options hold
+# tasks that the database sends for a workflow are like any others: limits, priorities and options
+# hold
 
 
 def settle(worker: Claimer, claims: list[Any], values: list[Any], code: str | None = None) -> None:
-    """Complete tasks with these values, or let them fail with a code, and advance their runs as an engine does."""
+    """Complete tasks with these values, or let them fail with a code, and advance their runs as an
+    engine does.
+    """
     outcomes = [ended(claim, value, code) for claim, value in zip(claims, values, strict=True)]
     advancer = Advancer(1_000_000)
     advancer.owe(worker.run_pass(outcomes=outcomes).in_runs)

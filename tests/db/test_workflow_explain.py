@@ -118,7 +118,10 @@ def test_a_full_run_says_its_limit_and_a_map_how_much_of_it_was_sent() -> None:
     found = told(handle, "plus")
     first = Task.objects.get(node_index=0)
     assert [reason.code.value for reason in found.reasons][:2] == ["MAP_RUNNING", "MAX_IN_FLIGHT"]
-    sent = f"2 of its 4 tasks are sent; 0 of them have finished. The first that has not finished is {first.pk}."
+    sent = (
+        "2 of its 4 tasks are sent; 0 of them have finished. The first that has not finished is "
+        f"{first.pk}."
+    )
     assert (found.reasons[0].text, found.task_id) == (sent, first.pk)
 
 
@@ -228,7 +231,8 @@ def test_what_does_not_exist_is_named() -> None:
     WorkflowNode.objects.filter(name="number").update(added_by=5)
     twin = """'{"number": 9, "added_by": 6}'"""
     sql(
-        f"INSERT INTO horsies_workflow_nodes SELECT (jsonb_populate_record(n, {twin})).* FROM horsies_workflow_nodes n"
+        f"INSERT INTO horsies_workflow_nodes SELECT (jsonb_populate_record(n, {twin})).* FROM "
+        "horsies_workflow_nodes n"
     )
     refuses(
         "several nodes named 'number'",
@@ -286,11 +290,18 @@ def test_a_node_that_waits_says_for_what_and_until_when() -> None:
     check(
         handle,
         ("sleep", "WAITING_FOR_TIME", rf"It waits until {at}\."),
-        ("keyed", "WAITING_FOR_SIGNAL", rf"It waits for the signal 'paid' with the key '7' until {at}; then it is skipped\."),
+        (
+            "keyed",
+            "WAITING_FOR_SIGNAL",
+            rf"It waits for the signal 'paid' with the key '7' until {at}; then it is skipped\.",
+        ),
         ("paid", "WAITING_FOR_SIGNAL", r"It waits for the signal 'paid'\."),
-        ("approve", "WAITING_FOR_DECISION",
-         rf"{person} who has the permission shop\.approve until {at}; then it completes without a value\."),
+        (
+            "approve",
+            "WAITING_FOR_DECISION",
+            rf"{person} who has the permission shop\.approve until {at}; then it completes without a value\.",
+        ),
         ("look", "WAITING_FOR_DECISION", rf"{person}\."),
-    )  # fmt: skip
+    )
     handle.pause()
     assert codes(handle, "paid") == ["WAITING_FOR_SIGNAL", "RUN_PAUSED"]

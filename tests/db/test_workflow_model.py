@@ -1,4 +1,6 @@
-"""Random workflows, sagas and waits, driven in random order by engines that die and forget, end as the pure model says."""
+"""Random workflows, sagas and waits, driven in random order by engines that die and forget, end as
+the pure model says.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def step(drive: Driven, *many: int) -> None:
 def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
     connect: Connect,
 ) -> None:
-    """Naive, in parts of 2: a node is decided about before all that it waits for is to run again, or stays skipped."""
+    """Naive, in parts of 2: a node is decided about before all that it waits for is to run again,
+    or stays skipped.
+    """
     drive = Drive(connect)
     for seed in range(SEEDS):
         size = 1 + seed % 60
@@ -101,15 +105,20 @@ def test_what_is_stopped_or_cancelled_leaves_nothing_open_whatever_the_order_and
             )
 
 
-# undos: the drive's own record of attempts is the model. From it follows which elements have begun, and so what has to be undone
+# undos: the drive's own record of attempts is the model. From it follows which elements have begun,
+# and so what has to be undone
 
 AGAIN = RetryPolicy.fixed(
     [0] * 9, auto_retry_for=["AGAIN", "TASK_TIMEOUT", "WORKER_CRASHED"], jitter=False
 )
 UNKNOWN = {
-    "WORKER_CRASHED": 1, "TASK_TIMEOUT": 1, "TASK_CANCELLED": 0.3, "WORKER_SERIALIZATION_ERROR": 0.3, "RETURN_TYPE_MISMATCH": 0.3,
+    "WORKER_CRASHED": 1,
+    "TASK_TIMEOUT": 1,
+    "TASK_CANCELLED": 0.3,
+    "WORKER_SERIALIZATION_ERROR": 0.3,
+    "RETURN_TYPE_MISMATCH": 0.3,
     "PAYLOAD_TOO_LARGE": 0.3,
-}  # fmt: skip
+}
 ENDS: dict[str | None, float] = {
     None: 12,
     "BROKEN": 1.5,
@@ -151,9 +160,17 @@ class Saga(Driven):
     """One run whose nodes have undos. ``judge`` checks the end."""
 
     STEPS = {
-        "work": 12, "advance": 6, "find": 2, "hold": 2, "die": 0.5, "control": 1, "retry": 2, "skip": 0.4, "cancel": 0.15,
+        "work": 12,
+        "advance": 6,
+        "find": 2,
+        "hold": 2,
+        "die": 0.5,
+        "control": 1,
+        "retry": 2,
+        "skip": 0.4,
+        "cancel": 0.15,
         "grow": 0.5,
-    }  # fmt: skip
+    }
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect, MAX_BYTES)
@@ -245,8 +262,14 @@ class Saga(Driven):
             arguments,
         )
         below = self.descendants(spot.number)
-        early = [place for place, each in self.records.items() if place[0] in below & self.undoable and each.begun
-                 and place not in self.undone and place[0] not in self.skipped]  # fmt: skip
+        early = [
+            place
+            for place, each in self.records.items()
+            if place[0] in below & self.undoable
+            and each.begun
+            and place not in self.undone
+            and place[0] not in self.skipped
+        ]
         assert not early, ("the undo of a descendant has not ended", spot, early)
         return spot
 
@@ -286,7 +309,9 @@ class Saga(Driven):
             self.handle.resume()
 
     def retry(self, engine: Engine) -> None:
-        """Run failed nodes of the run again, which is paused in most cases, before it is undone; or failed undos."""
+        """Run failed nodes of the run again, which is paused in most cases, before it is undone; or
+        failed undos.
+        """
         if self.handle.status() not in ("PAUSED", "RUNNING"):
             return
         with suppress(WorkflowError):
@@ -310,7 +335,9 @@ class Saga(Driven):
     # what must hold
 
     def judge(self) -> None:
-        """Check that each element that began was undone once, or is told in the result, and that nothing else was."""
+        """Check that each element that began was undone once, or is told in the result, and that
+        nothing else was.
+        """
         self.judge_nothing_left()
         ((status, result),) = self.rows("SELECT w.status, w.result FROM horsies_workflows w")
         begun = {
@@ -370,7 +397,10 @@ BEGIN = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 
 class Waits(Driven):
-    """A run that only waits, or continues as another one, and the model of it. All is sent to the first run."""
+    """A run that only waits, or continues as another one, and the model of it.
+
+    All is sent to the first run.
+    """
 
     STEPS = {"signal": 8, "decide": 2, "pass_time": 3, "advance": 4, "die": 1, "flood": 0.3}
 
@@ -455,7 +485,9 @@ class Waits(Driven):
         self.send(sent)
 
     def flood(self, engine: Engine) -> None:
-        """Send more signals of one name and key than an advance takes, and others after them, and let time pass."""
+        """Send more signals of one name and key than an advance takes, and others after them, and
+        let time pass.
+        """
         late = [
             node
             for node in self.line.nodes
@@ -488,7 +520,9 @@ class Waits(Driven):
                 assert counts
 
     def send(self, sent: Sent) -> None:
-        """Send a signal, which is refused if no node will ever take it; the tables may know that later than the model."""
+        """Send a signal, which is refused if no node will ever take it; the tables may know that
+        later than the model.
+        """
         try:
             self.handle.signal(sent.name, sent.value, key=sent.key)
         except (WorkflowError, LookupError):

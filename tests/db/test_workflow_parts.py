@@ -1,4 +1,6 @@
-"""Large runs are ended, paused, resumed and retried in parts; between two of them anything may happen."""
+"""Large runs are ended, paused, resumed and retried in parts; between two of them anything may
+happen.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ def failed_elements(handle: WorkflowHandle) -> int:
 def largest_part(
     engine: Engine, handle: WorkflowHandle, count: Callable[[WorkflowHandle], int]
 ) -> int:
-    """Advance a run until nothing is left; return by how much a count changed at most in one transaction."""
+    """Advance a run until nothing is left; return by how much a count changed at most in one
+    transaction.
+    """
     found = [count(handle)]
     more = True
     while more:
@@ -134,7 +138,9 @@ def status(name: str) -> str:
 def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(
     engine: Engine, build: Build
 ) -> None:
-    """Naive: one statement that takes a minute for 80,000 tasks, and during which the worker loses its connection."""
+    """Naive: one statement that takes a minute for 80,000 tasks, and during which the worker loses
+    its connection.
+    """
     handle = build().send()
     engine.advance()
     assert (handle.cancel(), handle.cancel()) == (True, False)
@@ -158,7 +164,9 @@ def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(
 def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_others_ended(
     engine: Engine,
 ) -> None:
-    """Naive: all of them in the statement that takes the failed task into account; or callbacks that end with the others."""
+    """Naive: all of them in the statement that takes the failed task into account; or callbacks
+    that end with the others.
+    """
     flow = Batch("stop", on_error="stop")
     flow.add(flows.number, 1)
     second = flow.add(flows.number, 1)
@@ -226,8 +234,10 @@ def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(
 
 
 def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connect: Connect) -> None:
-    """Naive: one statement for all of them; or those after the first part stay due in the year 9999; or each part reads all, to
-    wake workers; or a pause before all was let go does not stop the parts, and a second resume does not finish them."""
+    """Naive: one statement for all of them; or those after the first part stay due in the year
+    9999; or each part reads all, to wake workers; or a pause before all was let go does not stop
+    the parts, and a second resume does not finish them.
+    """
     listener = connect()
     handle = flat().send()
     engine.advance()
@@ -260,8 +270,9 @@ def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connec
 
 @pytest.mark.parametrize("build", [chain, fan, backwards])
 def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build) -> None:
-    """Naive: all in one transaction. Or only what has a greater number than the failed node; or a node that is not skipped any
-    more waits for one that still is, and never ends."""
+    """Naive: all in one transaction. Or only what has a greater number than the failed node; or a
+    node that is not skipped any more waits for one that still is, and never ends.
+    """
     handle = build().send()
     fail(engine)
     assert counted(WorkflowNode, handle) == {"FAILED": 1, "SKIPPED": MANY - 1}
@@ -280,7 +291,9 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build)
 
 
 def test_a_retry_goes_on_during_a_pause_and_sends_nothing(engine: Engine) -> None:
-    """Naive: the run stays between failed and retried until it is resumed; or the last part lets it go on."""
+    """Naive: the run stays between failed and retried until it is resumed; or the last part lets it
+    go on.
+    """
     handle = retried(engine, flat(), MANY)
     assert handle.pause()
     engine.advance()
@@ -318,7 +331,9 @@ def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_
 def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
     engine: Engine, build: Build
 ) -> None:
-    """Naive: nodes that the retry had reached stay ADDED for ever, or the cancelled run goes on being retried."""
+    """Naive: nodes that the retry had reached stay ADDED for ever, or the cancelled run goes on
+    being retried.
+    """
     handle = retried(engine, build(), 1 if build is chain else MANY)
     assert engine.advance_run(handle.workflow_id).more
     assert handle.cancel()
@@ -367,8 +382,9 @@ def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, part
 
 
 def test_runs_inside_are_retried_in_parts_or_begin_anew(engine: Engine, parts: Parts) -> None:
-    """Naive: all of them in the transaction of the caller. Or a node keeps its run because the failed one before it, whose number
-    is greater, was not found yet."""
+    """Naive: all of them in the transaction of the caller. Or a node keeps its run because the
+    failed one before it, whose number is greater, was not found yet.
+    """
     parts(2)
     inner = chain(1)
     flow = Workflow("outer")
@@ -408,7 +424,10 @@ def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_runn
 
 
 def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> None:
-    """Naive: a chain of 8,000 takes a second of the lock of the run. Or the run has ended when the first part has."""
+    """Naive: a chain of 8,000 takes a second of the lock of the run.
+
+    Or the run has ended when the first part has.
+    """
     flow = chain()
     flow.add(flows.anything, 1, after=[*flow.nodes], allow_failed=True, name="told")
     handle = flow.send()
@@ -429,7 +448,9 @@ def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> Non
 def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(
     engine: Engine, parts: Parts, on_error: str
 ) -> None:
-    """Naive: what is left is skipped only after a resume; or after a stop, what runs when others ended is cancelled, too."""
+    """Naive: what is left is skipped only after a resume; or after a stop, what runs when others
+    ended is cancelled, too.
+    """
     parts(3)
     flow = Batch("halts", on_error=on_error)
     node = flow.add(flows.number, 1, name="bad")

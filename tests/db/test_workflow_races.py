@@ -1,7 +1,8 @@
-"""Two and three sessions on one run: nothing is advanced twice, nothing waits for ever, and nothing is half done.
+"""Two and three sessions on one run: nothing is advanced twice, nothing waits for ever, and nothing
+is half done.
 
-Sessions are engines reduced to their statements. One is held by running its statement in a transaction that stays open; who waits
-is read from pg_blocking_pids.
+Sessions are engines reduced to their statements. One is held by running its statement in a
+transaction that stays open; who waits is read from pg_blocking_pids.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def parent_of(child: Workflow, *others: str, **options: Any) -> Any:
 def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(
     engines: Engines,
 ) -> None:
-    """Naive: whoever advanced the parent then notes that the child was told, though a retry has run it once more meanwhile."""
+    """Naive: whoever advanced the parent then notes that the child was told, though a retry has run
+    it once more meanwhile.
+    """
     one = engines()
     two = engines()
     flow = Workflow("parent")
@@ -74,7 +77,10 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
 
 
 def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines) -> None:
-    """Naive: what a busy run was owed is forgotten. The holder's snapshot does not have the sibling, and nobody counts it."""
+    """Naive: what a busy run was owed is forgotten.
+
+    The holder's snapshot does not have the sibling, and nobody counts it.
+    """
     one = engines()
     two = engines()
     flow = Workflow("join")
@@ -105,7 +111,10 @@ def rows() -> list[Any]:
 def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
     engines: Engines, connect: Connect, aside: Aside, table: str
 ) -> None:
-    """Naive: several transactions. A lock of a table stops the advance before it reads the edges, or writes nodes or tasks."""
+    """Naive: several transactions.
+
+    A lock of a table stops the advance before it reads the edges, or writes nodes or tasks.
+    """
     one = engines()
     two = engines()
     holder = connect()
@@ -134,7 +143,10 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
 def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one_rolls_back(
     connect: Connect, aside: Aside, commits: bool
 ) -> None:
-    """Naive: a look before the insert. Both would send, or the second would get a run that never came to be."""
+    """Naive: a look before the insert.
+
+    Both would send, or the second would get a run that never came to be.
+    """
 
     def send() -> Any:
         flow = chain("first", "second")
@@ -157,7 +169,10 @@ def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one
 def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_follows_before_resume(
     engine: Engine,
 ) -> None:
-    """Naive: a pause that waits for the worker's rows, or that takes them back. The settle and the claim are still open."""
+    """Naive: a pause that waits for the worker's rows, or that takes them back.
+
+    The settle and the claim are still open.
+    """
     flow = Workflow("paused", max_in_flight=2)
     for name in "ab":
         flow.add(flows.act, flow.add(flows.act, name=name), name=f"{name}-next")
@@ -185,7 +200,10 @@ def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_f
 def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_decides(
     engines: Engines, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: the settle waits for the run's row, too, in the other order. The cancel is open when the task completes."""
+    """Naive: the settle waits for the run's row, too, in the other order.
+
+    The cancel is open when the task completes.
+    """
     one = engines()
     two = engines()
     handle = chain("first", "second").send()
@@ -215,7 +233,9 @@ def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engin
 
 
 def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine: Engine) -> None:
-    """Naive: on_error pauses the run, somebody resumes it, and only then the engine comes to pause the children."""
+    """Naive: on_error pauses the run, somebody resumes it, and only then the engine comes to pause
+    the children.
+    """
     handle = parent_of(chain("inner"), "bad", on_error="pause")
     bad = engine.named()["bad"]
     engine.settle(bad, code="BROKEN")
@@ -254,7 +274,9 @@ def test_runs_inside_follow_their_parent_though_its_engine_died(
 def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(
     engine: Engine,
 ) -> None:
-    """Naive: the end of the child is noted for the parent, and then the parent's turn is crossed off with it."""
+    """Naive: the end of the child is noted for the parent, and then the parent's turn is crossed
+    off with it.
+    """
     handle = parent_of(chain("inner"), "other")
     claims = engine.named()
     engine.settle(claims["inner"])
@@ -267,7 +289,9 @@ def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_rou
 def test_an_error_after_the_commit_puts_the_run_off(
     engines: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naive: the run is crossed off already, and the engine ends with a KeyError when it puts the run off."""
+    """Naive: the run is crossed off already, and the engine ends with a KeyError when it puts the
+    run off.
+    """
     one = engines()
     handle = parent_of(chain("inner"))
     one.settle(*one.take())
@@ -287,7 +311,9 @@ def test_an_error_after_the_commit_puts_the_run_off(
 
 
 def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
-    """Naive: no fence. A stopped worker wakes up and adds nodes although another attempt of its task has begun."""
+    """Naive: no fence. A stopped worker wakes up and adds nodes although another attempt of its
+    task has begun.
+    """
     one = engines()
     two = engines()
     flow = Workflow("zombie")
@@ -336,7 +362,9 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
 def test_a_pass_goes_on_with_a_chain_claims_what_it_sends_and_ends_the_run(
     engine: Engine, connect: Connect
 ) -> None:
-    """Naive: settle, advance and claim are three round trips, and two commits more; or who waits for the value is not told."""
+    """Naive: settle, advance and claim are three round trips, and two commits more; or who waits
+    for the value is not told.
+    """
     flow = chain("a", "b", "c")
     listener = connect()
     flow.returns(flow.nodes[0])
@@ -453,7 +481,9 @@ def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine
 def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_stranger_wrote(
     engine: Engine,
 ) -> None:
-    """Naive: rows that a pass writes are not checked, so it sends what no later statement could bear."""
+    """Naive: rows that a pass writes are not checked, so it sends what no later statement could
+    bear.
+    """
     chain("a", "b").send()
     (first,) = engine.take()
     WorkflowNode.objects.filter(name="b").update(priority=0)
@@ -464,7 +494,9 @@ def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_s
 def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(
     engine: Engine, connect: Connect
 ) -> None:
-    """Naive: all tasks that it sends are announced, so each hop wakes a worker for nothing; or none is, and one waits."""
+    """Naive: all tasks that it sends are announced, so each hop wakes a worker for nothing; or none
+    is, and one waits.
+    """
     flow = Workflow("fan")
     first = flow.add(flows.act, name="first")
     for name in "abc":
@@ -485,7 +517,9 @@ def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(
 def test_of_a_run_of_many_nodes_a_pass_reads_those_that_it_moves(
     engine: Engine, connect: Connect
 ) -> None:
-    """Naive: with the run as a constant, a plan of an empty table reads all nodes of the run for each of its tasks."""
+    """Naive: with the run as a constant, a plan of an empty table reads all nodes of the run for
+    each of its tasks.
+    """
     for _ in range(100):
         chain("a", "b", "c").send()
     connect().execute("ANALYZE")

@@ -1,4 +1,7 @@
-"""What a workflow engine has to get right, scenario by scenario. Where the order of ends matters, it is made by hand."""
+"""What a workflow engine has to get right, scenario by scenario.
+
+Where the order of ends matters, it is made by hand.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def tasks_of(handle: WorkflowHandle) -> int:
 def test_any_runs_at_the_first_success_and_a_quorum_is_skipped_as_soon_as_it_cannot_be_met(
     hand: Hand,
 ) -> None:
-    """Naive: they wait for all, each success sends "any" again, or the last one brings the quorum back."""
+    """Naive: they wait for all, each success sends "any" again, or the last one brings the quorum
+    back.
+    """
     flow = Workflow("joins")
     nodes = [flow.add(flows.act, name=name) for name in "abcd"]
     flow.add(flows.act, after=nodes[1:], join="any", name="any")
@@ -68,8 +73,9 @@ def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
 
 @pytest.mark.parametrize("on_error", ["fail", "stop", "pause"])
 def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -> None:
-    """Naive: a node with a quorum that is skipped counts as a failure, whatever it was skipped for, or for an argument that
-    failed, although only a condition kept the branches from running."""
+    """Naive: a node with a quorum that is skipped counts as a failure, whatever it was skipped for,
+    or for an argument that failed, although only a condition kept the branches from running.
+    """
     flow = Workflow("skipped", on_error=on_error)
     page = flow.add(flows.number, 1)
     bad = flow.add(flows.broken)
@@ -101,7 +107,9 @@ def test_an_input_never_counts_in_a_quorum() -> None:
 
 @pytest.mark.parametrize("on_error", ["fail", "stop", "pause"])
 def test_a_handler_whose_condition_is_false_takes_no_failure(on_error: Any) -> None:
-    """The run neither stops nor pauses: when the failure came, it was not known that the handler would be skipped."""
+    """The run neither stops nor pauses: when the failure came, it was not known that the handler
+    would be skipped.
+    """
     flow = Workflow("handler", on_error=on_error)
     bad = flow.add(flows.broken, name="bad")
     asked = flow.add(flows.act, 0, name="asked", after=flow.add(flows.act, name="before"))
@@ -132,7 +140,9 @@ def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
 def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(
     hand: Hand, verb: str, ended: str
 ) -> None:
-    """Naive: the parent is not paused itself, and none of its nodes has failed, so both do nothing and it waits for ever."""
+    """Naive: the parent is not paused itself, and none of its nodes has failed, so both do nothing
+    and it waits for ever.
+    """
     child = Workflow("child", on_error="pause")
     child.add(flows.act, name="bad")
     flow = Workflow("parent")
@@ -200,7 +210,9 @@ def test_ready_nodes_that_a_turn_left_are_found_page_by_page(
 
 
 def settled(hand: Hand, many: int) -> list[WorkflowHandle]:
-    """Send runs of two tasks, and let the first ones complete, which nobody has taken into account yet."""
+    """Send runs of two tasks, and let the first ones complete, which nobody has taken into account
+    yet.
+    """
     handles = [chain("first", "second").send() for _ in range(many)]
     hand.engine.goes_on = None
     hand.engine.settle(*hand.engine.take())
@@ -267,8 +279,11 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
     hand.end("number", value=4)
     assert (handle.status(), handle.get(0).err_value.error_code) == ("COMPLETED", "WAIT_TIMEOUT")
     assert statuses(handle) == {
-        "number": "COMPLETED", "continue": "COMPLETED", "slow": "ENQUEUED", "never": "CANCELLED"
-    }  # fmt: skip
+        "number": "COMPLETED",
+        "continue": "COMPLETED",
+        "slow": "ENQUEUED",
+        "never": "CANCELLED",
+    }
     assert WorkflowNode.objects.get(name="never").error_code == "WORKFLOW_CONTINUED"
     assert Task.objects.get(pk=hand.claims["slow"].id).cancel_requested_at is not None
     found = handle.successor()
@@ -336,7 +351,9 @@ def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
 def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_in_all_attempts(
     hand: Hand, code: str | None, status: str, node: str, runs: int
 ) -> None:
-    """Naive: an advance takes the new node up while the task still runs, whose outcome is then lost."""
+    """Naive: an advance takes the new node up while the task still runs, whose outcome is then
+    lost.
+    """
     flow = Workflow("adds")
     flow.add(flows.act, name="adder")
     handle = hand.send(flow)
@@ -367,8 +384,11 @@ def test_a_run_that_continues_begins_one_successor_cancels_runs_inside_and_undoe
     assert WorkflowRun.objects.get(name="child").status == "CANCELLED"
     hand.finish()
     assert statuses(handle) == {
-        "child": "CANCELLED", "one": "COMPLETED", "continue": "COMPLETED", "other": "CANCELLED"
-    }  # fmt: skip
+        "child": "CANCELLED",
+        "one": "COMPLETED",
+        "continue": "COMPLETED",
+        "other": "CANCELLED",
+    }
     assert (handle.status(), handle.latest().status()) == ("COMPLETED", "COMPLETED")
     assert WorkflowRun.objects.count() == 3
     assert not WorkflowNode.objects.filter(finished_at=None).exists()
@@ -433,7 +453,9 @@ def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand:
 def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(
     hand: Hand, connect: Connect
 ) -> None:
-    """Naive: it commits after the run has continued, and is never looked at, or stays with the run that has ended."""
+    """Naive: it commits after the run has continued, and is never looked at, or stays with the run
+    that has ended.
+    """
     following = Workflow("second")
     following.continue_as(third(), after=following.add(flows.act, name="two"))
     flow = Workflow("first")

@@ -1,4 +1,6 @@
-"""Timers, signals and gates: what nodes wait for, what ends a wait, and what becomes of signals that nobody waits for."""
+"""Timers, signals and gates: what nodes wait for, what ends a wait, and what becomes of signals
+that nobody waits for.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,17 @@ def send_many(handle: Any, name: str, keys: list[str | None]) -> None:
     """Send signals with these keys a minute ago; the data of each is its place in the list."""
     moment = dt.datetime.now(dt.UTC) - MINUTE
     WorkflowSignal.objects.bulk_create(
-        WorkflowSignal(id=uuid7(), workflow_id=handle.workflow_id, name=name, key=key, data=place, actor="test",
-                       sent_at=moment + dt.timedelta(milliseconds=place)) for place, key in enumerate(keys)
-    )  # fmt: skip
+        WorkflowSignal(
+            id=uuid7(),
+            workflow_id=handle.workflow_id,
+            name=name,
+            key=key,
+            data=place,
+            actor="test",
+            sent_at=moment + dt.timedelta(milliseconds=place),
+        )
+        for place, key in enumerate(keys)
+    )
 
 
 def advance_once(handle: Any, now: dt.datetime | None = None) -> Advanced:
@@ -117,7 +127,9 @@ def test_a_signal_is_the_value_of_the_node_that_takes_it() -> None:
 
 @pytest.mark.parametrize("chained", [False, True])
 def test_an_advance_takes_some_of_many_signals_and_all_are_taken_in_order(chained: bool) -> None:
-    """Naive: it takes all of them, and runs into a statement timeout; or the rest waits for another reason to advance."""
+    """Naive: it takes all of them, and runs into a statement timeout; or the rest waits for another
+    reason to advance.
+    """
     flow = Workflow("many")
     many = 210
     nodes: list[Any] = []
@@ -190,7 +202,9 @@ def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_t
 
 
 def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
-    """Naive: it is accepted, and the task that takes it fails; the run cannot be repaired, because no node waits any more."""
+    """Naive: it is accepted, and the task that takes it fails; the run cannot be repaired, because
+    no node waits any more.
+    """
     flow = Workflow("several")
     flow.signal("paid", annotation=dict[str, int])
     first = flow.signal("go", annotation=int, name="int")
@@ -367,9 +381,13 @@ def test_a_running_task_adds_waits_and_those_of_a_map_have_names_of_their_own() 
         if name.endswith("[1]")
     }
     assert found == {
-        "sleep": "WAITING", "go": "PENDING", "told": "PENDING", "until": "WAITING", "approve": "WAITING",
+        "sleep": "WAITING",
+        "go": "PENDING",
+        "told": "PENDING",
+        "until": "WAITING",
+        "approve": "WAITING",
         "announce approve": "COMPLETED",
-    }  # fmt: skip
+    }
     open_gate(handle, "approve[1]")
     assert (statuses(handle)["approve[0]"], statuses(handle)["approve[1]"]) == (
         "WAITING",

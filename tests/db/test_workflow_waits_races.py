@@ -1,4 +1,6 @@
-"""Two sessions and one wait: each signal is taken once, a signal or a timeout wins, what sleeps costs nothing; and gates."""
+"""Two sessions and one wait: each signal is taken once, a signal or a timeout wins, what sleeps
+costs nothing; and gates.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def sleeping(many: int) -> list[Any]:
 def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(
     engines: Engines, aside: Aside
 ) -> None:
-    """Naive: each engine gives its signal to the node, and the second value replaces the first, or both are marked as taken."""
+    """Naive: each engine gives its signal to the node, and the second value replaces the first, or
+    both are marked as taken.
+    """
     one = engines()
     two = engines()
     handle = waiting()
@@ -68,7 +72,10 @@ def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(
 def test_a_signal_that_commits_during_an_advance_is_not_seen(
     engines: Engines, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: all unseen signals are marked at the end. The advance stands still after it has read the signals."""
+    """Naive: all unseen signals are marked at the end.
+
+    The advance stands still after it has read the signals.
+    """
     one = engines()
     holder = connect()
     handle = waiting()
@@ -186,7 +193,9 @@ WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
 def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(
     engines: Engines,
 ) -> None:
-    """Naive: what is done for many at once forgets a join, a condition, a limit, a pause, or a node that only waits."""
+    """Naive: what is done for many at once forgets a join, a condition, a limit, a pause, or a node
+    that only waits.
+    """
 
     def ends(wake: Callable[[Engine], object]) -> list[Any]:
         one = engines()
@@ -273,7 +282,9 @@ def idle(engine: Engine) -> int:
 def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(
     engines: Engines, connect: Connect
 ) -> None:
-    """Of the runs that sleep, each waits for time and for signals, and has got one that nobody takes."""
+    """Of the runs that sleep, each waits for time and for signals, and has got one that nobody
+    takes.
+    """
     empty = idle(engines())
     admin = connect()
     for statement in SLEEPING.split(";"):
@@ -282,7 +293,8 @@ def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(
     assert idle(engines()) <= empty + 50
 
 
-# gates: each decision counts for one opening of one gate, the first one counts, and none is kept for later
+# gates: each decision counts for one opening of one gate, the first one counts, and none is kept
+# for later
 
 HOUR = dt.timedelta(hours=1)
 ALREADY = r"the gate 'legal' of run .* was already decided by ada at \d\d:\d\d:\d\d: {}"
@@ -417,7 +429,9 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
 def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_does_not_decide() -> (
     None
 ):
-    """Naive: a decision that was checked against an unprotected gate opens one of that name with a permission."""
+    """Naive: a decision that was checked against an unprotected gate opens one of that name with a
+    permission.
+    """
     ada = User.objects.create_user("ada")
     bob = User.objects.create_user("bob")
     ada.user_permissions.add(Permission.objects.get(codename="operate_workflow"))

@@ -1,4 +1,6 @@
-"""Workflows, run to their end in the test's own process: batches, sends, maps, tasks that add nodes, and values."""
+"""Workflows, run to their end in the test's own process: batches, sends, maps, tasks that add
+nodes, and values.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def refuses(
     ],
 )
 def test_a_condition_that_raises_in_spite_of_silent_is_false(path: str) -> None:
-    """Naive: the value of one tenant lets each advance of the run raise, and it stays RUNNING for ever."""
+    """Naive: the value of one tenant lets each advance of the run raise, and it stays RUNNING for
+    ever.
+    """
     flow = Workflow("raises")
     page = flow.add(flows.page, "2025-12-24", 12)
     flow.add(flows.number, 1, when=page.matches("$ == 1"), name="when")
@@ -135,7 +139,10 @@ def test_an_empty_batch_is_a_success_and_no_failure(members: list[int] | None) -
 
 
 def test_a_key_makes_a_send_idempotent() -> None:
-    """It belongs to the name of the workflow; a run without one is always new. Absolute times may differ."""
+    """It belongs to the name of the workflow; a run without one is always new.
+
+    Absolute times may differ.
+    """
 
     def send(name: str = "import", key: str | None = "book 7", **other: Any) -> Any:
         how = {"n": 1, "signal": "paid", "days": 1, "undo": flows.unact} | other
@@ -359,7 +366,9 @@ def test_elements_that_were_passed_over_are_not_open_in_progress() -> None:
 def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress_and_what_a_cancel_kept_back_a_failure() -> (
     None
 ):
-    """Naive: skipped elements count as failed, because it is known how many they are; or what was not sent as completed."""
+    """Naive: skipped elements count as failed, because it is known how many they are; or what was
+    not sent as completed.
+    """
     flow = Workflow("skipped", max_in_flight=1)
     flow.map(flows.plus, a=[1, 2, 3], name="map")
     flow.add(flows.number, 1)
@@ -378,7 +387,9 @@ def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress_and_what_a_cancel
 
 
 def mixed(flow: Workflow) -> list[Any]:
-    """Return a list of tasks and maps whose values, in order, are 100, 0, 2, 4, 101, 102; one map is empty."""
+    """Return a list of tasks and maps whose values, in order, are 100, 0, 2, 4, 101, 102; one map
+    is empty.
+    """
     return [
         flow.add(flows.number, 100),
         flow.map(flows.odd_skips, n=[0, 1, 2, 3, 4]),
@@ -388,7 +399,9 @@ def mixed(flow: Workflow) -> list[Any]:
 
 
 def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Naive: its place is None, and left out of Results; a page ends with a node, or an empty page ends the list."""
+    """Naive: its place is None, and left out of Results; a page ends with a node, or an empty page
+    ends the list.
+    """
     flow = Workflow("mixed")
     nodes = mixed(flow)
     flow.add(gather, nodes)
@@ -454,8 +467,10 @@ def small_payloads(settings: Any) -> None:
 
 @pytest.mark.usefixtures("small_payloads")
 def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too(settings: Any) -> None:
-    """Naive: it is COMPLETED, and only get() says that there is no value, or None is the value of its node; or all that completed
-    is undone; or it cannot be retried, as no task of its has failed."""
+    """Naive: it is COMPLETED, and only get() says that there is no value, or None is the value of
+    its node; or all that completed is undone; or it cannot be retried, as no task of its has
+    failed.
+    """
     flow = large()
     flow.add(flows.charge, 1, undo=flows.refund)
     alone = run(flow)
@@ -485,7 +500,9 @@ def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too(settings: An
 def test_the_values_of_a_map_are_as_large_as_their_json(
     element: Any, many: int, status: str
 ) -> None:
-    """Naive: as large as what is stored: a long text is compressed there, and a small number takes more."""
+    """Naive: as large as what is stored: a long text is compressed there, and a small number takes
+    more.
+    """
     flow = Workflow("sizes")
     flow.returns(flow.map(flows.anything, value=[element] * many))
     assert run(flow).status() == status
@@ -543,7 +560,9 @@ def nested(depth: int) -> Workflow:
 
 
 def test_the_value_of_a_workflow_that_returns_another_one_has_its_type() -> None:
-    """By the id alone, only tasks and maps have types: the database does not know what the workflow of a node was."""
+    """By the id alone, only tasks and maps have types: the database does not know what the workflow
+    of a node was.
+    """
     flow = nested(2)
     flow.add(make, 7)
     handle = run(flow)
@@ -560,7 +579,9 @@ def test_the_value_of_a_workflow_that_returns_another_one_has_its_type() -> None
 
 
 def test_the_data_of_a_signal_has_the_type_of_its_annotation() -> None:
-    """Naive: a date that was sent is a str as the value of the run; or get() raises if the type has changed since."""
+    """Naive: a date that was sent is a str as the value of the run; or get() raises if the type has
+    changed since.
+    """
     flow = Workflow("waiting")
     changed = Workflow("waiting")
     flow.returns(flow.signal("due", annotation=dt.date))

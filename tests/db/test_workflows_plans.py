@@ -55,15 +55,22 @@ FILL = [
     FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""",
 ]
 EMPTY = [f"DELETE FROM {table}" for table in TABLES]
-# "emptied" has statistics of when all rows had been deleted, but not their pages; these promise one row whatever comes.
+# "emptied" has statistics of when all rows had been deleted, but not their pages; these promise one
+# row whatever comes.
 STATES = {
-    "new": [], "one": [], "empty": [ANALYZE], "stale": [ANALYZE, *FILL], "large": [*FILL, ANALYZE],
+    "new": [],
+    "one": [],
+    "empty": [ANALYZE],
+    "stale": [ANALYZE, *FILL],
+    "large": [*FILL, ANALYZE],
     "emptied": [*FILL, *EMPTY, ANALYZE, *FILL],
-}  # fmt: skip
+}
 
 
 def fill(state: str, admin: Any) -> None:
-    """Make the tables new, empty with statistics, large with statistics of empty ones, or large with their own."""
+    """Make the tables new, empty with statistics, large with statistics of empty ones, or large
+    with their own.
+    """
     for table in TABLES:
         admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
     admin.execute(f"TRUNCATE {', '.join(TABLES)} CASCADE")
@@ -75,7 +82,9 @@ def fill(state: str, admin: Any) -> None:
 
 
 def full_scans(notices: list[str]) -> set[str]:
-    """Return the tables of which statements inside functions, whose plans are pinned, read every row."""
+    """Return the tables of which statements inside functions, whose plans are pinned, read every
+    row.
+    """
     plans = "\n".join(
         notice.partition("plan:")[2] for notice in notices if "Query Text: -- " not in notice
     )
@@ -149,7 +158,10 @@ def reads_at_most(bound: int, engine: Engine, act: Callable[[Engine], None]) -> 
 
 
 def read(engine: Engine, length: int) -> int:
-    """Return how many entries the cheapest of some advances of a chain reads. The session keeps the plans of its first one."""
+    """Return how many entries the cheapest of some advances of a chain reads.
+
+    The session keeps the plans of its first one.
+    """
     engine.goes_on = None
     run = chain(*map(str, range(length))).send().workflow_id
     found = []
@@ -165,7 +177,9 @@ def read(engine: Engine, length: int) -> int:
 def test_an_advance_reads_no_more_in_a_large_run(
     engines: Engines, connect: Connect, state: str
 ) -> None:
-    """Naive: a join whose plan reads all nodes of the run, or all unfinished nodes there are, for each finished task."""
+    """Naive: a join whose plan reads all nodes of the run, or all unfinished nodes there are, for
+    each finished task.
+    """
     fill(state, connect())
     engine = engines()
     small = read(engine, 10)
@@ -178,7 +192,9 @@ def test_an_advance_reads_no_more_in_a_large_run(
 def test_an_advance_reads_no_more_among_tasks_that_finished_since(
     engines: Engines, connect: Connect
 ) -> None:
-    """Naive: while none has finished, the index of all finished tasks will do, and the plan stays when they are many."""
+    """Naive: while none has finished, the index of all finished tasks will do, and the plan stays
+    when they are many.
+    """
     admin = connect()
     engine = engines()
     fill("new", admin)
@@ -232,7 +248,9 @@ def retry(engine: Engine, run: Any) -> int:
 
 
 def retry_of_a_chain(engine: Engine, many: int) -> int:
-    """Naive: lists of numbers that are compared with each row, and joins that read all nodes of the run for each node."""
+    """Naive: lists of numbers that are compared with each row, and joins that read all nodes of the
+    run for each node.
+    """
     run = chain(*map(str, range(many))).send()
     engine.end(*engine.take(1), code="BROKEN")
     assert run.status() == "FAILED"
@@ -240,7 +258,9 @@ def retry_of_a_chain(engine: Engine, many: int) -> int:
 
 
 def failure_and_retry_of_a_fan(engine: Engine, many: int) -> int:
-    """Naive: whether a node below runs nevertheless, or was skipped, is asked by reading all nodes of the run for each edge."""
+    """Naive: whether a node below runs nevertheless, or was skipped, is asked by reading all nodes
+    of the run for each edge.
+    """
     flow = Workflow(f"fan of {many}")
     first = flow.add(flows.number, 1)
     for _ in range(many):
@@ -253,7 +273,9 @@ def failure_and_retry_of_a_fan(engine: Engine, many: int) -> int:
 
 
 def cancel_with_undos(engine: Engine, many: int) -> int:
-    """Naive: the nodes that its task added are looked for among all nodes of the run, for each node. 10,000 took a minute."""
+    """Naive: the nodes that its task added are looked for among all nodes of the run, for each
+    node. 10,000 took a minute.
+    """
     flow = Workflow(f"{many} undos")
     for place in range(many):
         flow.add(flows.number, place, undo=flows.unact)
@@ -292,7 +314,10 @@ def retry_of_undos(engine: Engine, many: int) -> int:
 def test_what_acts_on_many_nodes_reads_as_much_for_each_of_them(
     engines: Engines, connect: Connect, act: Callable[[Engine, int], int], state: str
 ) -> None:
-    """Naive: half a run, or all of it, is read for each node. Entries of dead rows count, too: 15 to 65 are read for a node."""
+    """Naive: half a run, or all of it, is read for each node.
+
+    Entries of dead rows count, too: 15 to 65 are read for a node.
+    """
     fill(state, connect())
     engine = engines()
     for many in (100, 600):  # the session keeps the plans of the first run
@@ -370,9 +395,11 @@ def undone(engine: Engine) -> None:
 def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(
     connect: Connect, state: str
 ) -> None:
-    """Naive: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers woke in 38 seconds.
+    """Naive: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers
+    woke in 38 seconds.
 
-    Who sends keeps its plans, which are made in this state: of an older session they would be those of the test before.
+    Who sends keeps its plans, which are made in this state: of an older session they would be those
+    of the test before.
     """
     fill(state, connect())
     connection.close()
@@ -392,7 +419,8 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(
     assert min(sent[-10:]) < min(sent[:10]) + 20
     assert max(few.values()) < 1_000, "of 500 runs with 10,000 nodes that have ended"
     for act, found in few.items():
-        # as long as a transaction of any database is older, versions that died meanwhile are read again
+        # as long as a transaction of any database is older, versions that died meanwhile are read
+        # again
         wait_until(
             partial(reads_at_most, 2 * found + 300, engine, act),
             f"{act.__name__} reads no more than alone",

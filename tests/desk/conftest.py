@@ -48,7 +48,9 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 def add_app(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: None
 ) -> Iterator[AddApp]:
-    """Install an app that has the given modules for the time of the test, and forget its tasks and modules after it."""
+    """Install an app that has the given modules for the time of the test, and forget its tasks and
+    modules after it.
+    """
     monkeypatch.syspath_prepend(tmp_path)
     added = []
 

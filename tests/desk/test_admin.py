@@ -32,7 +32,7 @@ from tests.support.factories import (
     WorkerStateFactory,
     error,
     now,
-)  # fmt: skip
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -120,9 +120,15 @@ def test_the_list_shows_the_newest_first_with_worker_age_and_duration(boss: Clie
     cells = re.findall(r"field-shown_(?:wait|attempt)[^>]*>(.*?)</td>", html)
     assert [re.sub("<.*?>", "", cell) for cell in cells][2:] == ["0 ms", "–"]
     TaskFactory(
-        status="FAILED", sent_at=sent, enqueued_at=sent + dt.timedelta(minutes=2), started_at=sent + dt.timedelta(minutes=5),
-        finished_at=sent + dt.timedelta(minutes=5, seconds=1), retry_count=1, max_retries=4, error_code="NO_ROOM",
-    )  # fmt: skip
+        status="FAILED",
+        sent_at=sent,
+        enqueued_at=sent + dt.timedelta(minutes=2),
+        started_at=sent + dt.timedelta(minutes=5),
+        finished_at=sent + dt.timedelta(minutes=5, seconds=1),
+        retry_count=1,
+        max_retries=4,
+        error_code="NO_ROOM",
+    )
     html = body(boss, reverse(TASKS))
     says(html, ">3 min 0 s<", ">2 of 5<", ">NO_ROOM<", ">2 h 0 min</time>")
 
@@ -154,7 +160,8 @@ def test_search_finds_tasks_by_the_whole_id_or_a_part_of_a_known_name_and_by_no_
     )
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO horsies_history SELECT 3600, now(), 'default', name, 'COMPLETED', 1, 0, array_fill(0, '{16}')"
+            "INSERT INTO horsies_history SELECT 3600, now(), 'default', name, 'COMPLETED', 1, 0, "
+            "array_fill(0, '{16}')"
             " FROM unnest(ARRAY['shop.mail_all', 'x.shop.mail']) AS name"
         )
     secret = {
@@ -194,10 +201,16 @@ def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_step
     worker = WorkerFactory(hostname="web-7", pid=4711)
     exception = {"repr": "E()", "traceback": "line 1\nline 2"}
     task = TaskFactory(
-        status="FAILED", kwargs={"order": {"id": 42, "note": "grüße"}}, options={"retry": "never"}, max_retries=3,
-        retry_count=1, partition_key="customer 9", claimed_by=worker.pk, error_code="CARD_DECLINED",
+        status="FAILED",
+        kwargs={"order": {"id": 42, "note": "grüße"}},
+        options={"retry": "never"},
+        max_retries=3,
+        retry_count=1,
+        partition_key="customer 9",
+        claimed_by=worker.pk,
+        error_code="CARD_DECLINED",
         result=error("CARD_DECLINED", "the bank said no", data={"bank": 7}, exception=exception),
-    )  # fmt: skip
+    )
     TaskAttemptFactory(
         task_id=task.pk, attempt=1, error_code="BUSY", error_message="line busy", will_retry=True
     )
@@ -215,11 +228,25 @@ def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_step
         )
     html = body(boss, page_of(task))
     says(
-        html, str(task.pk), "shop.tasks.send_receipt", "grüße", "&quot;id&quot;: 42", "the bank said no", "&quot;bank&quot;: 7",
-        "line 1\nline 2", "CARD_DECLINED", "1 of 3", "customer 9", "never", "line busy", "then retried", "999123",
-        f'<a href="{page_of(worker)}">web-7:4711</a>', f'<a href="{page_of(Queue.objects.get(name="default"))}">default</a>',
+        html,
+        str(task.pk),
+        "shop.tasks.send_receipt",
+        "grüße",
+        "&quot;id&quot;: 42",
+        "the bank said no",
+        "&quot;bank&quot;: 7",
+        "line 1\nline 2",
+        "CARD_DECLINED",
+        "1 of 3",
+        "customer 9",
+        "never",
+        "line busy",
+        "then retried",
+        "999123",
+        f'<a href="{page_of(worker)}">web-7:4711</a>',
+        f'<a href="{page_of(Queue.objects.get(name="default"))}">default</a>',
         '<th scope="row">charge &lt;b&gt;</th>',
-    )  # fmt: skip
+    )
     assert ("another" in html, "s3cret" in html) == (False, False)
     assert "horsies-steps" not in body(boss, page_of(TaskFactory()))
 
@@ -256,9 +283,13 @@ def test_a_task_that_no_code_has_and_a_result_that_we_did_not_write_are_shown(
 NO_NAMES = ("no such one", "a\x00b", "<b>x</b>", "a_00b")
 NO_UUIDS = (uuid.uuid4(), "none", "a_00b")
 MISSING: dict[type[Any], tuple[Any, ...]] = {
-    Queue: NO_NAMES, Schedule: NO_NAMES, Task: NO_UUIDS, WorkflowRun: NO_UUIDS, Worker: NO_UUIDS,
+    Queue: NO_NAMES,
+    Schedule: NO_NAMES,
+    Task: NO_UUIDS,
+    WorkflowRun: NO_UUIDS,
+    Worker: NO_UUIDS,
     AuditEntry: ("0", "x", "9" * 30, "-1", "1_000"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("model", MISSING)
@@ -343,9 +374,20 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(
     WorkerStateFactory(buffered=800)
     html = body(boss, page_of(worker))
     says(
-        html, "mail, bulk", "4 sync, 400 async", "52 MB + 210 MB", "parent, claims tasks", "818181", "shop.tasks.held",
-        "<td>53 MB</td>", f'href="{page_of(task)}"', "1 sync, 20 async", "50 MB + 120 MB", "<td>38 %</td>", "<td>–</td>",
-    )  # fmt: skip
+        html,
+        "mail, bulk",
+        "4 sync, 400 async",
+        "52 MB + 210 MB",
+        "parent, claims tasks",
+        "818181",
+        "shop.tasks.held",
+        "<td>53 MB</td>",
+        f'href="{page_of(task)}"',
+        "1 sync, 20 async",
+        "50 MB + 120 MB",
+        "<td>38 %</td>",
+        "<td>–</td>",
+    )
     assert "919191" not in html
     assert "of_another" not in html
     children = {row[0]: row[2:4] for row in table(html, "horsies-processes")}

@@ -35,7 +35,7 @@ from tests.support.factories import (
     TaskFactory,
     living_worker,
     now,
-)  # fmt: skip
+)
 
 __all__ = ["anew"]
 
@@ -80,9 +80,13 @@ def pages(boss: Client) -> dict[str, str]:
         "traceback": f"Traceback\n{EVIL}",
     }
     columns: dict[str, Any] = {
-        "task_name": EVIL, "queue_name": short, "kwargs": {EVIL: [EVIL, {"deep": EVIL}]}, "options": {EVIL: EVIL},
-        "partition_key": EVIL, "claimed_by": worker.pk,
-    }  # fmt: skip
+        "task_name": EVIL,
+        "queue_name": short,
+        "kwargs": {EVIL: [EVIL, {"deep": EVIL}]},
+        "options": {EVIL: EVIL},
+        "partition_key": EVIL,
+        "claimed_by": worker.pk,
+    }
     problem = {
         "err": {"error_code": EVIL, "message": EVIL, "data": {EVIL: EVIL}, "exception": exception}
     }
@@ -92,9 +96,14 @@ def pages(boss: Client) -> dict[str, str]:
     running = TaskFactory(status="RUNNING", **columns)
     waiting = TaskFactory(**columns | {"claimed_by": None})
     TaskAttemptFactory(
-        task_id=failed.pk, error_code=short, error_message=EVIL, worker_id=worker.pk, site=EVIL, site_line=1,
+        task_id=failed.pk,
+        error_code=short,
+        error_message=EVIL,
+        worker_id=worker.pk,
+        site=EVIL,
+        site_line=1,
         traceback=f'  File "{EVIL[:40]}", line 1, in x{EVIL}',
-    )  # fmt: skip
+    )
     addresses = [*schedules(short, failed), *workflows(short)]
     opened = {"task": EVIL, "code": short, "since": "day", "status": "FAILED"}
     addresses += [
@@ -150,9 +159,19 @@ def schedules(short: str, task: Task) -> list[str]:
 def workflows(short: str) -> list[str]:
     """Make a run whose every text is hostile, and return the addresses of its pages."""
     run = WorkflowRun(
-        id=uuid7(), name=EVIL, key=EVIL, status=short[:10], on_error="fail", error_node=0, error_code=short, output=1,
-        result={EVIL: EVIL}, parent_id=uuid7(), parent_node=5, sent_at=now(),
-    )  # fmt: skip
+        id=uuid7(),
+        name=EVIL,
+        key=EVIL,
+        status=short[:10],
+        on_error="fail",
+        error_node=0,
+        error_code=short,
+        output=1,
+        result={EVIL: EVIL},
+        parent_id=uuid7(),
+        parent_node=5,
+        sent_at=now(),
+    )
     stopped = {
         "status": "PAUSED",
         "on_error": "pause",
@@ -162,10 +181,16 @@ def workflows(short: str) -> list[str]:
     }
     WorkflowRun.objects.bulk_create([run, WorkflowRun(id=uuid7(), name=EVIL, **stopped)])
     columns: dict[str, Any] = {
-        "workflow_id": run.pk, "queue_name": short, "lane": "sync", "priority": 1, "rule": "all", "when_node": 0,
-        "error_code": short, **dict.fromkeys(("task_name", "value", "when_path", "error"), EVIL),
+        "workflow_id": run.pk,
+        "queue_name": short,
+        "lane": "sync",
+        "priority": 1,
+        "rule": "all",
+        "when_node": 0,
+        "error_code": short,
+        **dict.fromkeys(("task_name", "value", "when_path", "error"), EVIL),
         **dict.fromkeys(("kwargs", "inputs", "options"), {EVIL: EVIL}),
-    }  # fmt: skip
+    }
     finished = {"status": "SKIPPED", "finished_at": now()}
     nodes = [
         WorkflowNode(number=0, name=EVIL, kind="task", **finished, **columns),
@@ -220,8 +245,14 @@ def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_i
         assert re.findall(r"<script(?![^>]*\ssrc=)", html) == [], address
     overview = sections(pages[reverse("admin:app_list", args=("horsies",))])
     assert {title for title, part in overview.items() if "alert(1)" in part} == {
-        "Problems", "Queues", "Workers", "Most failures", "Late schedules", "Runs that stand still", "Gates that wait",
-    }  # fmt: skip
+        "Problems",
+        "Queues",
+        "Workers",
+        "Most failures",
+        "Late schedules",
+        "Runs that stand still",
+        "Gates that wait",
+    }
 
 
 TEXTS = (
@@ -309,7 +340,9 @@ def test_an_address_that_asks_for_nonsense_leads_back_to_the_list_and_no_lookup_
     "odd", [5, "text", [1, None], {}, {"task": [5]}, {"task": None, "begun": 5}], ids=str
 )
 def test_json_of_an_unexpected_shape_is_no_error_of_the_server(boss: Client, odd: Any) -> None:
-    """Naive: the page of a node takes the undo for an object with a task, as the code of this release writes it."""
+    """Naive: the page of a node takes the undo for an object with a task, as the code of this
+    release writes it.
+    """
     addresses = [address for address in workflows("short") if "/workflowrun/" in address]
     columns = dict.fromkeys(("undo", "inputs", "options", "kwargs", "graph", "value"), odd)
     WorkflowNode.objects.update(**columns)

@@ -1,4 +1,6 @@
-"""The list of tasks, the page of failures and the page that acts on all tasks that match; and the list of what people changed."""
+"""The list of tasks, the page of failures and the page that acts on all tasks that match; and the
+list of what people changed.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ def links(page: str, text: str) -> list[str]:
 
 
 def test_each_field_of_the_list_is_exact(boss: Client) -> None:
-    """Naive: a field that the page does not know is left out, and the list shows more than was asked for.
+    """Naive: a field that the page does not know is left out, and the list shows more than was
+    asked for.
 
     What all of them find together, ``tests/db/test_selection.py`` asks of what they are made of.
     """
@@ -112,7 +115,9 @@ def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(
 
 
 def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -> None:
-    """Naive: the list shows the failures of a night at one site, and "all that match" are all that ever failed."""
+    """Naive: the list shows the failures of a night at one site, and "all that match" are all that
+    ever failed.
+    """
     fields = {
         "status": "FAILED",
         "queue": "mail",
@@ -134,7 +139,9 @@ def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -
 
 
 def test_partitions_are_for_those_who_may_see_payloads() -> None:
-    """Naive: whoever may not see the keys finds them by trying; or the field is ignored, and the act is on all partitions."""
+    """Naive: whoever may not see the keys finds them by trying; or the field is ignored, and the
+    act is on all partitions.
+    """
     TaskFactory(queue_name="mail", partition_key="ann", parked=True)
     viewer = client_with("view_task", "operate_task")
     reader = client_with("view_task", "operate_task", "view_payload")
@@ -208,7 +215,9 @@ def test_failures_for_good_are_counted_by_task_and_code_the_most_frequent_first(
 
 
 def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings: Any) -> None:
-    """Naive: the row in which the span begins is left out, and half of a night's first hour with it."""
+    """Naive: the row in which the span begins is left out, and half of a night's first hour with
+    it.
+    """
     for hours, minutes in (
         *((hours, 0) for hours in (0, 1, 23, 24, 26, 100, 168, 170, 400)),
         (0, 59),
@@ -488,7 +497,8 @@ def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(
 ) -> None:
     sql(
         "INSERT INTO horsies_audit (id, actor, action, subject, at)"
-        " SELECT horsies_uuid7(n), 'ada', 'queue.set', 'queue-' || n %% 50, now() - n * interval '1 s'"
+        " SELECT horsies_uuid7(n), 'ada', 'queue.set', 'queue-' || n %% 50, now() - n * interval "
+        "'1 s'"
         " FROM generate_series(1, %s) AS n",
         [20_000],
     )

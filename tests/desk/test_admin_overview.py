@@ -1,4 +1,6 @@
-"""The overview at the admin's page of the app: what it says, to whom, with which links, and at which cost."""
+"""The overview at the admin's page of the app: what it says, to whom, with which links, and at
+which cost.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def cells(html: str, queue: str) -> dict[str, str]:
 def counted(
     *rows: tuple[str, str, str, int], ago: dt.timedelta = dt.timedelta(0), seconds: int = 5
 ) -> None:
-    """Count results of tasks in the history: queue, task, result, how often, all in the bucket of half a second."""
+    """Count results of tasks in the history: queue, task, result, how often, all in the bucket of
+    half a second.
+    """
     worker = WorkerFactory(stopped_at=now(), seen_at=now() - HOUR)
     buckets = [tuple(n * (place == seconds) for place in range(len(BOUNDS))) for *_, n in rows]
     totals = [
@@ -280,7 +284,9 @@ def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> No
 def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_view(
     boss: Client, troubled: Any
 ) -> None:
-    """Naive: links lead to Django's own site, and a permission is enough where has_view_permission says no."""
+    """Naive: links lead to Django's own site, and a permission is enough where has_view_permission
+    says no.
+    """
     html = boss.get(reverse("backstage:app_list", args=("horsies",))).content.decode()
     html = html.partition('class="horsies-overview"')[2].partition('id="content-main"')[0]
     assert "Queues" not in sections(html)
@@ -366,7 +372,8 @@ def test_it_says_when_it_was_read_and_the_models_stand_below_and_other_apps_are_
     assert f'href="{reverse("admin:horsies_worker_changelist")}"' in models
 
 
-# What people on call ask: docs/howto/incidents.md says where the answers are, within four pages and by links alone
+# What people on call ask: docs/howto/incidents.md says where the answers are, within four pages and
+# by links alone
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "incidents.md"
@@ -402,7 +409,9 @@ JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and
 
 
 def walk(client: Client, *steps: str) -> str:
-    """Follow links from the overview, each the first one with its text; return what all these pages say."""
+    """Follow links from the overview, each the first one with its text; return what all these pages
+    say.
+    """
     address = reverse("admin:app_list", args=("horsies",))
     said = ""
     for step in (*steps, None):

@@ -1,4 +1,6 @@
-"""The admin draws a run: its nodes as boxes with their states, the lines between them, and what waits for a decision."""
+"""The admin draws a run: its nodes as boxes with their states, the lines between them, and what
+waits for a decision.
+"""
 
 from __future__ import annotations
 

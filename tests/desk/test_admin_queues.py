@@ -1,4 +1,6 @@
-"""The admin shows which limits of queues hold and why, and changes them for those who may, under their name."""
+"""The admin shows which limits of queues hold and why, and changes them for those who may, under
+their name.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,14 @@ def test_an_override_takes_the_limits_that_were_given_under_the_users_name(boss:
         second=0, microsecond=0
     )
     response = post(
-        boss, "override", max_concurrency="4", local_limit=" None ", partition_max_concurrency="", reason=WHY,
+        boss,
+        "override",
+        max_concurrency="4",
+        local_limit=" None ",
+        partition_max_concurrency="",
+        reason=WHY,
         until=f"{until:%Y-%m-%dT%H:%M}",
-    )  # fmt: skip
+    )
     assert response.redirect_chain == [(page_of(Queue(name="mail")), 302)]
     queue = Queue.objects.get(name="mail")
     assert queue.override == {"max_concurrency": 4, "local_limit": None}
@@ -86,7 +93,9 @@ def test_an_override_takes_the_limits_that_were_given_under_the_users_name(boss:
 
 
 def as_rendered(html: str) -> dict[str, str]:
-    """Return what a browser would send for a form nobody touched: it leaves out seconds that are zero."""
+    """Return what a browser would send for a form nobody touched: it leaves out seconds that are
+    zero.
+    """
     found = {}
     for tag in re.findall(r"<input [^>]*>", html):
         attributes = dict(re.findall(r'(\w+)="([^"]*)"', tag))
@@ -147,14 +156,28 @@ def test_an_until_that_somebody_changed_is_taken_as_it_was_written(boss: Client)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("max_concurrency", value) for value in ("many", "-1", "1.5", "1_000", "１２", "9" * 30, "0x10", "1000001", "nil")),
-        ("local_limit", "0"), ("partition_max_concurrency", "0"), ("partition_local_limit", "<b>2</b>"),
-        ("max_concurrency", "a\x00b"), ("reason", ""), ("reason", "   "), ("reason", "x" * 10_001), ("reason", "a\x00b"),
-        ("until", "tomorrow"), ("until", "0000-00-00T00:00"), ("until", "9999-12-31T23:59"), ("until", "10000-01-01T00:00"),
+        *(
+            ("max_concurrency", value)
+            for value in ("many", "-1", "1.5", "1_000", "１２", "9" * 30, "0x10", "1000001", "nil")
+        ),
+        ("local_limit", "0"),
+        ("partition_max_concurrency", "0"),
+        ("partition_local_limit", "<b>2</b>"),
+        ("max_concurrency", "a\x00b"),
+        ("reason", ""),
+        ("reason", "   "),
+        ("reason", "x" * 10_001),
+        ("reason", "a\x00b"),
+        ("until", "tomorrow"),
+        ("until", "0000-00-00T00:00"),
+        ("until", "9999-12-31T23:59"),
+        ("until", "10000-01-01T00:00"),
         # What the queue refuses is told above the form.
-        ("__all__", ""), ("__all__", "2001-01-01T10:00"), ("__all__", "0001-01-02T00:00"),
+        ("__all__", ""),
+        ("__all__", "2001-01-01T10:00"),
+        ("__all__", "0001-01-02T00:00"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
     boss: Client, field: str, value: str
 ) -> None:
@@ -352,7 +375,9 @@ def test_a_queue_shows_its_permits_its_busiest_partitions_and_what_waits_and_no_
 
 
 def test_a_queue_shows_its_last_day_as_a_chart_with_figures(boss: Client) -> None:
-    """Naive: of the minutes, which are kept for hours only; or of all queues; or waits with what else has no duration."""
+    """Naive: of the minutes, which are kept for hours only; or of all queues; or waits with what
+    else has no duration.
+    """
     assert table(body(boss, url("change")), "horsies-day") == []
     counted(("mail", "shop.pay", "CARD", 4), ("mail", "shop.pay", COMPLETED, 96))
     counted(("mail", "", CLAIMED, 100), seconds=8)

@@ -1,4 +1,6 @@
-"""The admin shows when schedules fire and what became of it, and changes them for those who may, under their name."""
+"""The admin shows when schedules fire and what became of it, and changes them for those who may,
+under their name.
+"""
 
 from __future__ import annotations
 
@@ -326,7 +328,9 @@ def opened(client: Client, address: str) -> dict[str, Any]:
 
 
 def post(client: Client, page: str, name: str = "report", /, **values: Any) -> Any:
-    """Post a form as its page gave it, with other values; None takes one out; follow to the page that it leads to."""
+    """Post a form as its page gave it, with other values; None takes one out; follow to the page
+    that it leads to.
+    """
     address = reverse(ADD) if page == "add" else url(page, name)
     posted = {**opened(client, address), **values}
     return client.post(
@@ -370,12 +374,24 @@ def test_arguments_that_a_user_may_not_see_stay_when_they_edit_something_else() 
 @pytest.mark.parametrize(
     "definition",
     [
-        {}, {"task": 5, "pattern": None, "zone": []}, {**DEFINITION, "zone": "Mars/Olympus"}, {**DEFINITION, "kwargs": [1]},
-        {**DEFINITION, "pattern": "every " + "9" * 5_000 + " minutes"}, {**DEFINITION, "colour": {"red": 1}},
-        {**DEFINITION, "queue": {"a": 1}, "priority": "x", "most": None, "enabled": "yes", "catch_up": ["a"], "jitter_ms": 1.5},
+        {},
+        {"task": 5, "pattern": None, "zone": []},
+        {**DEFINITION, "zone": "Mars/Olympus"},
+        {**DEFINITION, "kwargs": [1]},
+        {**DEFINITION, "pattern": "every " + "9" * 5_000 + " minutes"},
+        {**DEFINITION, "colour": {"red": 1}},
+        {
+            **DEFINITION,
+            "queue": {"a": 1},
+            "priority": "x",
+            "most": None,
+            "enabled": "yes",
+            "catch_up": ["a"],
+            "jitter_ms": 1.5,
+        },
         {**DEFINITION, "overlap": ["a"]},
     ],
-)  # fmt: skip
+)
 def test_a_definition_that_cannot_be_read_can_be_corrected(
     boss: Client, definition: Mapping[str, Any]
 ) -> None:
@@ -384,9 +400,21 @@ def test_a_definition_that_cannot_be_read_can_be_corrected(
     assert "✕</span> Error" in body(boss, reverse(LIST))
     assert "The definition is invalid." in body(boss, url("change"))
     response = post(
-        boss, "edit", reason=WHY, enabled="on", kwargs='{"to": "a@b"}', most="7", priority="", task=NAME,
-        pattern="daily at 05:00", zone="UTC", catch_up="all", jitter_ms="5", queue="", overlap="skip",
-    )  # fmt: skip
+        boss,
+        "edit",
+        reason=WHY,
+        enabled="on",
+        kwargs='{"to": "a@b"}',
+        most="7",
+        priority="",
+        task=NAME,
+        pattern="daily at 05:00",
+        zone="UTC",
+        catch_up="all",
+        jitter_ms="5",
+        queue="",
+        overlap="skip",
+    )
     if "colour" in definition:
         assert "unknown key 'colour'".capitalize() in str(response.context["form"].errors).replace(
             "&#x27;", "'"
@@ -468,7 +496,8 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
     response = post(boss, "edit", **altered, good_for_ms="60000", reason=WHY)
     (told,) = messages(response)
     assert told == (
-        "Schedule report: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; queue: the task's own → bulk; "
+        "Schedule report: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; queue: the task's "
+        "own → bulk; "
         "good for: no limit → 60,000 ms; overlap: send the task → skip the fire time.",
         "success",
     )
@@ -506,7 +535,8 @@ def test_what_others_changed_while_the_form_was_open_stays_and_is_told(boss: Cli
     schedules.change("report", {"pattern": "daily at 05:00", "most": 5}, actor="ada")
     others, mine = messages(boss.post(url("edit"), values, follow=True))
     assert others == (
-        "While the form was open, ada also changed schedule report: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; "
+        "While the form was open, ada also changed schedule report: Edited; pattern: 30 4 * * "
+        "mon-fri → daily at 05:00; "
         "maximum missed fire times: 100 → 5. The last change applies.",
         "warning",
     )
@@ -517,14 +547,36 @@ def test_what_others_changed_while_the_form_was_open_stays_and_is_told(boss: Cli
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("task", "os.remove"), ("task", "tests.no_such_task"), ("queue", "nowhere"), ("catch_up", "some"), ("overlap", "some"),
-        ("kwargs", "[1]"), ("kwargs", '{"to": 5}'), ("kwargs", '"to"'), ("pattern", "now and then"), ("pattern", "x" * 201),
-        ("kwargs", "[" * 100_000), ("kwargs", f'{{"to": {"1" * 5_000}}}'), ("kwargs", '{"to": "\\ud800"}'),
-        ("pattern", "every " + "9" * 150 + " minutes"), ("zone", ""), ("zone", "../../etc/passwd"), ("zone", "a\x00b"),
-        ("priority", "0"), ("priority", "9" * 400), ("most", "0"), ("jitter_ms", ""), ("reason", "   "), ("task", ""),
-        ("pattern", "0 0 31 4 *"), ("zone", "Mars/Olympus"), ("kwargs", "["), ("good_for_ms", "5"), ("jitter_ms", "-1"),
+        ("task", "os.remove"),
+        ("task", "tests.no_such_task"),
+        ("queue", "nowhere"),
+        ("catch_up", "some"),
+        ("overlap", "some"),
+        ("kwargs", "[1]"),
+        ("kwargs", '{"to": 5}'),
+        ("kwargs", '"to"'),
+        ("pattern", "now and then"),
+        ("pattern", "x" * 201),
+        ("kwargs", "[" * 100_000),
+        ("kwargs", f'{{"to": {"1" * 5_000}}}'),
+        ("kwargs", '{"to": "\\ud800"}'),
+        ("pattern", "every " + "9" * 150 + " minutes"),
+        ("zone", ""),
+        ("zone", "../../etc/passwd"),
+        ("zone", "a\x00b"),
+        ("priority", "0"),
+        ("priority", "9" * 400),
+        ("most", "0"),
+        ("jitter_ms", ""),
+        ("reason", "   "),
+        ("task", ""),
+        ("pattern", "0 0 31 4 *"),
+        ("zone", "Mars/Olympus"),
+        ("kwargs", "["),
+        ("good_for_ms", "5"),
+        ("jitter_ms", "-1"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
     boss: Client, field: str, value: str
 ) -> None:
@@ -562,9 +614,16 @@ def test_a_schedule_is_added_and_fires_from_then_on(boss: Client) -> None:
     made = row("letters")
     assert (made.declared_in, made.next_at is None) == (None, False)
     assert made.definition == {
-        **values, "kwargs": {"to": "a@b"}, "queue": None, "priority": None, "good_for_ms": None, "catch_up": "latest",
-        "most": 100, "jitter_ms": 0, "enabled": True,
-    }  # fmt: skip
+        **values,
+        "kwargs": {"to": "a@b"},
+        "queue": None,
+        "priority": None,
+        "good_for_ms": None,
+        "catch_up": "latest",
+        "most": 100,
+        "jitter_ms": 0,
+        "enabled": True,
+    }
     ((text, level),) = messages(response)
     assert text.startswith("Schedule letters: Made; task: – → tests.apps.project.tasks.mail")
     assert level == "success"

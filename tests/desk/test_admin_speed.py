@@ -29,7 +29,7 @@ from tests.support.factories import (
     TaskFactory,
     WorkerFactory,
     now,
-)  # fmt: skip
+)
 from tests.support.runs import sent
 
 pytestmark = pytest.mark.django_db
@@ -84,11 +84,16 @@ def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one_and_loads_no
     assert [cost(query) for query in FILTERS] == few
 
 
-READ = "SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_all_tables WHERE relname = ANY (%s)"
+READ = (
+    "SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_all_tables WHERE "
+    "relname = ANY (%s)"
+)
 
 
 def rows_read(client: Client, address: str, *tables: str) -> int:
-    """Return how many rows of tables, or else of horsies_tasks, a page read; the transaction of the test counts them."""
+    """Return how many rows of tables, or else of horsies_tasks, a page read; the transaction of the
+    test counts them.
+    """
     names = [list(tables or ["horsies_tasks"])]
     ((before,),) = sql(READ, names)
     assert client.get(address).status_code == 200
@@ -143,11 +148,13 @@ def plan_of(query: str) -> list[str]:
 
 def fill(pending: int = 0, finished: int = 0) -> None:
     sql(
-        "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, status, finished_at, claimed_by, sent_at)"
+        "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, status, finished_at, "
+        "claimed_by, sent_at)"
         " SELECT lpad(to_hex(n), 32, '0')::uuid, 'shop.noise', 'bulk', 'sync', '{}',"
         "  CASE WHEN n <= %(finished)s THEN 'COMPLETED' ELSE 'PENDING' END,"
         "  CASE WHEN n <= %(finished)s THEN now() - interval '1 day' + n * interval '1 ms' END,"
-        "  CASE WHEN n <= %(finished)s THEN gen_random_uuid() END, now() - interval '1 day' + n * interval '1 ms'"
+        "  CASE WHEN n <= %(finished)s THEN gen_random_uuid() END, now() - interval '1 day' + n * "
+        "interval '1 ms'"
         " FROM generate_series(1, %(all)s) AS n",
         {"finished": finished, "all": finished + pending},
     )
@@ -244,7 +251,9 @@ SLOW = {  # a page, the table that somebody has locked, and what the page says
 def test_what_takes_too_long_to_read_is_left_out_of_a_page_that_says_so(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """Naive: a page of the queues that nobody can open while a table is locked; or a list that seems to be empty."""
+    """Naive: a page of the queues that nobody can open while a table is locked; or a list that
+    seems to be empty.
+    """
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 100)
     monkeypatch.setattr(sections, "PATIENCE_MS", 100)
     task = TaskFactory(queue_name="mail", kwargs={"note": "still here"})

@@ -1,4 +1,6 @@
-"""The page of a task says in a sentence how it stands and why it is not running, and acts on it by buttons, each once."""
+"""The page of a task says in a sentence how it stands and why it is not running, and acts on it by
+buttons, each once.
+"""
 
 from __future__ import annotations
 
@@ -229,7 +231,10 @@ def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded
     assert body(boss, page_of(waits)).count("<details open><summary>Traceback</summary>") == 1, (
         "of the newest attempt"
     )
-    group = '  | Traceback:\n  |   File "/x/site-packages/a.py", line 1, in b\n  |     c()\n  | ValueError\n'
+    group = (
+        '  | Traceback:\n  |   File "/x/site-packages/a.py", line 1, in b\n  |     c()\n  | '
+        "ValueError\n"
+    )
     Task.objects.filter(pk=task.pk).update(
         result=error("BROKE", exception={"repr": "E", "traceback": group})
     )
@@ -358,7 +363,9 @@ def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task_o
 
 
 def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
-    """Naive: the second click on "Send a copy" sends another one, and "Retry" runs a task that failed again meanwhile."""
+    """Naive: the second click on "Send a copy" sends another one, and "Retry" runs a task that
+    failed again meanwhile.
+    """
     task = failed()
     given = opened(boss, "copy", task)
     for clicks in (1, 2):
@@ -373,9 +380,14 @@ def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
     given = opened(boss, "retry", task)
     operations.retry(task.pk)
     Task.objects.filter(pk=task.pk).update(
-        status="FAILED", error_code="BROKE", finished_at=now(), started_at=now(), claimed_by=uuid.uuid4(), claimed_at=now(),
+        status="FAILED",
+        error_code="BROKE",
+        finished_at=now(),
+        started_at=now(),
+        claimed_by=uuid.uuid4(),
+        claimed_at=now(),
         result=error("BROKE"),
-    )  # fmt: skip
+    )
     assert "Nothing was done" in messages(boss.post(url("retry", task), given, follow=True))[0]
     assert Task.objects.get(pk=task.pk).status == "FAILED"
 

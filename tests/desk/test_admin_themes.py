@@ -1,4 +1,6 @@
-"""Each page and each form of the admin in several themes and languages: numbers that a machine reads, forms, buttons."""
+"""Each page and each form of the admin in several themes and languages: numbers that a machine
+reads, forms, buttons.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,29 @@ MIXINS: dict[type[Any], type[Any]] = {
     AuditEntry: pages.AuditAdminMixin,
 }
 NUMERIC = {
-    "cols", "colspan", "cx", "cy", "data-live", "height", "max", "maxlength", "min", "r", "rows", "rx", "ry", "size",
-    "tabindex", "width", "x", "x1", "x2", "y", "y1", "y2",
-}  # fmt: skip
+    "cols",
+    "colspan",
+    "cx",
+    "cy",
+    "data-live",
+    "height",
+    "max",
+    "maxlength",
+    "min",
+    "r",
+    "rows",
+    "rx",
+    "ry",
+    "size",
+    "tabindex",
+    "width",
+    "x",
+    "x1",
+    "x2",
+    "y",
+    "y1",
+    "y2",
+}
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(rem|px|%)?")
 GIVEN = {  # what somebody enters
     "override": {"max_concurrency": "1"},
@@ -139,7 +161,10 @@ def site_of(theme: str) -> admin.AdminSite:
 def site(
     request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> admin.AdminSite:
-    """The admin of the theme, and in the language, that the test names; with thousands separators."""
+    """The admin of the theme, and in the language, that the test names.
+
+    With thousands separators.
+    """
     theme, settings.LANGUAGE_CODE = request.param
     settings.USE_THOUSAND_SEPARATOR = True
     app = theme.partition(",")[0]
@@ -190,7 +215,9 @@ def posted(page: Page, found: PageParser) -> dict[str, str]:
 
 @each_theme
 def test_each_page_and_each_form_works_in_each_theme(site: admin.AdminSite, boss: Client) -> None:
-    """Fails if: a page or a form misses what a theme's templates read, or a number that is read has separators."""
+    """Fails if: a page or a form misses what a theme's templates read, or a number that is read has
+    separators.
+    """
     grown_gate()
     TaskFactory(node_index=1_234)
     all_pages = pages_of(site)

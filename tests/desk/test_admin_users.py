@@ -1,4 +1,6 @@
-"""Each URL of the app, as each kind of user: what it answers, that it changes only what they may change, and shows no payload."""
+"""Each URL of the app, as each kind of user: what it answers, that it changes only what they may
+change, and shows no payload.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,12 @@ VIEWS = {
 ACTS = {"operate_task", "operate_workflow", "configure_queue"}
 EVERYTHING = {*VIEWS, *ACTS, "view_payload"}
 USERS: dict[str, set[str] | None] = {  # None: nobody is logged in
-    "anonymous": None, "not staff": EVERYTHING, "without permissions": set(), "superuser": EVERYTHING,
+    "anonymous": None,
+    "not staff": EVERYTHING,
+    "without permissions": set(),
+    "superuser": EVERYTHING,
     **{f"all but {one}": EVERYTHING - {one} for one in sorted(EVERYTHING)},
-}  # fmt: skip
+}
 
 Statuses = tuple[int, int]  # of GET and POST for those who may
 Given = dict[str, dict[str, Any]]  # what forms post, by URL
@@ -60,8 +65,11 @@ LOOK = (200, 200)
 FORM = (200, 302)
 READ_ONLY = (200, 403)
 OF_ALL: dict[str, Statuses] = {  # the pages that each model has, for those with its view permission
-    "": LOOK, "<path:object_id>/": (302, 302), "<path:object_id>/change/": READ_ONLY, "<path:object_id>/history/": LOOK,
-}  # fmt: skip
+    "": LOOK,
+    "<path:object_id>/": (302, 302),
+    "<path:object_id>/change/": READ_ONLY,
+    "<path:object_id>/history/": LOOK,
+}
 FORMS = {  # the forms of a model, and what they need beside its view permission
     "task": ({"retry", "skip", "copy", "cancel", "kill", "redact"}, "operate_task"),
     "queue": ({"override", "clear", "resume", "pause"}, "configure_queue"),
@@ -97,7 +105,10 @@ class Page(NamedTuple):
 
 
 def needed(route: str) -> tuple[str, set[str] | None, Statuses]:
-    """Return the verb of a route, and what it needs and answers. Fails for one that stands in no table."""
+    """Return the verb of a route, and what it needs and answers.
+
+    Fails for one that stands in no table.
+    """
     model, _slash, rest = route.partition("/")
     verb = rest.removeprefix("<path:object_id>/").removesuffix("/")
     forms, permission = FORMS.get(model, (set(), ""))
@@ -116,7 +127,10 @@ def needed(route: str) -> tuple[str, set[str] | None, Statuses]:
 
 
 def tasks_with_payload() -> dict[str, Any]:
-    """Make tasks of all kinds, with payload wherever one has it. Return the first page's by verb, all of them as ""."""
+    """Make tasks of all kinds, with payload wherever one has it.
+
+    Return the first page's by verb, all of them as "".
+    """
     ordered = {
         "partition_by_args": ["customer"],
         "partition_max_concurrency": 1,
@@ -125,9 +139,12 @@ def tasks_with_payload() -> dict[str, Any]:
     limit("mail", max_concurrency=5, **ordered)
     worker = living_worker("mail", "default")
     columns: dict[str, Any] = {
-        "queue_name": "mail", "kwargs": {"customer": PAYLOAD}, "options": {"metadata": PAYLOAD, "note": PAYLOAD},
-        "partition_key": KEY, "partition_version": 1,
-    }  # fmt: skip
+        "queue_name": "mail",
+        "kwargs": {"customer": PAYLOAD},
+        "options": {"metadata": PAYLOAD, "note": PAYLOAD},
+        "partition_key": KEY,
+        "partition_version": 1,
+    }
     trace = {"type": PAYLOAD, "repr": PAYLOAD, "message": PAYLOAD, "traceback": PAYLOAD}
     bad = error("OH_NO", PAYLOAD, data={"a": PAYLOAD}, exception=trace)
     failed = TaskFactory(
@@ -219,11 +236,15 @@ def pages() -> list[Page]:
 
 
 def pages_of(site: admin.AdminSite) -> list[Page]:
-    """Return all pages of the app with rows for each of them, as the site has them: a new one is here, too."""
+    """Return all pages of the app with rows for each of them, as the site has them: a new one is
+    here, too.
+    """
     rows: dict[str, dict[str, Any]] = {
-        "workflowrun": runs_with_payload(), "task": tasks_with_payload(), "schedule": schedules_with_payload(),
+        "workflowrun": runs_with_payload(),
+        "task": tasks_with_payload(),
+        "schedule": schedules_with_payload(),
         "queue": {"": ["mail", "bulk", "*"], "clear": "bulk", "resume": "bulk"},
-    }  # fmt: skip
+    }
     limit("bulk", max_concurrency=3)
     queues.pause("bulk", actor="ada")
     queues.override("bulk", {"max_concurrency": 1}, actor="ada", reason="slow")
@@ -280,10 +301,13 @@ def given(boss: Client, pages: list[Page]) -> Given:
     """What a form of each page posts, by URL, as a superuser gets it."""
     found: dict[str, dict[str, Any]] = {page.url: {} for page in pages}
     more: dict[str, dict[str, Any]] = {
-        "override": {"max_concurrency": "1"}, "skip": {"number": "2"}, "approve": {"node": "1", "opening": "1"},
-        "reject": {"node": "1", "opening": "1"}, "edit": {"priority": "7"},
+        "override": {"max_concurrency": "1"},
+        "skip": {"number": "2"},
+        "approve": {"node": "1", "opening": "1"},
+        "reject": {"node": "1", "opening": "1"},
+        "edit": {"priority": "7"},
         "add": {"name": "new", "task": tasks.noop.name, "pattern": "0 3 * * *", "kwargs": "{}"},
-    }  # fmt: skip
+    }
     for page in pages:
         if page.verb:
             found[page.url] = {**opened(boss, page.url), **more.get(page.verb, {}), "reason": "why"}
@@ -338,7 +362,9 @@ def changes(page: Page, permissions: set[str]) -> bool:
 def test_each_page_answers_each_kind_of_user(
     kind: str, boss: Client, pages: list[Page], given: Given
 ) -> None:
-    """Naive: a page that forgot to ask, or asks for one of two permissions; or whose POST does not ask; or shows payload."""
+    """Naive: a page that forgot to ask, or asks for one of two permissions; or whose POST does not
+    ask; or shows payload.
+    """
     permissions = USERS[kind]
     name = "boss" if kind == "superuser" else kind
     client = boss if kind == "superuser" else browser(kind)
@@ -402,15 +428,19 @@ def test_links_and_buttons_lead_only_where_the_user_may_go(
 
 
 SECRET = {  # columns by table
-    "tasks": ("kwargs", "options", "result", "partition_key"), "task_attempts": ("error_message", "traceback"),
-    "workflow_signals": ("data",), **dict.fromkeys(("workflows", "workflow_nodes"), ("kwargs", "value", "error", "result")),
-}  # fmt: skip
+    "tasks": ("kwargs", "options", "result", "partition_key"),
+    "task_attempts": ("error_message", "traceback"),
+    "workflow_signals": ("data",),
+    **dict.fromkeys(("workflows", "workflow_nodes"), ("kwargs", "value", "error", "result")),
+}
 
 
 def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidden(
     boss: Client, pages: list[Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pages of pictures have tables of nodes, as those of runs that are too large for a picture."""
+    """The pages of pictures have tables of nodes, as those of runs that are too large for a
+    picture.
+    """
     monkeypatch.setattr(picture, "MOST_NODES", 0)
     client = client_with(*VIEWS)
     seen = set()

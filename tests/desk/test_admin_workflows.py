@@ -69,11 +69,17 @@ def test_the_list_shows_status_key_progress_and_error_the_newest_first(boss: Cli
     assert listed(boss) == [book.workflow_id, bad.workflow_id]
     html = body(boss, reverse(RUNS))
     says(
-        html, "book 7", "UNHANDLED_ERROR", ">0 of 2</span>", ">2 of 2, 1 failed, 1 skipped</span>",
+        html,
+        "book 7",
+        "UNHANDLED_ERROR",
+        ">0 of 2</span>",
+        ">2 of 2, 1 failed, 1 skipped</span>",
         '<progress class="horsies-progress" max="100" value="0" aria-hidden="true"></progress> 0 %',
         '<progress class="horsies-progress horsies-progress-failed" max="100" value="100"',
-        '<span class="horsies-badge horsies-paused"><span aria-hidden="true">{}</span> {}</span>'.format(*SHAPES["PAUSED"]),
-    )  # fmt: skip
+        '<span class="horsies-badge horsies-paused"><span aria-hidden="true">{}</span> {}</span>'.format(
+            *SHAPES["PAUSED"]
+        ),
+    )
 
 
 def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebody(
@@ -170,8 +176,11 @@ def test_a_run_shows_its_nodes_with_links_to_tasks_maps_and_runs(boss: Client) -
     html = body(boss, url(handle))
     rows = table(html, "horsies-nodes")
     assert [row[:3] for row in rows] == [
-        ["0", "number", "task"], ["1", "plus", "map"], ["2", "child", "workflow"], ["3", "end", "task"],
-    ]  # fmt: skip
+        ["0", "number", "task"],
+        ["1", "plus", "map"],
+        ["2", "child", "workflow"],
+        ["3", "end", "task"],
+    ]
     assert [row[4] for row in rows] == [
         "◐ Sent Why?",
         "◐ Sent Why?",
@@ -241,8 +250,8 @@ def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) 
     html = body(boss, node_url(handle, 2))
     assert "WAITING_FOR_NODES" in html
     assert (
-        f'upstream: <a href="{node_url(handle, 0)}">page</a>, <a href="{node_url(handle, 1)}">number</a>'
-        in html
+        f'upstream: <a href="{node_url(handle, 0)}">page</a>, <a '
+        f'href="{node_url(handle, 1)}">number</a>' in html
     )
     found = dict(table(html, "horsies-facts"))
     assert found["Join"] == "1 have to complete"
@@ -373,14 +382,20 @@ def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left
 def noise() -> None:
     sql(
         "INSERT INTO horsies_workflows (id, name, status, on_error, sent_at, finished_at, key)"
-        " SELECT gen_random_uuid(), 'noise', 'COMPLETED', 'fail', now() - n * interval '1 s', now(), 'noise ' || n"
+        " SELECT gen_random_uuid(), 'noise', 'COMPLETED', 'fail', now() - n * interval '1 s', "
+        "now(), 'noise ' || n"
         " FROM generate_series(1, 1500) AS n"
     )
 
 
 QUERIES: list[dict[str, str]] = [
-    {}, {"status": "RUNNING"}, {"status": "PAUSED"}, {"name": "book"}, {"q": "book"}, {"q": "book 7"},
-]  # fmt: skip
+    {},
+    {"status": "RUNNING"},
+    {"status": "PAUSED"},
+    {"name": "book"},
+    {"q": "book"},
+    {"q": "book 7"},
+]
 
 
 def rows_of_runs(client: Client, **query: str) -> int:
@@ -391,7 +406,8 @@ def rows_of_runs(client: Client, **query: str) -> int:
 
 @pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
 def test_a_list_reads_no_more_rows_the_larger_the_table_is(boss: Client, analyzed: str) -> None:
-    # Pages without rows, and statistics of the tests before, are another case: a scan of them looks cheap.
+    # Pages without rows, and statistics of the tests before, are another case: a scan of them looks
+    # cheap.
     sql("TRUNCATE horsies_workflows")
     sql("DELETE FROM pg_statistic WHERE starelid = 'horsies_workflows'::regclass")
     if analyzed == "when empty":

@@ -1,4 +1,6 @@
-"""HorsiesBackend where a site uses it: what ``enqueue`` writes and refuses, and what ``manage.py check`` says."""
+"""HorsiesBackend where a site uses it: what ``enqueue`` writes and refuses, and what ``manage.py
+check`` says.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,17 @@ def row(result: Any) -> Task:
 
 
 def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
-    """Naive: ``enqueued_at`` is Python's clock, the arguments are those of ``@task``, or the id is longer than 64 characters."""
+    """Naive: ``enqueued_at`` is Python's clock, the arguments are those of ``@task``, or the id is
+    longer than 64 characters.
+    """
     result = tasks.note.using(priority=30, queue_name="mail").enqueue(1, ("two",), three={"f": 4})
     found = row(result)
     assert (found.task_name, found.queue_name, found.priority, found.lane) == (
-        "tests.apps.errands.tasks.note", "mail", 71, "sync"
-    )  # fmt: skip
+        "tests.apps.errands.tasks.note",
+        "mail",
+        71,
+        "sync",
+    )
     assert (found.codec, found.kwargs) == (
         "plain",
         {"args": [1, ["two"]], "kwargs": {"three": {"f": 4}}},
@@ -86,7 +93,9 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
 
 
 def test_a_task_belongs_to_the_transaction_of_its_caller() -> None:
-    """Naive: it is sent after the commit (``on_commit``), so it is lost if the process dies between the two."""
+    """Naive: it is sent after the commit (``on_commit``), so it is lost if the process dies between
+    the two.
+    """
     with pytest.raises(LookupError), transaction.atomic():
         assert row(tasks.note.enqueue("lost")).task_name.endswith(
             "note"
@@ -167,7 +176,9 @@ def test_an_option_that_cannot_be_is_refused_where_it_is_written(name: str) -> N
 
 
 def test_what_cannot_be_sent_breaks_no_transaction() -> None:
-    """Naive: the database refuses it, and all else in the caller's transaction; or it fails in the worker."""
+    """Naive: the database refuses it, and all else in the caller's transaction; or it fails in the
+    worker.
+    """
     for task_, args, error, said in (
         (tasks.note, ["a\x00b"], TaskSendError, "tests.apps.errands.tasks.note: .*NUL byte"),
         (tasks.note, [dt.date(2030, 1, 1)], TypeError, "Unsupported type"),
@@ -214,7 +225,9 @@ def counts():  # type: ignore[no-untyped-def]
 def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_modules_of_tasks_are_imported() -> (
     None
 ):
-    """Naive: a wrapper has the name of the function that it wraps, so the worker runs that one, or whichever came last."""
+    """Naive: a wrapper has the name of the function that it wraps, so the worker runs that one, or
+    whichever came last.
+    """
 
     @functools.wraps(tasks.add.func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -242,7 +255,9 @@ def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_mo
 def test_the_queues_in_tasks_as_they_are_at_the_send_may_be_named_and_without_them_each_declared_one() -> (
     None
 ):
-    """Naive: only the construction of the task is validated; or Django's default, which allows no queue of an app's own."""
+    """Naive: only the construction of the task is validated; or Django's default, which allows no
+    queue of an app's own.
+    """
     elsewhere = tasks.note.using(queue_name="bulk")
     with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["mail"]}}):
         for send in (elsewhere.enqueue, async_to_sync(elsewhere.aenqueue)):
@@ -266,7 +281,9 @@ def test_a_task_and_its_result_can_be_pickled() -> None:
 
 
 def test_our_decorator_makes_a_task_of_the_backend_that_it_names() -> None:
-    """Naive: with Django's own backends, as in tests, the options make the import of the module fail."""
+    """Naive: with Django's own backends, as in tests, the options make the import of the module
+    fail.
+    """
     assert isinstance(tasks.tried, HorsiesTask)
     assert (tasks.tried.max_attempts, tasks.tried.retry_on) == (3, (ValueError,))
     immediate = f"{api.__name__}.backends.immediate.ImmediateBackend"
@@ -359,7 +376,9 @@ def test_options_that_are_right_are_no_problem_and_read_once(settings: Any) -> N
     django.VERSION < (6, 0), reason="the app of the backport registers its own check"
 )
 def test_django_runs_the_check_though_nothing_imports_django_tasks() -> None:
-    """Naive: Django's check of TASKS is registered when django.tasks is imported, which no module of the site may do."""
+    """Naive: Django's check of TASKS is registered when django.tasks is imported, which no module
+    of the site may do.
+    """
     with configured(OPTIONS={"MAX_ATTEMPTS": 0}):
         assert "horsies.E025" in [message.id for message in run_checks()]
     names = "'django.tasks' in sys.modules, 'horsies_django.backends.native' in sys.modules"
@@ -388,12 +407,15 @@ def output(code: str, **settings: str) -> str:
 
 
 def test_decorating_while_apps_load_imports_no_model() -> None:
-    """Naive: AppRegistryNotReady, because the backend imports models, and Django makes it at the first @task."""
+    """Naive: AppRegistryNotReady, because the backend imports models, and Django makes it at the
+    first @task.
+    """
     code = (
         "import django\nfrom django.conf import settings\n"
         "settings.INSTALLED_APPS += ['tests.apps.errands.early.Early']\n"
         "django.setup()\n"
-        "from horsies_django.tasks import registry\nprint(registry.find('tests.apps.errands.elsewhere.far_away').codec)"
+        "from horsies_django.tasks import "
+        "registry\nprint(registry.find('tests.apps.errands.elsewhere.far_away').codec)"
     )
     assert output(code) == "plain"
 
@@ -422,7 +444,9 @@ def test_a_module_of_the_options_that_cannot_be_imported_is_told(module: str) ->
 def test_a_name_imports_nothing_and_so_ends_nobody(
     forgotten: None, settings: Any, name: str
 ) -> None:
-    """Naive: whoever can write a row makes workers import any module of an installed app, one that calls sys.exit as well."""
+    """Naive: whoever can write a row makes workers import any module of an installed app, one that
+    calls sys.exit as well.
+    """
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.apps.errands"]
     before = set(sys.modules)
     assert registry.find(name) is None

@@ -1,4 +1,6 @@
-"""Results of ``django.tasks``: each of our endings in Django's four statuses, and how often, when and for what it is retried."""
+"""Results of ``django.tasks``: each of our endings in Django's four statuses, and how often, when
+and for what it is retried.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,9 @@ def plain_row(**columns: Any) -> Task:
 
 
 def test_a_task_that_waits_for_its_next_attempt_is_ready_and_keeps_its_errors() -> None:
-    """Naive: the next attempt overwrites the error of the one before, or ``started_at`` is that of the last attempt."""
+    """Naive: the next attempt overwrites the error of the one before, or ``started_at`` is that of
+    the last attempt.
+    """
     result = ran(tasks.waits, "first")
     assert (result.status, result.attempts, result.finished_at) == (READY, 1, None)
     assert task_backends["default"].get_result(result.id).task.run_after > result.last_attempted_at
@@ -326,7 +330,8 @@ def test_an_interrupted_process_gives_the_task_back() -> None:
     assert TaskAttempt.objects.get().outcome == "WORKER_FAILURE"
 
 
-# Django's own package and the backport in one project, which is what apps make of it that still import the backport
+# Django's own package and the backport in one project, which is what apps make of it that still
+# import the backport
 
 HAVE_BOTH = django.VERSION >= (6, 0) and find_spec("django_tasks") is not None
 with_backport = pytest.mark.skipif(

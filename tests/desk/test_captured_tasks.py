@@ -1,4 +1,6 @@
-"""captured_tasks(), assert_sent() and assert_nothing_sent(): what was sent, and messages that say what was sent instead."""
+"""captured_tasks(), assert_sent() and assert_nothing_sent(): what was sent, and messages that say
+what was sent instead.
+"""
 
 from __future__ import annotations
 
@@ -83,12 +85,17 @@ class Both:
             tasks.sends_more.send(1)
             flow.send()
         assert [each.name for each in sent] == [
-            tasks.sends_more.name, tasks.sends_more.name, flows.number.name, flows.plus.name,
-        ]  # fmt: skip
+            tasks.sends_more.name,
+            tasks.sends_more.name,
+            flows.number.name,
+            flows.plus.name,
+        ]
         assert sent[3].kwargs == {"a": 4}
 
     def test_what_is_rolled_back_is_told_apart_and_a_send_that_finds_a_task_is_none(self) -> None:
-        """Naive: it counts as sent, or nobody can see why the assertion fails; or only plain sends are looked at."""
+        """Naive: it counts as sent, or nobody can see why the assertion fails; or only plain sends
+        are looked at.
+        """
         keyed = tasks.echo.with_options(key="once")
         with captured_tasks() as sent:
             with pytest.raises(LookupError), transaction.atomic():
@@ -100,9 +107,13 @@ class Both:
             keyed.send("text")
             keyed.send("text")
         assert [(each.name, each.rolled_back) for each in sent] == [
-            (tasks.add.name, True), (tasks.add.name, True), (tasks.mail.name, True), (tasks.echo.name, True),
-            (tasks.add.name, False), (tasks.echo.name, False),
-        ]  # fmt: skip
+            (tasks.add.name, True),
+            (tasks.add.name, True),
+            (tasks.mail.name, True),
+            (tasks.echo.name, True),
+            (tasks.add.name, False),
+            (tasks.echo.name, False),
+        ]
         assert [each.kwargs for each in sent.assert_sent(tasks.add, count=1)] == [{"a": 3}]
         with pytest.raises(
             AssertionError, match=r"mail\(to='a@example.org'\) on queue 'mail', due .*, rolled back"
@@ -133,7 +144,9 @@ class Both:
 
 class InATestCase(Both, TestCase):
     def test_an_error_in_a_broken_transaction_is_not_hidden(self) -> None:
-        """Naive: the list is read at the end of the block, and the error of that query replaces the one of the test."""
+        """Naive: the list is read at the end of the block, and the error of that query replaces the
+        one of the test.
+        """
         for broken in ("SELECT 1 / 0", None):
             with (
                 pytest.raises((DataError, LookupError)),
@@ -234,7 +247,9 @@ def test_a_failed_assertion_says_what_was_sent_instead_and_ends_if_that_is_much(
 
 
 def test_an_assertion_that_can_never_hold_is_an_error_of_the_test() -> None:
-    """Naive: assert_sent(count=0) passes for a task that does not exist, and for arguments that it does not take."""
+    """Naive: assert_sent(count=0) passes for a task that does not exist, and for arguments that it
+    does not take.
+    """
     with pytest.raises(ValueError, match="cannot be sent with these arguments: .*'user'"):
         assert_sent(tasks.add, kwargs={"user": 1}, count=0)
     with pytest.raises(ValueError, match="missing a required argument: 'a'"):
@@ -260,7 +275,9 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kind: str) -> None:
-    """Naive: with Django's own backend, the module of the task cannot be imported: unexpected keyword argument."""
+    """Naive: with Django's own backend, the module of the task cannot be imported: unexpected
+    keyword argument.
+    """
     declare: Any = backends.task(
         max_attempts=3, retry_on=[ConnectionError], backoff=60, timeout_ms=1_000
     )
@@ -288,7 +305,9 @@ def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kin
 
 
 def test_the_kit_takes_tasks_of_django() -> None:
-    """Naive: the statement of the backend is not noticed, and its arguments are shown as they are stored."""
+    """Naive: the statement of the backend is not noticed, and its arguments are shown as they are
+    stored.
+    """
     with captured_tasks() as sent, immediate():
         result = errands.add.using(queue_name="mail").enqueue(1, b=2)
         result.refresh()

@@ -1,4 +1,6 @@
-"""The system checks: each kind of mistake is named, with its place and its remedy, and without a database."""
+"""The system checks: each kind of mistake is named, with its place and its remedy, and without a
+database.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ from tests.desk.conftest import AddApp
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "checks.md"
-MODELS = "from django.db import models\n\nclass {name}(models.Model):\n    class Meta:\n        app_label = '{app}'\n"
+MODELS = (
+    "from django.db import models\n\nclass {name}(models.Model):\n    class Meta:\n        "
+    "app_label = '{app}'\n"
+)
 
 
-# Routers of projects: one reads all from ``second``, one migrates nothing, one writes the project's models to ``second``
+# Routers of projects: one reads all from ``second``, one migrates nothing, one writes the project's
+# models to ``second``
 REPLICA = SimpleNamespace(db_for_read=lambda model, **hints: "second")
 NO_MIGRATIONS = SimpleNamespace(allow_migrate=lambda db, app_label, **hints: False)
 PARTLY = SimpleNamespace(
@@ -35,7 +41,9 @@ PARTLY = SimpleNamespace(
 
 
 def expect(*expected: tuple[str, ...]) -> None:
-    """Run the checks, and compare each message: its id, its place, and words of its text and of its hint."""
+    """Run the checks, and compare each message: its id, its place, and words of its text and of its
+    hint.
+    """
     messages = run_checks(tags=[checks.TAG])
     assert [(message.id, message.obj) for message in messages] == [
         (f"horsies.{id_}", at) for id_, at, *_ in expected
@@ -139,11 +147,22 @@ def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_li
     add_app("shop_f", tasks="def broken(:\n")
     add_app("shop_s", tasks=TASK + "@task(bind=True)\ndef pack(self: object) -> None: ...\n")
     expect(
-        ("E011", "shop_d.tasks", "ModuleNotFoundError: No module named 'no_such_module_anywhere'", "shop_d/tasks.py, line 2"),
-        ("E011", "shop_e.tasks", "shop_e/tasks.py, line 3"),  # the project's line, not one of the json module
+        (
+            "E011",
+            "shop_d.tasks",
+            "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+            "shop_d/tasks.py, line 2",
+        ),
+        # the project's line, not one of the json module
+        ("E011", "shop_e.tasks", "shop_e/tasks.py, line 3"),
         ("E011", "shop_f.tasks", "SyntaxError"),
-        ("E011", "shop_s.tasks", "unexpected keyword argument 'bind': leave it out", "shop_s/tasks.py, line 3"),
-    )  # fmt: skip
+        (
+            "E011",
+            "shop_s.tasks",
+            "unexpected keyword argument 'bind': leave it out",
+            "shop_s/tasks.py, line 3",
+        ),
+    )
 
 
 def test_every_task_that_cannot_be_one_or_has_an_undeclared_queue_is_an_error_at_its_line(
@@ -173,7 +192,8 @@ def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(
 ) -> None:
     code = (
         "from horsies_django import task as job\n\n@job\ndef pack(box: int) -> None: ...\n\n\n"
-        "@job(priority=5)\ndef wrap(box, paper=None): ...\n\n\n@job\nasync def send(box: int, to): ...\n\n\n"
+        "@job(priority=5)\ndef wrap(box, paper=None): ...\n\n\n@job\nasync def send(box: int, to): "
+        "...\n\n\n"
         "def helper(box): ...\n\n\n@job(priority=6)\ndef tape(*, width) -> int: ...\n"
     )
     add_app("shop_m", tasks=code)
@@ -322,8 +342,15 @@ def ordered(settings: Any, queue: str, **rule: Any) -> None:
     ],
 )
 def test_what_does_not_suit_an_ordered_queue_is_one_message_with_the_way_out_and_what_suits_it_is_none(
-    settings: Any, add_app: AddApp, rule: dict[str, Any], options: str, parameters: str, id_: str | None, said: str, advice: str
-) -> None:  # fmt: skip
+    settings: Any,
+    add_app: AddApp,
+    rule: dict[str, Any],
+    options: str,
+    parameters: str,
+    id_: str | None,
+    said: str,
+    advice: str,
+) -> None:
     ordered(settings, "ledger", **rule)
     add_app("shop_r", tasks=IN_ORDER.format(options=options, parameters=parameters))
     expect(*[(id_, "shop_r.tasks.book", "'ledger'", said, advice)] if id_ else [])

@@ -91,7 +91,10 @@ def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_sta
 
 
 def read_page() -> dict[str, str]:
-    """Return what the page of the settings says that each of them may be. Keys and defaults: tests/meta/test_docs.py."""
+    """Return what the page of the settings says that each of them may be.
+
+    Keys and defaults: tests/meta/test_docs.py.
+    """
     spans: dict[str, str] = {}
     for section in ("HORSIES", "RECOVERY", "RESILIENCE", "RETENTION", "QUEUES", "partition"):
         [text] = re.findall(rf"^##+ {section}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
@@ -124,7 +127,9 @@ def path_to(rule: str) -> list[str]:
 
 
 def with_number(rule: str, value: object) -> dict[str, Any]:
-    """Return settings with this value, and with others that fit the least and the greatest of each number."""
+    """Return settings with this value, and with others that fit the least and the greatest of each
+    number.
+    """
     raw: dict[str, Any] = {
         "QUEUES": {
             "mail": {"partition": {"by_task": True, "max_concurrency": 1, "local_limit": 1}}
@@ -245,15 +250,26 @@ DEFAULT = "DEFAULT_UNHANDLED_ERROR_CODE"
         (None, "E001", ""),
         ([], "E001", ""),
         ({"QUEUES": {"mail": 1}}, "E001", "['QUEUES']['mail']"),
-        *(({"QUEUES": {"mail": {key: value}}}, "E001", f"['QUEUES']['mail']['{key}']") for key, value in NO_LIMITS.items()),
+        *(
+            ({"QUEUES": {"mail": {key: value}}}, "E001", f"['QUEUES']['mail']['{key}']")
+            for key, value in NO_LIMITS.items()
+        ),
         *(({section: None}, "E001", f"['{section}']") for section in INNER),
-        ({"RETENTION": {"QUEUE_RETENTION_HOURS": {"default": "24"}}}, "E001",
-         "['RETENTION']['QUEUE_RETENTION_HOURS']['default']"),
-        ({"RESILIENCE": {"DB_RETRY_INITIAL_MS": 5_000, "DB_RETRY_MAX_MS": 4_999}}, "E003",
-         "['RESILIENCE']['DB_RETRY_MAX_MS']"),
+        (
+            {"RETENTION": {"QUEUE_RETENTION_HOURS": {"default": "24"}}},
+            "E001",
+            "['RETENTION']['QUEUE_RETENTION_HOURS']['default']",
+        ),
+        (
+            {"RESILIENCE": {"DB_RETRY_INITIAL_MS": 5_000, "DB_RETRY_MAX_MS": 4_999}},
+            "E003",
+            "['RESILIENCE']['DB_RETRY_MAX_MS']",
+        ),
         ({"RESILIENCE": {"DB_RETRY_MAX_MS": 5e3}}, "E001", "['RESILIENCE']['DB_RETRY_MAX_MS']"),
-        *(({"RECOVERY": {"ON_CUT_OFF": value}}, id_, "['RECOVERY']['ON_CUT_OFF']")
-          for value, id_ in (("KILL", "E003"), (None, "E001"), (True, "E001"), (["kill"], "E001"))),
+        *(
+            ({"RECOVERY": {"ON_CUT_OFF": value}}, id_, "['RECOVERY']['ON_CUT_OFF']")
+            for value, id_ in (("KILL", "E003"), (None, "E001"), (True, "E001"), (["kill"], "E001"))
+        ),
         ({"DATABASE": "x" * 10_000}, "E004", "['DATABASE']"),
         ({"DATABASE": "replica"}, "E004", "['DATABASE']"),
         ({"LISTEN_DATABASE": ""}, "E004", "['LISTEN_DATABASE']"),
@@ -261,12 +277,15 @@ DEFAULT = "DEFAULT_UNHANDLED_ERROR_CODE"
         ({"QUEUE_MODE": "DEFAULT", "QUEUES": {"mail": {}}}, "E005", "['QUEUE_MODE']"),
         ({"QUEUE_MODE": "CUSTOM"}, "E005", "['QUEUE_MODE']"),
         ({"QUEUES": {}}, "E005", "['QUEUES']"),
-
-        *(({key: value}, "E001", f"['{key}']") for key in ("MIDDLEWARE", "METADATA") for value in NO_PATHS),
+        *(
+            ({key: value}, "E001", f"['{key}']")
+            for key in ("MIDDLEWARE", "METADATA")
+            for value in NO_PATHS
+        ),
         *(({"QUEUES": {name: {}}}, "E006", f"['QUEUES'][{name!r}]") for name in NO_NAMES),
         *(({DEFAULT: code}, "E007", f"['{DEFAULT}']") for code in (None, "lost", "WORKER_CRASHED")),
     ],
-)  # fmt: skip
+)
 def test_each_bad_value_is_one_problem_at_its_place(raw: object, id_: str, where: str) -> None:
     assert len(str(refused(raw, id_, where))) < 500
 

@@ -1,4 +1,6 @@
-"""The settings of caps: limits of the cluster, of queues and of partitions, and the combinations that are refused."""
+"""The settings of caps: limits of the cluster, of queues and of partitions, and the combinations
+that are refused.
+"""
 
 from __future__ import annotations
 
@@ -103,28 +105,118 @@ def test_tasks_of_a_partition_are_ordered_or_coalesced_without_a_limit_of_their_
 @pytest.mark.parametrize(
     ("rule", "id_", "key", "said", "hint"),
     [
-        (BY_ACCOUNT | {"ordered": True, "on_failure": "halt"}, "E018", "on_failure", "'halt' is not what", "'continue'"),
-        (BY_ACCOUNT | {"ordered": True, "on_failure": None}, "E018", "on_failure", "None is not what", "'stop'"),
-        (BY_ACCOUNT | {"on_failure": "cancel", "local_limit": 1}, "E018", "on_failure", "of an ordered queue", "'ordered': True"),
-        (BY_ACCOUNT | {"ordered": True, "max_concurrency": 2}, "E018", "max_concurrency", "one at a time", "the queue instead"),
-        (BY_ACCOUNT | {"ordered": True, "local_limit": 1}, "E018", "local_limit", "one at a time", "the queue instead"),
-        (BY_ACCOUNT | {"coalesce": True}, "E018", "coalesce", "Only equal tasks", "'by_task': True and 'by_args': 'all'"),
-        (BY_ACCOUNT | {"coalesce": True, "by_task": True}, "E018", "coalesce", "Only equal tasks", "leave out arguments"),
-        ({"by_args": "all", "coalesce": True}, "E018", "coalesce", "Only equal tasks can be merged", "'by_task': True"),
-        (EQUAL | {"ordered": True}, "E018", "coalesce", "merged have no order", "either 'ordered' or 'coalesce'"),
+        (
+            BY_ACCOUNT | {"ordered": True, "on_failure": "halt"},
+            "E018",
+            "on_failure",
+            "'halt' is not what",
+            "'continue'",
+        ),
+        (
+            BY_ACCOUNT | {"ordered": True, "on_failure": None},
+            "E018",
+            "on_failure",
+            "None is not what",
+            "'stop'",
+        ),
+        (
+            BY_ACCOUNT | {"on_failure": "cancel", "local_limit": 1},
+            "E018",
+            "on_failure",
+            "of an ordered queue",
+            "'ordered': True",
+        ),
+        (
+            BY_ACCOUNT | {"ordered": True, "max_concurrency": 2},
+            "E018",
+            "max_concurrency",
+            "one at a time",
+            "the queue instead",
+        ),
+        (
+            BY_ACCOUNT | {"ordered": True, "local_limit": 1},
+            "E018",
+            "local_limit",
+            "one at a time",
+            "the queue instead",
+        ),
+        (
+            BY_ACCOUNT | {"coalesce": True},
+            "E018",
+            "coalesce",
+            "Only equal tasks",
+            "'by_task': True and 'by_args': 'all'",
+        ),
+        (
+            BY_ACCOUNT | {"coalesce": True, "by_task": True},
+            "E018",
+            "coalesce",
+            "Only equal tasks",
+            "leave out arguments",
+        ),
+        (
+            {"by_args": "all", "coalesce": True},
+            "E018",
+            "coalesce",
+            "Only equal tasks can be merged",
+            "'by_task': True",
+        ),
+        (
+            EQUAL | {"ordered": True},
+            "E018",
+            "coalesce",
+            "merged have no order",
+            "either 'ordered' or 'coalesce'",
+        ),
         (EQUAL | {"by_args": "everything"}, "E001", "by_args", "'everything'", "['everything']"),
-        ({"by_args": "customer_id", "max_concurrency": 2}, "E001", "by_args", "is a str, but must be a list", "['customer_id']"),
+        (
+            {"by_args": "customer_id", "max_concurrency": 2},
+            "E001",
+            "by_args",
+            "is a str, but must be a list",
+            "['customer_id']",
+        ),
         ({"by_args": {"a"}, "local_limit": 1}, "E001", "by_args", "of type set", ""),
         ({"by_args": ["a", 1], "local_limit": 1}, "E001", "by_args", "1 is of type int", ""),
-        ({"by_args": ["a", "b", "a"], "local_limit": 1}, "E018", "by_args", "'a' is listed twice", ""),
-        ({"by_args": ["a\x00"], "local_limit": 1}, "E018", "by_args", "is not a valid argument name", ""),
+        (
+            {"by_args": ["a", "b", "a"], "local_limit": 1},
+            "E018",
+            "by_args",
+            "'a' is listed twice",
+            "",
+        ),
+        (
+            {"by_args": ["a\x00"], "local_limit": 1},
+            "E018",
+            "by_args",
+            "is not a valid argument name",
+            "",
+        ),
         ({"by_task": 1, "local_limit": 1}, "E001", "by_task", "must be True or False", ""),
-        (BY_ACCOUNT | {"ordered": "yes", "local_limit": 1}, "E001", "ordered", "must be True or False", ""),
+        (
+            BY_ACCOUNT | {"ordered": "yes", "local_limit": 1},
+            "E001",
+            "ordered",
+            "must be True or False",
+            "",
+        ),
         ({"ordered": True}, "E018", None, "by_args", ""),
-        ({"by_args": None, "by_task": False, "local_limit": 2}, "E018", None, "requires by_args or by_task", ""),
-        ({"by_task": True, "max_concurrency": None, "local_limit": None}, "E018", None, "requires a limit", ""),
+        (
+            {"by_args": None, "by_task": False, "local_limit": 2},
+            "E018",
+            None,
+            "requires by_args or by_task",
+            "",
+        ),
+        (
+            {"by_task": True, "max_concurrency": None, "local_limit": None},
+            "E018",
+            None,
+            "requires a limit",
+            "",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_rule_that_cannot_be_is_one_problem_at_its_place_with_the_way_out(
     rule: dict[str, Any], id_: str, key: str | None, said: str, hint: str
 ) -> None:
@@ -150,22 +242,62 @@ STALE = "RUNNING_STALE_THRESHOLD_MS"
 @pytest.mark.parametrize(
     ("base", "sound", "wrong", "id_", "where", "said"),
     [
-        ({"CLUSTER_WIDE_CAP": 15}, {}, {"PREFETCH_BUFFER": 1, "CLAIM_LEASE_MS": 10_000}, "E014", "['PREFETCH_BUFFER']",
-         "CLUSTER_WIDE_CAP, which is 15"),
-        *((partition(**rule), {}, {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 10_000}, "E018", "['PREFETCH_BUFFER']",
-           "neither ordered nor coalesced, as HORSIES['QUEUES'] says of 'mail'")
-          for rule in (BY_ACCOUNT | {"ordered": True}, EQUAL)),
-        (partition(**BY_ACCOUNT, max_concurrency=1) | {"PREFETCH_BUFFER": 4}, {"CLAIM_LEASE_MS": 5_000}, {}, "E015",
-         "['CLAIM_LEASE_MS']", "PREFETCH_BUFFER is 4"),
-        *(({"PREFETCH_BUFFER": buffer, "RECOVERY": LATE}, {"CLAIM_LEASE_MS": 10_000}, {"CLAIM_LEASE_MS": 9_999}, "E016",
-           "['CLAIM_LEASE_MS']", "9_999 is less than twice CLAIMER_HEARTBEAT_INTERVAL_MS, which is 5_000")
-          for buffer in (0, 4)),
-        ({}, {"RECOVERY": LATE | {STALE: 10_000}}, {"RECOVERY": LATE | {STALE: 9_999}}, "E017", f"['RECOVERY']['{STALE}']",
-         "at least 10_000"),
-        ({}, {"RECOVERY": LATE}, {"RECOVERY": {"CLAIMER_HEARTBEAT_INTERVAL_MS": 5_001}}, "E017", f"['RECOVERY']['{STALE}']",
-         "10_000 is less than twice"),  # the default
+        (
+            {"CLUSTER_WIDE_CAP": 15},
+            {},
+            {"PREFETCH_BUFFER": 1, "CLAIM_LEASE_MS": 10_000},
+            "E014",
+            "['PREFETCH_BUFFER']",
+            "CLUSTER_WIDE_CAP, which is 15",
+        ),
+        *(
+            (
+                partition(**rule),
+                {},
+                {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 10_000},
+                "E018",
+                "['PREFETCH_BUFFER']",
+                "neither ordered nor coalesced, as HORSIES['QUEUES'] says of 'mail'",
+            )
+            for rule in (BY_ACCOUNT | {"ordered": True}, EQUAL)
+        ),
+        (
+            partition(**BY_ACCOUNT, max_concurrency=1) | {"PREFETCH_BUFFER": 4},
+            {"CLAIM_LEASE_MS": 5_000},
+            {},
+            "E015",
+            "['CLAIM_LEASE_MS']",
+            "PREFETCH_BUFFER is 4",
+        ),
+        *(
+            (
+                {"PREFETCH_BUFFER": buffer, "RECOVERY": LATE},
+                {"CLAIM_LEASE_MS": 10_000},
+                {"CLAIM_LEASE_MS": 9_999},
+                "E016",
+                "['CLAIM_LEASE_MS']",
+                "9_999 is less than twice CLAIMER_HEARTBEAT_INTERVAL_MS, which is 5_000",
+            )
+            for buffer in (0, 4)
+        ),
+        (
+            {},
+            {"RECOVERY": LATE | {STALE: 10_000}},
+            {"RECOVERY": LATE | {STALE: 9_999}},
+            "E017",
+            f"['RECOVERY']['{STALE}']",
+            "at least 10_000",
+        ),
+        (
+            {},
+            {"RECOVERY": LATE},
+            {"RECOVERY": {"CLAIMER_HEARTBEAT_INTERVAL_MS": 5_001}},
+            "E017",
+            f"['RECOVERY']['{STALE}']",
+            "10_000 is less than twice",
+        ),  # the default
     ],
-)  # fmt: skip
+)
 def test_settings_that_do_not_fit_each_other_are_refused_and_those_that_just_fit_are_not(
     base: dict[str, Any],
     sound: dict[str, Any],

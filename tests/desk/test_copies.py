@@ -1,4 +1,6 @@
-"""Copies: of rows by ``dumpdata`` and ``loaddata``, of tasks and handles by ``copy`` and ``pickle``, and of exceptions."""
+"""Copies: of rows by ``dumpdata`` and ``loaddata``, of tasks and handles by ``copy`` and
+``pickle``, and of exceptions.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def exceptions() -> set[type[BaseException]]:
 
 @WAYS
 def test_every_exception_of_the_package_is_copied(made_of: Callable[[Any], Any]) -> None:
-    """Fails if one takes other arguments than its text, as NotMigrated: it cannot leave its process."""
+    """Fails if one takes other arguments than its text, as NotMigrated: it cannot leave its
+    process.
+    """
     kinds = exceptions()
 
     assert {NotMigrated, errors.Skip, errors.TaskTimeout} <= kinds
@@ -151,7 +155,9 @@ def test_a_lazy_text_says_so_and_an_async_task_counts_as_an_async_function() -> 
 
 
 def a_row_of_every_model() -> Any:
-    """Write them, also with JSON's null where a column is not NULL; return the handle of a task that waits."""
+    """Write them, also with JSON's null where a column is not NULL; return the handle of a task
+    that waits.
+    """
     flow = Workflow("asks")
     flow.add(flows.number, 1, after=flow.signal("go"))
     run = flow.send()

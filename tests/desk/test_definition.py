@@ -1,4 +1,6 @@
-"""@task: what it makes of a function, what it refuses, and tasks in modules that workers cannot import or may not import."""
+"""@task: what it makes of a function, what it refuses, and tasks in modules that workers cannot
+import or may not import.
+"""
 
 from __future__ import annotations
 
@@ -125,9 +127,12 @@ def test_a_verb_or_an_option_of_another_queue_says_what_it_is_called_here() -> N
 def test_the_public_names_are_there_before_django_is_set_up_and_naming_the_app_imports_nothing_of_it() -> (
     None
 ):
-    """A settings module, or an app's ``__init__``, may import them: no model may be imported on the way."""
+    """A settings module, or an app's ``__init__``, may import them: no model may be imported on the
+    way.
+    """
     program = (
-        "import horsies_django as front, sys; print([m for m in sys.modules if m.startswith(('django.', 'psycopg'))]);"
+        "import horsies_django as front, sys; print([m for m in sys.modules if "
+        "m.startswith(('django.', 'psycopg'))]);"
         "print([name for name in front.__all__ if getattr(front, name).__name__ != name])"
     )
     environment = {
@@ -228,7 +233,8 @@ def depot(add_app: AddApp, monkeypatch: pytest.MonkeyPatch, settings: Any) -> It
         settings.ROOT_URLCONF = "depot.urls"
         clear_url_caches()
 
-    registry.autodiscover()  # else the tasks of the test project would be forgotten with those of the site
+    # else the tasks of the test project would be forgotten with those of the site
+    registry.autodiscover()
     for name in ("_tasks", "sure"):
         monkeypatch.setattr(registry, name, type(getattr(registry, name))(getattr(registry, name)))
     monkeypatch.setattr(registry, "_sent", set())
@@ -237,7 +243,9 @@ def depot(add_app: AddApp, monkeypatch: pytest.MonkeyPatch, settings: Any) -> It
 
 
 def warned(first: str = "") -> list[tuple[str, str, Any]]:
-    """Return message, hint and place of each warning of the check, before which the URLconf may have been imported."""
+    """Return message, hint and place of each warning of the check, before which the URLconf may
+    have been imported.
+    """
     if first == "the urlconf":
         assert get_resolver().url_patterns == []
     found = [message for message in run_checks(tags=["horsies"]) if message.id == "horsies.W005"]
@@ -255,7 +263,8 @@ def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(
     depot(urls=URLS, views=f"from depot import jobs{own('remind')}", jobs=plain("tidy"))
     ((message, hint, where),) = warned(first)
     assert message == (
-        "No worker is sure to import depot.jobs (depot.jobs.tidy); depot.views (depot.views.remind)."
+        "No worker is sure to import depot.jobs (depot.jobs.tidy); depot.views "
+        "(depot.views.remind)."
     )
     assert '"MODULES": ["depot.jobs", "depot.views"]' in hint
     assert hint.startswith(
@@ -282,7 +291,9 @@ IMPORTS = {
 def test_tasks_that_a_module_of_tasks_imports_are_not_named(
     depot: Site, form: str, first: str
 ) -> None:
-    """Naive: a task that is defined beside tasks.py and imported there counts as one that no worker knows."""
+    """Naive: a task that is defined beside tasks.py and imported there counts as one that no worker
+    knows.
+    """
     line, kind = IMPORTS[form]
     between = "from .jobs import tidy\nclass Between: ..."
     depot(urls=URLS, views="from . import jobs", jobs=kind("tidy"), tasks=line, between=between)
@@ -293,7 +304,9 @@ def test_tasks_that_a_module_of_tasks_imports_are_not_named(
 def test_tasks_that_django_imports_when_it_starts_are_not_named(
     depot: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: the tasks of a module that AppConfig.ready() imports are named, though each process knows them."""
+    """Naive: the tasks of a module that AppConfig.ready() imports are named, though each process
+    knows them.
+    """
     depot(urls="urlpatterns = []", jobs=own("tidy"))
     with monkeypatch.context() as starting:
         starting.setattr(apps, "ready", False)
@@ -304,13 +317,18 @@ def test_tasks_that_django_imports_when_it_starts_are_not_named(
 
 def test_lazy_objects_of_a_module_of_tasks_are_not_asked_what_they_are(depot: Site) -> None:
     """Naive: isinstance() evaluates them, with a query while manage.py checks."""
-    lazy = "from django.utils.functional import SimpleLazyObject\nLAZY = SimpleLazyObject(lambda: 1 / 0)"
+    lazy = (
+        "from django.utils.functional import SimpleLazyObject\nLAZY = SimpleLazyObject(lambda: 1 / "
+        "0)"
+    )
     depot(urls=URLS, views=own("remind"), tasks=lazy)
     assert len(warned()) == 1
 
 
 def test_tasks_of_tests_are_not_named(depot: Site) -> None:
-    """Naive: test runners run the checks, too, and then each project with tasks in its tests is warned."""
+    """Naive: test runners run the checks, too, and then each project with tasks in its tests is
+    warned.
+    """
     for place in (
         "shop.tests.test_mail",
         "shop.tests",

@@ -1,4 +1,6 @@
-"""Texts that PostgreSQL cannot store, such as those with NUL bytes, wherever a caller gives an actor, a reason or a key."""
+"""Texts that PostgreSQL cannot store, such as those with NUL bytes, wherever a caller gives an
+actor, a reason or a key.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,9 @@ class Both:
             assert handle.get(0).is_ok()
 
     def test_a_task_runs_after_the_outermost_transaction_and_not_before(self) -> None:
-        """Naive: it runs at the send, in the middle of what its sender has not finished; or in a TestCase never."""
+        """Naive: it runs at the send, in the middle of what its sender has not finished; or in a
+        TestCase never.
+        """
         with immediate():
             with transaction.atomic():
                 with transaction.atomic():
@@ -44,7 +46,9 @@ class Both:
             assert names() == ["from inside", "written later"]
 
     def test_the_end_of_a_transaction_without_a_savepoint_counts_too(self) -> None:
-        """Naive: only RELEASE SAVEPOINT is watched, which the atomic() of delete() does not send in a TestCase."""
+        """Naive: only RELEASE SAVEPOINT is watched, which the atomic() of delete() does not send in
+        a TestCase.
+        """
 
         def receiver(**kwargs: Any) -> None:
             tasks.note.send("told")
@@ -108,7 +112,9 @@ class Both:
             assert retried.get(0).ok_value == 2
 
     def test_failures_are_raised_by_the_block_and_not_by_the_send(self) -> None:
-        """Naive: send() raises what the task raises, and the code under test takes a path that it has only in tests."""
+        """Naive: send() raises what the task raises, and the code under test takes a path that it
+        has only in tests.
+        """
         went_on = []
         with pytest.raises(ExceptionGroup, match="tasks that failed: 2") as caught, immediate():
             tasks.raises.send("no such thing")
@@ -143,7 +149,9 @@ class Both:
             pass
 
     def test_a_task_whose_orm_call_breaks_a_constraint_fails_alone(self) -> None:
-        """Naive: the savepoint of the attempt cannot be rolled back once Django has marked the transaction as broken."""
+        """Naive: the savepoint of the attempt cannot be rolled back once Django has marked the
+        transaction as broken.
+        """
         with immediate(raise_errors=False):
             Group.objects.create(name="twice")
             error = tasks.note.send("twice").get(0).err_value
@@ -189,7 +197,9 @@ class InATestCase(Both, TestCase):
         assert handle.get(0).ok_value == 1
 
     def test_a_block_in_a_broken_transaction_ends_with_the_error_of_the_test(self) -> None:
-        """Naive: the tasks are run at the end of the block, and their first statement hides the error."""
+        """Naive: the tasks are run at the end of the block, and their first statement hides the
+        error.
+        """
         with pytest.raises(LookupError), transaction.atomic(), immediate():
             tasks.note.send("never")
             with pytest.raises(IntegrityError):
@@ -249,7 +259,9 @@ class InATransactionTestCase(Both, TransactionTestCase):
 
 @pytest.mark.django_db
 def test_an_ordered_key_stops_and_goes_on_when_it_is_skipped() -> None:
-    """Naive: what waits behind a failed task runs nevertheless, or does not run when somebody has decided."""
+    """Naive: what waits behind a failed task runs nevertheless, or does not run when somebody has
+    decided.
+    """
     queues.change(
         "mail", {"partition_by_args": ["message"], "partition_policy": "stop"}, actor="ann"
     )

@@ -69,7 +69,9 @@ def beat(settings: Any) -> dict[str, Any]:
 
 
 def fields(least: int, greatest: int, names: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
-    """Give a field of a crontab as Celery takes it: a star, a number, a list, a range, steps, or names."""
+    """Give a field of a crontab as Celery takes it: a star, a number, a list, a range, steps, or
+    names.
+    """
     number = st.integers(least, greatest)
     bounds = st.tuples(number, number)
     return st.one_of(
@@ -102,7 +104,9 @@ crontabs = st.builds(
 
 
 def next_of_celery(tab: crontab, after: dt.datetime) -> dt.datetime | None:
-    """Return when a crontab of Celery fires next, in UTC: by the numbers to which Celery itself expands it."""
+    """Return when a crontab of Celery fires next, in UTC: by the numbers to which Celery itself
+    expands it.
+    """
     for days in range(15_000):  # a 29 February is a Monday every 28 years, or every 40 around 2100
         day = after.replace(hour=0, minute=0, second=0) + dt.timedelta(days=days)
         if (
@@ -127,7 +131,9 @@ MOMENTS = st.datetimes(
 def test_a_crontab_fires_when_celery_would_fire_it(
     tab: crontab, moments: list[dt.datetime]
 ) -> None:
-    """Naive: the text of the fields is taken over, and days match either of two fields, or a range that wraps is refused."""
+    """Naive: the text of the fields is taken over, and days match either of two fields, or a range
+    that wraps is refused.
+    """
     try:
         pattern = pattern_of(tab, "UTC")
     except Untranslatable:
@@ -161,7 +167,9 @@ def test_a_crontab_keeps_the_text_that_means_the_same(tab: crontab, text: str) -
 def test_entries_become_schedules_with_their_zone_arguments_and_options(
     beat: dict[str, Any],
 ) -> None:
-    """Naive: the crontab moves to UTC, positional arguments are lost, or the seconds of ``expires`` are milliseconds."""
+    """Naive: the crontab moves to UTC, positional arguments are lost, or the seconds of ``expires``
+    are milliseconds.
+    """
     beat["nightly"] = NIGHTLY
     more = {"args": (1,), "kwargs": {"b": 2}, "options": {"expires": 60}}
     beat["sum"] = {"task": tasks.add.name, "schedule": 900, **more}
@@ -175,13 +183,25 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(
     }
     printed = run()
     assert rows() == {
-        "nightly": {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul"},
-        "sum": {"task": tasks.add.name, "pattern": "every 15 minutes", "kwargs": {"a": 1, "b": 2}, "good_for_ms": 60_000},
+        "nightly": {
+            "task": tasks.noop.name,
+            "pattern": "30 4 * * mon-fri",
+            "zone": "Europe/Istanbul",
+        },
+        "sum": {
+            "task": tasks.add.name,
+            "pattern": "every 15 minutes",
+            "kwargs": {"a": 1, "b": 2},
+            "good_for_ms": 60_000,
+        },
         "mail": {
-            "task": tasks.echo.name, "pattern": "every 36 hours", "kwargs": {"text": "hello"}, "queue": "mail",
+            "task": tasks.echo.name,
+            "pattern": "every 36 hours",
+            "kwargs": {"text": "hello"},
+            "queue": "mail",
             "good_for_ms": 120_000,
         },
-    }  # fmt: skip
+    }
     assert "mail: dropped priority=9" in printed
     assert "3 created." in printed
     entries = AuditEntry.objects.filter(action="schedule.create")
@@ -228,7 +248,9 @@ def test_what_cannot_be_imported_is_named(
 def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choose(
     beat: dict[str, Any],
 ) -> None:
-    """Naive: what somebody changed here since is overwritten by the next run, or the run fails on the first name."""
+    """Naive: what somebody changed here since is overwritten by the next run, or the run fails on
+    the first name.
+    """
     beat["nightly"] = NIGHTLY
     run()
     assert "1 unchanged." in run()
@@ -258,7 +280,9 @@ def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choos
 def test_what_is_printed_for_the_settings_is_what_would_be_created(
     beat: dict[str, Any], settings: Any
 ) -> None:
-    """Naive: the printed arguments are JSON, and the settings declare another schedule than the table would have."""
+    """Naive: the printed arguments are JSON, and the settings declare another schedule than the
+    table would have.
+    """
     beat["nightly"] = NIGHTLY
     beat["sum"] = {"task": tasks.add.name, "schedule": 900, "args": (1,)}
     beat["cleanup"] = {"task": "celery.backend_cleanup", "schedule": crontab(hour=4, minute=0)}
@@ -291,7 +315,9 @@ def add_periodic_tasks(sender: Celery, **_: Any) -> None:
 def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds(
     settings: Any, monkeypatch: Any
 ) -> None:
-    """Naive: only ``beat_schedule`` is read before the signals of the app have run; or the zone is that of the site."""
+    """Naive: only ``beat_schedule`` is read before the signals of the app have run; or the zone is
+    that of the site.
+    """
     run("--app", f"{__name__}.app")
     assert rows()["nightly"]["zone"] == "Asia/Tokyo"
     assert rows()["every minute"]["kwargs"] == {"a": 1, "b": 2}
@@ -330,7 +356,9 @@ def models(db: None) -> Iterator[Any]:
 
 @pytest.fixture
 def add(models: Any) -> Callable[..., Any]:
-    """Give a function that writes a periodic task, which does nothing every two minutes unless told otherwise."""
+    """Give a function that writes a periodic task, which does nothing every two minutes unless told
+    otherwise.
+    """
     often = models.IntervalSchedule.objects.create(every=2, period="minutes")
 
     def add_(name: str, **columns: Any) -> None:
@@ -365,11 +393,20 @@ def test_rows_become_schedules_and_win_over_entries(
     often = {"pattern": "every 2 minutes", "enabled": False}
     assert rows() == {
         "tokyo": {
-            "task": tasks.echo.name, "pattern": "0 9 * * 1-5", "zone": "Asia/Tokyo", "kwargs": morning, "queue": "mail",
+            "task": tasks.echo.name,
+            "pattern": "0 9 * * 1-5",
+            "zone": "Asia/Tokyo",
+            "kwargs": morning,
+            "queue": "mail",
         },
-        "often": {"task": tasks.add.name, "kwargs": {"a": 1, "b": 2}, "good_for_ms": 90_000, **often},
+        "often": {
+            "task": tasks.add.name,
+            "kwargs": {"a": 1, "b": 2},
+            "good_for_ms": 90_000,
+            **often,
+        },
         "ended": {"task": tasks.noop.name, **often},
-    }  # fmt: skip
+    }
     assert "ran once: it was to run once, and is switched off" in printed
     assert "3 unchanged" in run()
     add("mirror", task=tasks.mirror.name, kwargs='{"point": {"x": 1, "y": 2}}')
@@ -385,7 +422,10 @@ def test_what_beat_fires_as_well_after_an_import_is_named(
     add("off", enabled=False)
     add("ended", expires=PAST)
     assert "Beat still fires" not in run("--dry-run")
-    told = "Beat still fires 'on': switch these rows off in django-celery-beat\nBeat still fires 'nightly': stop beat"
+    told = (
+        "Beat still fires 'on': switch these rows off in django-celery-beat\nBeat still fires "
+        "'nightly': stop beat"
+    )
     assert told in run()
     assert told in run()
     models.PeriodicTask.objects.update(enabled=False)
@@ -393,7 +433,9 @@ def test_what_beat_fires_as_well_after_an_import_is_named(
 
 
 def test_rows_that_cannot_be_imported_are_named(models: Any, add: Callable[..., Any]) -> None:
-    """Naive: a one-off task fires every day, a schedule outlives its end, or a row that is no JSON ends the import."""
+    """Naive: a one-off task fires every day, a schedule outlives its end, or a row that is no JSON
+    ends the import.
+    """
     later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
     quick = models.IntervalSchedule.objects.create(every=500, period="microseconds")
     sunset = models.SolarSchedule.objects.create(event="sunset", latitude=41, longitude=29)

@@ -1,4 +1,6 @@
-"""The URLs for monitoring: the metrics of the site and its status, whom they answer, and when the answer is 503."""
+"""The URLs for monitoring: the metrics of the site and its status, whom they answer, and when the
+answer is 503.
+"""
 
 from __future__ import annotations
 
@@ -132,8 +134,12 @@ def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they
             getattr(handle, verb)(actor="a test")
     found = scraped(client)
     assert found.of("horsies_workers", "state") == {
-        "living": 2, "stopping": 0, "stale": 1, "dead": 0, "stopped": 1,
-    }  # fmt: skip
+        "living": 2,
+        "stopping": 0,
+        "stale": 1,
+        "dead": 0,
+        "stopped": 1,
+    }
     assert found.of("horsies_schedule_next_fire_timestamp_seconds", "schedule") == {
         "nightly": moment.timestamp()
     }
@@ -145,7 +151,9 @@ def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they
 
 
 def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
-    """Naive: without a problem there is no series, and nobody can tell that from a site that is down."""
+    """Naive: without a problem there is no series, and nobody can tell that from a site that is
+    down.
+    """
     found = problems(client)
     assert set(found.values()) == {0}
     assert found.keys() == {(code.value, code.severity.value) for code in ProblemCode}
@@ -181,9 +189,11 @@ def problems(client: Client) -> dict[tuple[str, str], float]:
 def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(
     connect: Connect, fails: bool
 ) -> None:
-    """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers.
+    """Naive: each finds the metrics too old, and a slow database gets as many readers as there are
+    scrapers.
 
-    Or each tries again after all before it, and while the database is away scrapers take more and more threads.
+    Or each tries again after all before it, and while the database is away scrapers take more and
+    more threads.
     """
     begun = list[int]()
     opened = list[int]()

@@ -1,4 +1,6 @@
-"""What a project puts around its tasks: middleware around their bodies, metadata that travels with them, and traces."""
+"""What a project puts around its tasks: middleware around their bodies, metadata that travels with
+them, and traces.
+"""
 
 from __future__ import annotations
 
@@ -82,9 +84,11 @@ def test_each_may_change_the_arguments_and_the_result_of_a_task_the_first_one_ou
         tasks.anoop.send()
         drain()
     assert seen == [
-        ("noting", "tests.mixed", [1], {"b": 4}, {"tenant": 7}), ("doubling", "tests.mixed"),
-        ("noting", tasks.anoop.name, [], {}, {}), ("doubling", tasks.anoop.name),
-    ]  # fmt: skip
+        ("noting", "tests.mixed", [1], {"b": 4}, {"tenant": 7}),
+        ("doubling", "tests.mixed"),
+        ("noting", tasks.anoop.name, [], {}, {}),
+        ("doubling", tasks.anoop.name),
+    ]
     assert handle.get().ok_value == 2 * (1 + 8 + 3)
     assert middleware.chain((f"{AROUND}.not_used",), "sync") is middleware.body, (
         "a chain of nothing costs nothing"
@@ -162,7 +166,8 @@ def test_what_the_function_raises_passes_through_it_and_policies_hold() -> None:
         ("returns_nothing", "returned None instead of a callable: a factory takes 'call'"),
         (
             "sync_only",
-            "returned a sync callable for async tasks: return an async one when iscoroutinefunction",
+            "returned a sync callable for async tasks: return an async one when "
+            "iscoroutinefunction",
         ),
     ],
 )
@@ -350,7 +355,9 @@ def keyed(metadata: dict[str, Any] | None, number: int = 1, priority: int = 5) -
 
 
 def test_a_key_finds_its_run_also_with_other_metadata_or_none() -> None:
-    """Naive: the trace is part of the graph's hash, and a view that is called twice cannot send its workflow again."""
+    """Naive: the trace is part of the graph's hash, and a view that is called twice cannot send its
+    workflow again.
+    """
     first = keyed({"trace": "1"}).send()
     for metadata in ({"trace": "2"}, None, {"trace": "1"}):
         assert keyed(metadata).send().workflow_id == first.workflow_id
@@ -433,7 +440,9 @@ def ended(exporter: InMemorySpanExporter) -> ReadableSpan:
 
 
 def test_the_carrier_gives_the_span_of_the_sender_alone_and_what_is_too_long_not_at_all() -> None:
-    """Naive: it is the propagator of the project, and baggage of any size, or a state of 10 KiB, fails the send."""
+    """Naive: it is the propagator of the project, and baggage of any size, or a state of 10 KiB,
+    fails the send.
+    """
     assert contrib.carrier() == {}
     with within([("vendor", "a")]):
         token = context.attach(baggage.set_baggage("customer", "ann@example.org"))
@@ -489,7 +498,9 @@ def test_metadata_of_others_under_these_names_fails_no_task(
 def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(
     spans: InMemorySpanExporter, how: str
 ) -> None:
-    """Naive: the text of the exception raises while it is recorded, and the task fails for another reason."""
+    """Naive: the text of the exception raises while it is recorded, and the task fails for another
+    reason.
+    """
     _, kind, code = HOW[how]
     with hooked():
         handle = ends.send(how)

@@ -1,4 +1,6 @@
-"""What somebody does to tasks: cancel, retry, list, send, purge; from code, in the admin, by ``manage.py horsies_task``."""
+"""What somebody does to tasks: cancel, retry, list, send, purge; from code, in the admin, by
+``manage.py horsies_task``.
+"""
 
 from __future__ import annotations
 
@@ -119,8 +121,11 @@ def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
     )
     entry = OF_TASKS.get()
     assert (entry.action, entry.actor, entry.reason, entry.after) == (
-        "task.copy", "ada", "once more", {"new": str(new.pk)},
-    )  # fmt: skip
+        "task.copy",
+        "ada",
+        "once more",
+        {"new": str(new.pk)},
+    )
     assert drain(raise_errors=False) == 2
     done = tasks.add.send(1, 2)
     drain()
@@ -354,9 +359,12 @@ def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None
     }
     TaskFactory.create_batch(501, **ended)
     others: list[dict[str, Any]] = [
-        {"error_code": "OTHER"}, {"queue_name": "bulk"}, {"status": "CANCELLED"}, {"finished_at": now() - 9 * DAY},
+        {"error_code": "OTHER"},
+        {"queue_name": "bulk"},
+        {"status": "CANCELLED"},
+        {"finished_at": now() - 9 * DAY},
         {"partition_key": "a", "ordered": True, "order_stop": "stop"},
-    ]  # fmt: skip
+    ]
     left = {TaskFactory(**ended | other).pk for other in others} | {
         TaskFactory(queue_name="mail").pk
     }
@@ -441,7 +449,9 @@ def failures(count: int, **columns: Any) -> list[Task]:
 def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_and_no_others(
     words: str, counted: str, done: str, after: dict[str, str | None]
 ) -> None:
-    """Naive: each of 1,823 tasks by its id; or a purge is also of what a worker has claimed, or of a task of a run."""
+    """Naive: each of 1,823 tasks by its id; or a purge is also of what a worker has claimed, or of
+    a task of a run.
+    """
     mail = {"queue_name": "mail"}
     pay = {"queue_name": "bulk", "task_name": "shop.pay"}
     broke = {"status": "FAILED", "error_code": "OH_NO", **pay}

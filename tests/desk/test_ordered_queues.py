@@ -1,4 +1,6 @@
-"""Ordered queues: which keys a failed task stops, where people see it and how they skip it; what is refused at the send."""
+"""Ordered queues: which keys a failed task stops, where people see it and how they skip it; what is
+refused at the send.
+"""
 
 from __future__ import annotations
 
@@ -112,18 +114,43 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
         ("bulk", {"customer": 7}, {}, "queue 'bulk' is not ordered: no failed task stops others"),
         ("twin", {"customer": 7}, {}, "queue 'twin' is not ordered"),
         ("mail", {}, {}, r"for each argument of its rule \(customer\), but these were given: none"),
-        ("mail", {"customer": 7, "day": 1}, {}, r"\(customer\), but these were given: customer, day"),
+        (
+            "mail",
+            {"customer": 7, "day": 1},
+            {},
+            r"\(customer\), but these were given: customer, day",
+        ),
         ("mail", {"costumer": 7}, {}, r"\(customer\), but these were given: costumer"),
-        ("mail", {"customer": 7}, {"task": "shop.add"}, "its rule is not by task, so a key has no task; leave out 'shop.add'"),
-        ("mail", {"customer": 7}, {}, "no failed task stops the key .*:7} of queue 'mail' now: no task is waiting"),
+        (
+            "mail",
+            {"customer": 7},
+            {"task": "shop.add"},
+            "its rule is not by task, so a key has no task; leave out 'shop.add'",
+        ),
+        (
+            "mail",
+            {"customer": 7},
+            {},
+            "no failed task stops the key .*:7} of queue 'mail' now: no task is waiting",
+        ),
         ("mail", {"customer": uuid.UUID(int=7)}, {}, "cannot be written as JSON"),
         ("mail", {"customer": "a\x00"}, {}, "cannot be written as JSON"),
-        ("default", {"customer": 7}, {}, r"for each argument of its rule \(none\), but these were given: customer"),
+        (
+            "default",
+            {"customer": 7},
+            {},
+            r"for each argument of its rule \(none\), but these were given: customer",
+        ),
         ("default", {}, {}, "its rule is by task, so the name of the task is needed"),
         ("mail", {"customer": 7}, {"reason": " "}, "queue 'mail': a skip needs a reason"),
-        ("mail", {"customer": 7}, {"actor": ""}, "no task of queue 'mail' was skipped: actor must be"),
+        (
+            "mail",
+            {"customer": 7},
+            {"actor": ""},
+            "no task of queue 'mail' was skipped: actor must be",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_skip_that_cannot_be_says_why(
     name: str, key: dict[str, Any], more: dict[str, Any], said: str
 ) -> None:
@@ -138,7 +165,9 @@ def test_a_skip_that_cannot_be_says_why(
 
 
 def test_a_skip_says_which_task_comes_before_the_failed_one() -> None:
-    """Fails if: it denies that one has failed, while an earlier one that was retried runs before it."""
+    """Fails if: it denies that one has failed, while an earlier one that was retried runs before
+    it.
+    """
     ordered()
     (retried,) = put(queue="mail", kwargs=['{"customer": 7}'])
     failed = stop(key=7)
@@ -283,7 +312,7 @@ SENDS: dict[str, Callable[[], Any]] = {
     "many": lambda: tasks.add.with_options(queue="mail", priority=5).send_many([{"a": 1, "b": 2}]),
     "django.tasks": lambda: plain.note.using(queue_name="mail", priority=5).enqueue(1),
     "run_after": lambda: plain.note.using(queue_name="mail", run_after=LATER).enqueue(1),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -172,16 +172,20 @@ def test_a_lock_that_conflicts_with_writing_to_a_table_of_the_queue_blocks_it(
 
 
 def test_a_vacuum_that_holds_a_lock_to_shorten_a_table_blocks_nobody(connect: Connect) -> None:
-    """A vacuum holds such a lock for moments that no test can catch; so a view of this session says that one is at work."""
+    """A vacuum holds such a lock for moments that no test can catch; so a view of this session says
+    that one is at work.
+    """
     conn = connect()
     with conn.transaction(), transaction.atomic(), connection.cursor() as cursor:
         conn.execute("LOCK TABLE horsies_audit IN ACCESS EXCLUSIVE MODE")
         assert [one[0] for one in blockers()] == [conn.info.backend_pid]
         cursor.execute(
-            f"CREATE TEMPORARY VIEW pg_stat_progress_vacuum AS SELECT {conn.info.backend_pid} AS pid"
+            f"CREATE TEMPORARY VIEW pg_stat_progress_vacuum AS SELECT {conn.info.backend_pid} AS "
+            "pid"
         )
         cursor.execute(
-            "SELECT set_config('search_path', 'pg_temp, ' || current_schema() || ', pg_catalog', true)"
+            "SELECT set_config('search_path', 'pg_temp, ' || current_schema() || ', pg_catalog', "
+            "true)"
         )
         assert blockers() == []
         transaction.set_rollback(True)
@@ -204,7 +208,9 @@ def test_a_transaction_that_has_locked_a_table_for_five_seconds_is_told_by_both(
 
 
 def test_a_transaction_that_waits_for_a_lock_blocks_those_behind_it(connect: Connect) -> None:
-    """Naive: only who holds a lock is named, and an ALTER TABLE behind a long query stops every worker unnamed."""
+    """Naive: only who holds a lock is named, and an ALTER TABLE behind a long query stops every
+    worker unnamed.
+    """
     reader = connect()
     waiting = connect()
     with ThreadPoolExecutor(1) as pool, reader.transaction():
@@ -225,7 +231,9 @@ def test_a_transaction_that_waits_for_a_lock_blocks_those_behind_it(connect: Con
 
 
 def count(task: str, queue: str = "default", timed: bool = True, **results: int) -> None:
-    """Add results of a task to the history, as a worker does, each with a duration unless it is not ``timed``."""
+    """Add results of a task to the history, as a worker does, each with a duration unless it is not
+    ``timed``.
+    """
     counted(
         *((queue, task, result, n) for result, n in results.items()), seconds=0 if timed else -1
     )
@@ -416,7 +424,9 @@ Tick = Callable[[dt.datetime], None]
 
 @pytest.fixture
 def tick(connect: Connect) -> Tick:
-    """Give a function that lets a scheduler look at the schedule ``nightly`` at a moment, and then lets none be due."""
+    """Give a function that lets a scheduler look at the schedule ``nightly`` at a moment, and then
+    lets none be due.
+    """
     conn = connect()
     scheduler = Scheduler(dt.timedelta(0))
 
@@ -465,8 +475,13 @@ def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(
 def test_a_schedule_that_nobody_has_imported_counts(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: no module of tasks is imported where nothing sends them, and their schedules are not known."""
-    text = 'from horsies_django import task\n@task(name="shop.late", schedule="every hour")\ndef late() -> None: ...\n'
+    """Naive: no module of tasks is imported where nothing sends them, and their schedules are not
+    known.
+    """
+    text = (
+        'from horsies_django import task\n@task(name="shop.late", schedule="every hour")\ndef '
+        "late() -> None: ...\n"
+    )
     (tmp_path / "late_tasks.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
@@ -482,9 +497,12 @@ def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, tick
     def fire(hour: int, status: str) -> None:
         tick(begin + hour * HOUR)
         Task.objects.filter(status="PENDING").update(
-            status=status, error_code=None if status == "COMPLETED" else "MY_CODE", started_at=now() - 10 * HOUR,
-            finished_at=now() - (9 - hour) * HOUR, claimed_by=WorkerFactory(stopped_at=now()).id,
-        )  # fmt: skip
+            status=status,
+            error_code=None if status == "COMPLETED" else "MY_CODE",
+            started_at=now() - 10 * HOUR,
+            finished_at=now() - (9 - hour) * HOUR,
+            claimed_by=WorkerFactory(stopped_at=now()).id,
+        )
 
     fire(1, "FAILED")
     assert told() == [], "once is not often"

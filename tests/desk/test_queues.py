@@ -1,4 +1,6 @@
-"""Changes and overrides of queues: what they write, what they refuse, that passes obey them, and when overrides end."""
+"""Changes and overrides of queues: what they write, what they refuse, that passes obey them, and
+when overrides end.
+"""
 
 from __future__ import annotations
 
@@ -366,11 +368,14 @@ def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(
 def test_an_override_ends_with_its_time_or_when_nobody_served_its_queue_for_long_unless_the_settings_say_never(
     connect: Connect,
 ) -> None:
-    """Of which queues they end, ``tests/worker/test_maintenance_thread.py`` asks; this is about never, and the audit."""
+    """Of which queues they end, ``tests/worker/test_maintenance_thread.py`` asks; this is about
+    never, and the audit.
+    """
     for name in ("mail", "bulk"):
         queues.override(name, {"max_concurrency": 3}, actor="ann", reason="sale")
     sql(
-        "UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE override IS NOT NULL"
+        "UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE override IS NOT "
+        "NULL"
     )
     sql("UPDATE horsies_queues SET override_until = now() WHERE name = 'mail'")
     for forget_after in (None, dt.timedelta(days=7)):

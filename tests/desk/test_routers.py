@@ -51,7 +51,9 @@ def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
 def test_on_an_alias_with_tenants_their_router_decides(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if the tables of the queue are made in the schema of each tenant, where no worker looks for tasks."""
+    """Fails if the tables of the queue are made in the schema of each tenant, where no worker looks
+    for tasks.
+    """
     monkeypatch.setattr(connections["second"], "set_schema_to_public", lambda: None, raising=False)
 
     assert HorsiesRouter().allow_migrate("second", "horsies", model_name="task") is None

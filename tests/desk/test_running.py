@@ -1,4 +1,6 @@
-"""What came of a task: each way to return, to fail, to misbehave and to be tried again, and what is kept of a result."""
+"""What came of a task: each way to return, to fail, to misbehave and to be tried again, and what is
+kept of a result.
+"""
 
 from __future__ import annotations
 
@@ -360,11 +362,20 @@ def test_what_is_said_at_the_send_counts_more_than_the_decorator_and_true_undoes
 @pytest.mark.parametrize(
     "text",
     [
-        None, "{}", '"keep_result"', "{", '{"keep_result": null}', '{"keep_result": true}', '{"keep_result": 59999}',
-        '{"keep_result": 4000000000000}', '{"keep_result": "1h"}', '{"keep_result": 1.5}',
-        '{"metadata": {"keep_result": false}}', '{"wire": "x", "keep_result": false}',
+        None,
+        "{}",
+        '"keep_result"',
+        "{",
+        '{"keep_result": null}',
+        '{"keep_result": true}',
+        '{"keep_result": 59999}',
+        '{"keep_result": 4000000000000}',
+        '{"keep_result": "1h"}',
+        '{"keep_result": 1.5}',
+        '{"metadata": {"keep_result": false}}',
+        '{"wire": "x", "keep_result": false}',
     ],
-)  # fmt: skip
+)
 def test_options_that_are_any_json_never_drop_a_result(text: str | None) -> None:
     assert own_retention(text) is None
     assert not drops_result(text)

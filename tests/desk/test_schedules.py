@@ -1,4 +1,6 @@
-"""What the code declares of schedules: how it is read, checked, and written into the table; and ``horsies_schedule``."""
+"""What the code declares of schedules: how it is read, checked, and written into the table; and
+``horsies_schedule``.
+"""
 
 from __future__ import annotations
 
@@ -274,8 +276,13 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     assert "gone from the code" in listed
     found = {one["name"]: one for one in machine("list")}
     assert {name: one["state"] for name, one in found.items()} == {
-        "nightly": "on", "sleeping": "off", "broken": "error", "gone": "gone", "unreadable": "error", "busy": "on",
-    }  # fmt: skip
+        "nightly": "on",
+        "sleeping": "off",
+        "broken": "error",
+        "gone": "gone",
+        "unreadable": "error",
+        "busy": "on",
+    }
     assert (found["nightly"]["last_task"], found["nightly"]["last_skipped"]) == (
         str(tick.task_id),
         False,

@@ -1,4 +1,6 @@
-"""Signals where tasks are sent and in drain(), ours and Django's: their moments, their arguments, and receivers that fail."""
+"""Signals where tasks are sent and in drain(), ours and Django's: their moments, their arguments,
+and receivers that fail.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,13 @@ def test_a_send_is_told_after_its_insert_with_plain_values_and_a_refused_one_is_
     assert (name, sender) == ("task_sent", tasks.mail.definition)
     assert isinstance(values["metadata"], MappingProxyType)
     assert values == {
-        "task_ids": (handle.task_id,), "task_name": tasks.mail.name, "queue_name": "mail", "priority": 7,
-        "metadata": {"tenant": 7}, "using": "default",
-    }  # fmt: skip
+        "task_ids": (handle.task_id,),
+        "task_name": tasks.mail.name,
+        "queue_name": "mail",
+        "priority": 7,
+        "metadata": {"tenant": 7},
+        "using": "default",
+    }
 
 
 def test_it_is_told_in_the_sender_s_transaction(watch: Watch) -> None:
@@ -100,7 +106,8 @@ def test_a_receiver_that_raises_is_named_and_the_task_sent(
     assert (len(early), len(late)) == (1, 1), "the others got it, before and after"
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [record.getMessage() for record in errors] == [
-        f"the receiver {name} of task_sent raised TypeError(\"'mappingproxy' object does not support item assignment\")"
+        f"the receiver {name} of task_sent raised TypeError(\"'mappingproxy' object does not "
+        'support item assignment")'
         for name in ("functools.partial", f"{__name__}.refuses")
     ]
     assert all(record.name == "horsies.signals" and record.exc_info for record in errors)
@@ -173,7 +180,9 @@ def connected(receiver: Any, *names: str) -> Iterator[None]:
 
 @pytest.fixture
 def told() -> Iterator[Told]:
-    """Collect the signals that name the backend class as their sender: name, id, status, attempts, the exception on its way."""
+    """Collect the signals that name the backend class as their sender: name, id, status, attempts,
+    the exception on its way.
+    """
     found: Told = []
     signal_names = {getattr(django_signals, name): name for name in NAMES}
 
@@ -207,7 +216,9 @@ def told() -> Iterator[Told]:
 def test_each_start_and_the_end_if_there_is_one_are_told_with_the_backend_class_as_sender(
     told: Told, task: Any, args: tuple[Any, ...], starts: int, end: Any
 ) -> None:
-    """Naive: the sender is an instance, or the end is told when the exception can no longer be reported."""
+    """Naive: the sender is an instance, or the end is told when the exception can no longer be
+    reported.
+    """
     errands.CALLS.clear()
     result = async_to_sync(task.aenqueue)(*args) if task is errands.tried else task.enqueue(*args)
     drain(raise_errors=False)
@@ -250,9 +261,13 @@ def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(
         drain()
     records = [record for record in caplog.records if record.name == logger]
     assert [(record.levelname, record.getMessage().split()[-1]) for record in records] == [
-        ("DEBUG", "backend=default"), ("INFO", "state=RUNNING"), ("ERROR", "state=FAILED"),
-        ("DEBUG", "backend=default"), ("INFO", "state=RUNNING"), ("INFO", "state=SUCCESSFUL"),
-    ]  # fmt: skip
+        ("DEBUG", "backend=default"),
+        ("INFO", "state=RUNNING"),
+        ("ERROR", "state=FAILED"),
+        ("DEBUG", "backend=default"),
+        ("INFO", "state=RUNNING"),
+        ("INFO", "state=SUCCESSFUL"),
+    ]
     assert records[2].exc_info[0] is ValueError
 
 

@@ -1,4 +1,6 @@
-"""What code asks for while it runs: durable steps, and snoozes, by which a task runs again later and uses no attempt."""
+"""What code asks for while it runs: durable steps, and snoozes, by which a task runs again later
+and uses no attempt.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ transactional = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def rows(db: None) -> Iterator[Rows]:
-    """Have the table of the tasks for the time of a test; give a function that tells the steps that wrote into it."""
+    """Have the table of the tasks for the time of a test; give a function that tells the steps that
+    wrote into it.
+    """
     sql(stepping.TABLE)
     yield lambda: [step for (step,) in sql("SELECT step FROM step_rows ORDER BY step")]
     sql("DROP TABLE step_rows")
@@ -361,9 +365,12 @@ def test_snoozes_use_no_attempt_and_are_one_row_and_are_told(
     assert Task.objects.get().snooze_count == 3
     told = [(name, values["error_code"]) for name, _, values in got]
     assert told == [
-        ("task_retried", "SNOOZED"), ("task_retried", "SNOOZED"), ("task_retried", "SNOOZED"),
-        ("task_retried", "UNHANDLED_ERROR"), ("task_finished", None),
-    ]  # fmt: skip
+        ("task_retried", "SNOOZED"),
+        ("task_retried", "SNOOZED"),
+        ("task_retried", "SNOOZED"),
+        ("task_retried", "UNHANDLED_ERROR"),
+        ("task_finished", None),
+    ]
 
 
 def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime_and_one_that_is_over_is_due_at_once() -> (
@@ -372,8 +379,12 @@ def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime_and_one_that_is
     today = dt.datetime.now(dt.UTC)
     two_minutes = dt.timedelta(minutes=2)
     for until, wait in (
-        (0, None), (today - two_minutes, None), (120.5, two_minutes), (two_minutes, two_minutes), (today + HOUR, HOUR),
-    ):  # fmt: skip
+        (0, None),
+        (today - two_minutes, None),
+        (120.5, two_minutes),
+        (two_minutes, two_minutes),
+        (today + HOUR, HOUR),
+    ):
         handle = tasks.noop.send()
         with fail_next(tasks.noop, Snooze(until)):
             drain()
@@ -420,7 +431,9 @@ def test_a_task_that_snoozes_too_often_fails(
 
 
 def test_a_node_of_a_workflow_snoozes_and_a_pause_keeps_its_task() -> None:
-    """Naive: the pause takes it for a task that nobody has tried, and deletes it with its steps and its snoozes."""
+    """Naive: the pause takes it for a task that nobody has tried, and deletes it with its steps and
+    its snoozes.
+    """
     flow = Workflow[int]("asks later")
     flow.returns(flow.add(flows.plus, flow.add(tasks.snoozes, 2)))
     run = flow.send()

@@ -1,4 +1,6 @@
-"""drain(), fail_next() and travel(): a project's own tests run tasks, let them fail, and choose their time."""
+"""drain(), fail_next() and travel(): a project's own tests run tasks, let them fail, and choose
+their time.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +243,9 @@ def test_what_is_not_to_be_retried_is_final_and_what_a_task_can_ask_for_can_be_a
 
 
 def test_a_failure_that_did_not_happen_fails_the_test() -> None:
-    """Naive: the test passes although the task was never run in the block, and the next test gets the failure."""
+    """Naive: the test passes although the task was never run in the block, and the next test gets
+    the failure.
+    """
     record.send("done")
     words = r"2 attempts of .*record were to fail, and 1 were made"
     with pytest.raises(AssertionError, match=words), fail_next(record, "BUSY", times=2):
@@ -279,7 +283,9 @@ def test_what_cannot_be_is_refused(call: Callable[[], Any], words: str) -> None:
 
 class InAsyncTests(TestCase):
     async def test_failures_and_time_are_those_of_async_code_too(self) -> None:
-        """Naive: the time is set in the thread that entered the block, and async code does not see it."""
+        """Naive: the time is set in the thread that entered the block, and async code does not see
+        it.
+        """
         async with travel(MOMENT), fail_next(call, "GONE"):
             handle = await call.asend()
             assert await adrain(raise_errors=False) == 1
@@ -468,7 +474,9 @@ def cancels_run() -> None:
 
 
 def test_a_task_that_is_cancelled_while_it_runs_ends_as_by_a_worker() -> None:
-    """Fails if nobody asks the task to stop: it completes, and its test says nothing about production."""
+    """Fails if nobody asks the task to stop: it completes, and its test says nothing about
+    production.
+    """
     handles = [cancels_itself.send(True), cancels_itself.send(False), acancels_itself.send()]
 
     assert drain() == 3

@@ -1,4 +1,6 @@
-"""``manage.py horsies_workflow``: what it prints, changes and refuses, and what it finds when code under runs was changed."""
+"""``manage.py horsies_workflow``: what it prints, changes and refuses, and what it finds when code
+under runs was changed.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +216,9 @@ def problems() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def deploy(monkeypatch: pytest.MonkeyPatch) -> Deploy:
-    """Return a function that gives a task other parameters, as another release may; None takes the task away."""
+    """Return a function that gives a task other parameters, as another release may; None takes the
+    task away.
+    """
 
     def change(name: str, parameters: str | None) -> None:
         if parameters is None:
@@ -290,9 +294,15 @@ def test_a_change_under_waiting_nodes_is_found(
     assert said in found.pop("problem")
     assert len(found.pop("advice")) > 10
     assert found == {
-        "task": PLUS, "undo": False, "code": kind, "argument": argument, "nodes": 2, "runs": 2,
-        "run": min(str(first.workflow_id), str(second.workflow_id)), "node": "plus",
-    }  # fmt: skip
+        "task": PLUS,
+        "undo": False,
+        "code": kind,
+        "argument": argument,
+        "nodes": 2,
+        "runs": 2,
+        "run": min(str(first.workflow_id), str(second.workflow_id)),
+        "node": "plus",
+    }
     status, printed = check()
     line, total = printed.splitlines()
     assert status == 1
@@ -342,9 +352,11 @@ def test_a_task_that_would_undo_a_node_has_to_fit_also_after_the_node(deploy: De
     deploy(NUMBER, "number: int")
     found = [(one["undo"], one["code"], one["argument"], one["nodes"]) for one in problems()]
     assert found == [
-        (False, "MISSING_ARGUMENT", "number", 2), (False, "UNKNOWN_ARGUMENT", "n", 2),
-        (True, "MISSING_ARGUMENT", "number", 1), (True, "UNKNOWN_ARGUMENT", "n", 1),
-    ]  # fmt: skip
+        (False, "MISSING_ARGUMENT", "number", 2),
+        (False, "UNKNOWN_ARGUMENT", "n", 2),
+        (True, "MISSING_ARGUMENT", "number", 1),
+        (True, "UNKNOWN_ARGUMENT", "n", 1),
+    ]
     deploy(NUMBER, None)
     assert [(one["undo"], one["nodes"], one["node"]) for one in problems()] == [
         (False, 2, "number"),

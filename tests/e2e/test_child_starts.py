@@ -1,4 +1,6 @@
-"""Children that cannot be started for a moment, that fail before their first task, or that never become ready."""
+"""Children that cannot be started for a moment, that fail before their first task, or that never
+become ready.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def project(lacks: Path) -> dict[str, str]:
 def test_a_start_that_fails_is_tried_again_beside_a_long_task(
     worker: Start, lacks: Path, what: str
 ) -> None:
-    """Fails if: a limit of processes, memory or descriptors that is reached for a moment ends the worker and its tasks."""
+    """Fails if: a limit of processes, memory or descriptors that is reached for a moment ends the
+    worker and its tasks.
+    """
     process = worker("--processes=2", "--max-tasks-per-child=2", **project(lacks)).ready()
     long = tasks.hold.send("long")
     held_by("long")

@@ -1,8 +1,9 @@
-"""A server that crashes and has lost claims: their code ends before its worker claims again, and no claim is held twice.
+"""A server that crashes and has lost claims: their code ends before its worker claims again, and no
+claim is held twice.
 
-A claim is lost here because its commit did not wait for the disk, and the server's writer is suspended until the crash. What the
-server then has is also what an asynchronous failover leaves. Where no heartbeat is due, nothing but the commits of a test flushes
-what came before them.
+A claim is lost here because its commit did not wait for the disk, and the server's writer is
+suspended until the crash. What the server then has is also what an asynchronous failover leaves.
+Where no heartbeat is due, nothing but the commits of a test flushes what came before them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def bring_down(server: Server, how: str) -> None:
 
 
 def runs_in_memory(server: Server, path: Path, name: str = "linger") -> tuple[Lingering, int, Any]:
-    """Have a task run whose claim did not reach the disk, and return it, its process and its worker."""
+    """Have a task run whose claim did not reach the disk, and return it, its process and its
+    worker.
+    """
     server.hold_back()
     task = Lingering(server, path, name)
     return task, task.runs(), server.task(task.id)["claimed_by"]
@@ -42,7 +45,9 @@ def runs_in_memory(server: Server, path: Path, name: str = "linger") -> tuple[Li
 def runs_again(
     server: Server, process: WorkerProcess, task: Lingering, child: int, owner: Any
 ) -> None:
-    """A task whose claim was lost runs once more, after its first run is over, under the same number of another worker."""
+    """A task whose claim was lost runs once more, after its first run is over, under the same
+    number of another worker.
+    """
     wait_until(lambda: len(task.lines) == 2, "it runs again")
     assert is_over(child)
     Path(f"{task.path}.go").touch()
@@ -57,7 +62,9 @@ def runs_again(
 def test_code_whose_claim_was_lost_is_over_before_its_task_runs_again_under_the_same_number(
     worker: Start, server: Server, tmp_path: Path, how: str
 ) -> None:
-    """Naive: the worker claims the task once more, holds (id, generation) twice, and the first of both is written."""
+    """Naive: the worker claims the task once more, holds (id, generation) twice, and the first of
+    both is written.
+    """
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
     process = worker("--processes=3", **server.environment).ready()
     kept = Lingering(server, tmp_path / "kept")

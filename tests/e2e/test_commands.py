@@ -1,4 +1,6 @@
-"""What the commands print, alone and beside workers: ``horsies_queue``, ``_status``, ``_explain`` and ``horsies_task send``."""
+"""What the commands print, alone and beside workers: ``horsies_queue``, ``_status``, ``_explain``
+and ``horsies_task send``.
+"""
 
 from __future__ import annotations
 
@@ -263,8 +265,11 @@ def test_it_ends_with_1_and_a_line_per_problem_that_says_what_to_do() -> None:
     found = text.partition("UNHEALTHY\n")[2].splitlines()
     assert code == 1
     assert [line.split(":")[0] for line in found] == [
-        "  STALE_WORKER", "  NO_LIVING_WORKER", "WARNINGS", "  WAITS_TOO_LONG",
-    ]  # fmt: skip
+        "  STALE_WORKER",
+        "  NO_LIVING_WORKER",
+        "WARNINGS",
+        "  WAITS_TOO_LONG",
+    ]
     assert "manage.py horsies_worker --queues=default" in found[1]
     assert "\x1b" not in text, "what would move the cursor is no text"
     page = (ROOT / "docs" / "reference" / "status.md").read_text()

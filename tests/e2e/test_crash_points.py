@@ -1,7 +1,9 @@
-"""A worker killed at each step of a task's way: what becomes of the task, and how often its code ran.
+"""A worker killed at each step of a task's way: what becomes of the task, and how often its code
+ran.
 
-Each test has a task that lists WORKER_CRASHED and one that does not, at the same point, on one worker; a second worker finds what
-is left. What is expected here stands in the table of docs/explanation/failure-model.md.
+Each test has a task that lists WORKER_CRASHED and one that does not, at the same point, on one
+worker; a second worker finds what is left. What is expected here stands in the table of
+docs/explanation/failure-model.md.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ AS_IF_NOTHING_HAD_BEEN = Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ende
 
 
 def crashed(began: int, ended: int) -> tuple[Fate, Fate]:
-    """The fates of both tasks when a worker died whose code may have come to its first or its last line."""
+    """The fates of both tasks when a worker died whose code may have come to its first or its last
+    line.
+    """
     return (
         Fate("FAILED", "WORKER_CRASHED", ["WORKER_FAILURE"], 0, began, ended),
         Fate("COMPLETED", None, ["WORKER_FAILURE", "COMPLETED"], 1, began + 1, ended + 1),
@@ -58,7 +62,9 @@ def fates(walkers: list[Walker]) -> tuple[Fate, ...]:
 
 
 def kill_at_commit(worker: WorkerProcess, gate: Gate, commits: bool) -> None:
-    """Kill the worker whose pass waits at the gate; its transaction is committed all the same, or rolled back."""
+    """Kill the worker whose pass waits at the gate; its transaction is committed all the same, or
+    rolled back.
+    """
     session = gate.held()
     kill_machine(worker)
     gate.pass_on(session) if commits else gate.open(kill=session)
@@ -244,7 +250,9 @@ def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
 
 
 def kill_(first: WorkerProcess, what: str, children: list[int], worker: Start) -> None:
-    """Kill the children, which their worker notices, or the whole worker, which another one has to find out."""
+    """Kill the children, which their worker notices, or the whole worker, which another one has to
+    find out.
+    """
     if what == "machine":
         kill_machine(first)
         worker("--processes=2", **SHORT).ready()

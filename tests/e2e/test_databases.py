@@ -1,4 +1,6 @@
-"""Projects with several databases, with a backend that opens connections itself, or with sessions that are set up oddly."""
+"""Projects with several databases, with a backend that opens connections itself, or with sessions
+that are set up oddly.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,18 @@ django.setup()
 from tests.apps.project import tasks
 print([tasks.add.send(1, n).get(60_000).ok_value for n in range(3)])
 """
-LISTENERS = "SELECT usename FROM pg_stat_activity WHERE application_name = 'horsies listener' AND datname = %s"
+LISTENERS = (
+    "SELECT usename FROM pg_stat_activity WHERE application_name = 'horsies listener' AND datname "
+    "= %s"
+)
 SCHEMAS = "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE 'horsies%'"
 
 
 @pytest.fixture
 def two(transactional_db: None) -> Iterator[dict[str, str]]:
-    """Give the addresses of two empty databases, the second of which is the queue's, and those of a role that only listens."""
+    """Give the addresses of two empty databases, the second of which is the queue's, and those of a
+    role that only listens.
+    """
     role = f"listener_{uuid.uuid4().hex[:8]}"
     with new_databases("two") as create:
         default = create()
@@ -59,7 +66,8 @@ def two(transactional_db: None) -> Iterator[dict[str, str]]:
         with psycopg.connect(default, autocommit=True) as admin:
             admin.execute(
                 sql.SQL(
-                    "CREATE ROLE {} LOGIN PASSWORD 'secret' IN ROLE pg_read_all_data, pg_write_all_data"
+                    "CREATE ROLE {} LOGIN PASSWORD 'secret' IN ROLE pg_read_all_data, "
+                    "pg_write_all_data"
                 ).format(sql.Identifier(role))
             )
             yield {"DATABASE_URL": default, "QUEUE_URL": queue, "DIRECT_URL": direct}

@@ -43,7 +43,9 @@ class Demo(WorkerProcess):
         assert words in self.log, self.log
 
     def started(self) -> tuple[list[psutil.Process], int]:
-        """Wait until site and worker run, and return all processes of the demo and the port of the site."""
+        """Wait until site and worker run, and return all processes of the demo and the port of the
+        site.
+        """
         wait_until(
             lambda: MADE.search(self.log) or self.process.poll() is not None, "site and worker run"
         )
@@ -149,11 +151,14 @@ def test_a_worker_that_dies_ends_the_demo_with_the_reason_and_code_1(
         (signal.SIGINT, 0),
         (signal.SIGTERM, 128 + signal.SIGTERM),
         pytest.param(
-            signal.SIGKILL, -signal.SIGKILL,
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent"),
+            signal.SIGKILL,
+            -signal.SIGKILL,
+            marks=pytest.mark.skipif(
+                sys.platform != "linux", reason="only Linux ends processes with their parent"
+            ),
         ),
     ],
-)  # fmt: skip
+)
 def test_a_signal_stops_the_demo_and_everything_it_started(
     demo: Callable[..., Demo], number: signal.Signals, code: int
 ) -> None:
@@ -184,7 +189,8 @@ def test_a_database_that_cannot_be_used_is_named_in_one_line(demo: Callable[...,
 
 def test_the_example_projects_own_tests_pass() -> None:
     server, _, query = os.environ["DATABASE_URL"].partition("?")
-    # A name of its own: Django's test database is called after it, and other tests run on the same server.
+    # A name of its own: Django's test database is called after it, and other tests run on the same
+    # server.
     url = f"{server.rpartition('/')[0]}/library_{uuid.uuid4().hex[:12]}" + (
         f"?{query}" if query else ""
     )

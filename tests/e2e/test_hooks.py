@@ -1,4 +1,6 @@
-"""Hooks in real workers: where receivers run, what they may do to the worker, and middleware around real timeouts and cancels."""
+"""Hooks in real workers: where receivers run, what they may do to the worker, and middleware around
+real timeouts and cancels.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +155,9 @@ def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
 
 
 def test_timeouts_and_cancels_interrupt_middleware(hooked: Start) -> None:
-    """Naive: only the function can be interrupted, and the process is killed for the middleware around it."""
+    """Naive: only the function can be interrupted, and the process is killed for the middleware
+    around it.
+    """
     process = hooked("--processes=1", **given(MIDDLEWARE=[f"{AROUND}.holding"])).ready()
     for sender in (tasks.noop, tasks.anoop):
         handle = sender.with_options(timeout_ms=200).send()

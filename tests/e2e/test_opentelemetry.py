@@ -1,4 +1,6 @@
-"""OpenTelemetry in real workers: a span of each attempt arrives, in the trace of its sender, whatever becomes of its process."""
+"""OpenTelemetry in real workers: a span of each attempt arrives, in the trace of its sender,
+whatever becomes of its process.
+"""
 
 from __future__ import annotations
 
@@ -80,10 +82,14 @@ def test_every_span_arrives_over_many_processes_but_that_of_a_task_which_is_kill
     assert {one["attributes"]["messaging.message.id"]: one["parent"] for one in found} == parents
     assert [one["kind"] for one in found] == [CONSUMER] * 100
     assert found[0]["attributes"] == {
-        "messaging.system": "horsies", "messaging.operation.name": "process", "messaging.operation.type": "process",
-        "messaging.destination.name": "default", "messaging.message.id": found[0]["attributes"]["messaging.message.id"],
-        "horsies.task": tasks.pid.name, "horsies.attempt": 1,
-    }  # fmt: skip
+        "messaging.system": "horsies",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "default",
+        "messaging.message.id": found[0]["attributes"]["messaging.message.id"],
+        "horsies.task": tasks.pid.name,
+        "horsies.attempt": 1,
+    }
 
 
 def test_a_collector_that_does_not_answer_delays_the_end_of_a_process_by_seconds_only(

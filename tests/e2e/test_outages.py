@@ -1,4 +1,6 @@
-"""The database goes away, refuses or falls silent, and comes back: the worker goes on, nothing is lost, nothing runs twice."""
+"""The database goes away, refuses or falls silent, and comes back: the worker goes on, nothing is
+lost, nothing runs twice.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from tests.support.workers import Busy, Start, WorkerProcess, given
 
 SHORT = {"HORSIES_TEST_STALE_MS": "4000"}
 TRY = "the database is not available, next try in"
-# A worker that failed so often has gone for 4.9 s at least without its database, by the pauses of tests.settings.
+# A worker that failed so often has gone for 4.9 s at least without its database, by the pauses of
+# tests.settings.
 TRIES_IN_A_LONG_OUTAGE = 10
 
 
@@ -31,7 +34,9 @@ def taken_in(process: WorkerProcess) -> None:
 
 
 def settles_in_the_end(server: Server, process: WorkerProcess, *lingering: Lingering) -> None:
-    """The outcomes that could not be written are written, once, by the same worker, which then goes on as usual."""
+    """The outcomes that could not be written are written, once, by the same worker, which then goes
+    on as usual.
+    """
     for task in lingering:
         assert task.completes_once()["claim_generation"] == 1
     server.becomes(server.send("add", a=1), "COMPLETED")
@@ -73,7 +78,9 @@ def test_a_backend_that_is_killed_restarts_the_server_and_ends_and_loses_no_task
 def test_what_a_server_forgot_of_its_last_moments_runs_again_as_after_an_asynchronous_failover(
     busy: Busy, server: Server
 ) -> None:
-    """The outcome was committed and confirmed, and its record had not left the server's memory when the server crashed."""
+    """The outcome was committed and confirmed, and its record had not left the server's memory when
+    the server crashed.
+    """
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
     process, task = busy()
     server.hold_back()
@@ -238,7 +245,8 @@ def test_a_worker_that_finds_no_connection_free_comes_back_when_there_is_one(
     process, task = busy()
     server.superuser(f"ALTER DATABASE {server.database} CONNECTION LIMIT 0")
     server.superuser(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'horsies %'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE "
+        "'horsies %'"
     )
     task.end()
     wait_until(lambda: process.log.count("too many connections") >= 3, "it is refused")

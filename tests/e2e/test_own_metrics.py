@@ -1,4 +1,6 @@
-"""Metrics of the project in its tasks: those of all children together, by the folder of prometheus-client."""
+"""Metrics of the project in its tasks: those of all children together, by the folder of
+prometheus-client.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Everything through PgBouncer in transaction mode: workers, sends and results; LISTEN goes past it."""
+"""Everything through PgBouncer in transaction mode: workers, sends and results; LISTEN goes past
+it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ print(handle.get(60_000).ok_value, sum(one.get(60_000).ok_value for one in many)
 
 @pytest.fixture
 def pooled(server: Server) -> Iterator[dict[str, str]]:
-    """Give the environment of a project whose ``default`` goes through PgBouncer and whose ``direct`` does not."""
+    """Give the environment of a project whose ``default`` goes through PgBouncer and whose
+    ``direct`` does not.
+    """
     try:
         with transaction_pooler(server.url) as url:
             past_it = {
@@ -80,7 +84,8 @@ def test_an_outage_behind_the_pooler_costs_no_outcome(
         server.stop()
         locking.close()
     else:
-        # The pooler keeps a pass waiting for its server for two minutes and says nothing: the worker's own patience ends before.
+        # The pooler keeps a pass waiting for its server for two minutes and says nothing: the
+        # worker's own patience ends before.
         server.stop()
         task.end()
     wait_until(lambda: process.log.count(TRY) >= 2, "it gives up and tries again")

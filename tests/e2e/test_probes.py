@@ -1,4 +1,6 @@
-"""Probes and metrics of real workers: through a start, an outage, a second life and a stop, and how their children end."""
+"""Probes and metrics of real workers: through a start, an outage, a second life and a stop, and how
+their children end.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ def turns(number: int, path: str, status: int) -> dict[str, Any]:
 
 
 def names(number: int, word: str) -> None:
-    """Wait until the worker is not ready for a reason that contains a word; others may come and go."""
+    """Wait until the worker is not ready for a reason that contains a word.
+
+    Others may come and go.
+    """
     wait_until(
         lambda: any(word in reason for reason in turns(number, "/ready", 503)["reasons"]), word
     )

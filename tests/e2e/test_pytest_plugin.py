@@ -48,7 +48,9 @@ class Finished(NamedTuple):
 
 
 def run_pytest(root: Path, files: dict[str, str], *options: str) -> Finished:
-    """Run pytest in a project of these files, with horsies_django of this checkout; its tests get a database of their own."""
+    """Run pytest in a project of these files, with horsies_django of this checkout; its tests get a
+    database of their own.
+    """
     for name, text in {
         "settings.py": SETTINGS,
         "pytest.ini": INI,
@@ -185,7 +187,9 @@ def test_one_of_two(many):
 
 @pytest.mark.django_db
 def test_fixtures_and_marker_do_what_they_say(tmp_path: Path) -> None:
-    """Naive: a failed task is an error of the teardown; the marker of one parameter is on all; a fixture is set up too late."""
+    """Naive: a failed task is an error of the teardown; the marker of one parameter is on all; a
+    fixture is set up too late.
+    """
     files = {
         "shop/tasks.py": TASKS,
         "test_fixtures.py": FIXTURES,

@@ -1,4 +1,6 @@
-"""The README and the tutorials, done literally: the checkout, the files and the commands as they are printed."""
+"""The README and the tutorials, done literally: the checkout, the files and the commands as they
+are printed.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,9 @@ def run(*command: str, cwd: Path, env: dict[str, str]) -> str:
 
 
 def variables(url: str) -> dict[str, str]:
-    """Return an environment whose PostgreSQL is the test server, and whose Python is that of the tests."""
+    """Return an environment whose PostgreSQL is the test server, and whose Python is that of the
+    tests.
+    """
     kept = {
         key: value
         for key, value in os.environ.items()
@@ -144,13 +148,16 @@ def variables(url: str) -> dict[str, str]:
 
 @contextmanager
 def installed(page: Path, tmp_path: Path) -> Iterator[Reader]:
-    """Give a reader whose first commands, up to ``createdb``, have installed a checkout into an environment."""
+    """Give a reader whose first commands, up to ``createdb``, have installed a checkout into an
+    environment.
+    """
     checkout = tmp_path / "checkout"
     for needed in CHECKOUT:
         copy = shutil.copytree if (ROOT / needed).is_dir() else shutil.copy
         checkout.mkdir(exist_ok=True)
         copy(ROOT / needed, checkout / needed)
-    # What it depends on comes from the environment that runs the tests: nothing is downloaded, versions are the same.
+    # What it depends on comes from the environment that runs the tests: nothing is downloaded,
+    # versions are the same.
     tested = tmp_path / "tested.pth"
     tested.write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     beside = f'cp {tested} "$VIRTUAL_ENV"/lib/python*/site-packages/'
@@ -177,7 +184,9 @@ def test_the_readme_works_as_it_is_printed(transactional_db: None, tmp_path: Pat
 
 
 def test_the_first_tutorial_works_as_it_is_printed(transactional_db: None, tmp_path: Path) -> None:
-    """It runs on the checkout, not on an installed copy: that needs a package more, which is there already."""
+    """It runs on the checkout, not on an installed copy: that needs a package more, which is there
+    already.
+    """
     with fresh_database("page") as url, psycopg.connect(url, autocommit=True) as conn:
         page = ROOT / "docs" / "tutorial" / "first-task.md"
         reader = Reader(page, tmp_path, {**variables(url), "PYTHONPATH": str(ROOT)})
@@ -249,7 +258,10 @@ def check_the_shop(shop: Reader) -> None:
     assert get("/rates/") == {"EUR": 3, "TRY": 3}
 
     # the killed child
-    crash = "from orders.tasks import crash; result = crash.send().get(); print(result.err_value.error_code)"
+    crash = (
+        "from orders.tasks import crash; result = crash.send().get(); "
+        "print(result.err_value.error_code)"
+    )
     assert shop.shell(crash) == "WORKER_CRASHED"
 
     # the cap: shown, overridden for two hours, and a task explained
@@ -338,8 +350,12 @@ def test_an_archive_has_what_is_in_the_checkout_and_nothing_that_happens_to_lie_
     """Naive: a list that forgets a new folder, without which the tests or make do not run."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
-    ).stdout.splitlines()  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout.splitlines()
     with tarfile.open(distributions.sdist) as archive:
         names = {
             member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()

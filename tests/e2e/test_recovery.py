@@ -1,4 +1,6 @@
-"""Workers that die, and workers that come back though they were given up: what they held runs once, nothing of theirs lands."""
+"""Workers that die, and workers that come back though they were given up: what they held runs once,
+nothing of theirs lands.
+"""
 
 from __future__ import annotations
 
@@ -199,7 +201,9 @@ def test_a_stopped_worker_comes_back_when_another_has_run_its_task_to_the_end(
 def test_a_worker_that_was_cut_off_comes_back_with_an_outcome_that_nobody_wants_any_more(
     worker: Start, link: Forwarder, tmp_path: Path
 ) -> None:
-    """By default its task goes on, and may run twice: it cannot know that others reach the database."""
+    """By default its task goes on, and may run twice: it cannot know that others reach the
+    database.
+    """
     zombie = worker(
         "--processes=1", "--queues=default", **link.way(database_url()), **SHORT
     ).ready()

@@ -1,4 +1,6 @@
-"""Children that are replaced: after some tasks, or when they have grown; one at a time, and without a task lost."""
+"""Children that are replaced: after some tasks, or when they have grown; one at a time, and without
+a task lost.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_a_child_that_retires_finishes_what_it_runs_while_another_takes_its_plac
 
 
 def refused_at(worker: Start) -> int:
-    """Return how many MB a child takes at its start, as the worker says that refuses a limit below that."""
+    """Return how many MB a child takes at its start, as the worker says that refuses a limit below
+    that.
+    """
     process = worker("--processes=1", "--max-memory-per-child-mb=10")
     assert process.wait() == 1
     return int(
@@ -99,7 +103,9 @@ def test_a_memory_limit_below_what_a_child_takes_at_its_start_is_refused_and_one
 
 
 def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> None:
-    """Naive: each of them is replaced at once, until the fork server has no room for another, and the worker ends."""
+    """Naive: each of them is replaced at once, until the fork server has no room for another, and
+    the worker ends.
+    """
     process = worker(
         "--processes=1", f"--max-memory-per-child-mb={refused_at(worker) + 25}", "--loglevel=INFO"
     ).ready()

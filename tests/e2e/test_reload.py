@@ -1,4 +1,6 @@
-"""``horsies_worker --reload``: changed code runs after an ordinary restart, broken code ends nothing, Ctrl-C ends all."""
+"""``horsies_worker --reload``: changed code runs after an ordinary restart, broken code ends
+nothing, Ctrl-C ends all.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,9 @@ def ctrl_c(process: WorkerProcess) -> None:
 def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_time_and_the_log_says_which_file_it_was(
     reloaded: Start, project: Project, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """Naive: Django's autoreload runs the worker in a thread, which cannot handle signals, and exits in the middle of tasks."""
+    """Naive: Django's autoreload runs the worker in a thread, which cannot handle signals, and
+    exits in the middle of tasks.
+    """
     process = reloaded(*options, "--shutdown-timeout=0.5").ready()
     assert result("version") == "the first"
     (first,) = psutil.Process(process.process.pid).children()
@@ -227,7 +231,9 @@ def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
 def test_one_ctrl_c_lets_running_tasks_finish_and_a_second_one_ends_them_whoever_gets_it(
     reloaded: Start, tmp_path: Path, send: Callable[[int, int], None], times: int
 ) -> None:
-    """Naive: a terminal sends the signal to both, the outer process passes it on, and two of them kill the tasks."""
+    """Naive: a terminal sends the signal to both, the outer process passes it on, and two of them
+    kill the tasks.
+    """
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
     processes = process.family()
@@ -247,7 +253,9 @@ def test_one_ctrl_c_lets_running_tasks_finish_and_a_second_one_ends_them_whoever
 def test_a_busy_task_finishes_before_the_restart_and_ctrl_c_meanwhile_is_a_first_one(
     reloaded: Start, project: Project, tmp_path: Path
 ) -> None:
-    """Naive: the reloader sends SIGTERM, so Ctrl-C during the restart is the second signal, and kills the task."""
+    """Naive: the reloader sends SIGTERM, so Ctrl-C during the restart is the second signal, and
+    kills the task.
+    """
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
     project.tasks("the second one")
@@ -275,7 +283,8 @@ def test_a_worker_whose_outer_process_was_killed_stops_in_order(
     assert handle.get(0).ok_value == "the first"
 
 
-# Tasks in modules that only the URLconf imports: ``manage.py`` checks it, so the worker knows them, and so do its children
+# Tasks in modules that only the URLconf imports: ``manage.py`` checks it, so the worker knows them,
+# and so do its children
 
 
 URLS = """
@@ -333,7 +342,8 @@ FRAGILE = """
 def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_the_module_are_called(
     project: Project, worker: Start, method: str
 ) -> None:
-    """Naive: the worker claims it, and its child, which imports the modules of tasks only, fails it at the first attempt.
+    """Naive: the worker claims it, and its child, which imports the modules of tasks only, fails it
+    at the first attempt.
 
     A module that fresh interpreters cannot import is named, and only its tasks fail.
     """

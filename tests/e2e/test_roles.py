@@ -59,12 +59,16 @@ ROLES = ("site", "worker")
 
 
 def own(role: str) -> str:
-    """Return a role's name in this process of the tests: roles belong to the server, which other processes use, too."""
+    """Return a role's name in this process of the tests: roles belong to the server, which other
+    processes use, too.
+    """
     return f"{role}_{os.getpid()}"
 
 
 def grants(page: Path) -> list[str]:
-    """Return the blocks of the page, in the order of the constants above, for the roles of this process."""
+    """Return the blocks of the page, in the order of the constants above, for the roles of this
+    process.
+    """
     blocks = re.findall(r"<!-- runs -->\n```sql\n(.*?)```", page.read_text(), re.DOTALL)
     return [
         re.sub(rf"\b({'|'.join(ROLES)})\b(?=[;,'])", lambda found: own(found[1]), block)
@@ -153,7 +157,8 @@ def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_st
     assert [mail.get(timeout_ms=30_000).ok_value for mail in mails] == ["sent to a@example.com"] * 3
     as_role(None)
     wait_until(lambda: not Task.objects.filter(finished_at=None).exists(), "all is done")
-    # the first worker deletes some of these and is killed between two batches, or deletes all or none
+    # the first worker deletes some of these and is killed between two batches, or deletes all or
+    # none
     old = (
         Task.objects.filter(finished_at__lt=now() - 30 * DAY),
         AuditEntry.objects.filter(at=long_ago),
@@ -226,9 +231,22 @@ def everything_sent() -> None:
 
 
 STATES = (
-    "status", "ordered", "order_stop", "merged_into", "attempts_before", "claimed_by", "retry_count", "finished_at",
-    "result", "error_code", "advanced_at", "parked", "cancel_requested_at", "terminate", "claim_generation",
-)  # fmt: skip
+    "status",
+    "ordered",
+    "order_stop",
+    "merged_into",
+    "attempts_before",
+    "claimed_by",
+    "retry_count",
+    "finished_at",
+    "result",
+    "error_code",
+    "advanced_at",
+    "parked",
+    "cancel_requested_at",
+    "terminate",
+    "claim_generation",
+)
 
 
 def test_the_site_sends_in_every_way_but_inserts_no_state(roles: None) -> None:
@@ -246,11 +264,13 @@ def test_the_site_sends_in_every_way_but_inserts_no_state(roles: None) -> None:
             transaction.atomic(),
         ):
             sql(
-                f"INSERT INTO horsies_tasks (id, {column}) SELECT id, {column} FROM horsies_tasks LIMIT 1"
+                f"INSERT INTO horsies_tasks (id, {column}) SELECT id, {column} FROM horsies_tasks "
+                "LIMIT 1"
             )
 
 
-# What SECURITY.md says of each grant: statements that it allows, and some that it does not. SENDING comes with each.
+# What SECURITY.md says of each grant: statements that it allows, and some that it does not. SENDING
+# comes with each.
 SEND = (
     "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
     "VALUES (gen_random_uuid(), 'x', 'default', 'sync', '{}')"
@@ -260,9 +280,18 @@ STATUS = (
     "result = '1', error_code = NULL"
 )
 PAUSE = "UPDATE horsies_queues SET paused_at = now() WHERE name = 'default'"
-DECIDE = "UPDATE horsies_workflow_nodes SET status = 'COMPLETED', decided_by = 'ada' WHERE signal IS NOT NULL"
-SIGN = "INSERT INTO horsies_audit (id, actor, action, subject) VALUES (gen_random_uuid(), 'somebody else', 'x', 'y')"
-ODD_TIME = "SET LOCAL horsies.pass = 'on'; UPDATE horsies_tasks SET finished_at = 'infinity' WHERE status = 'COMPLETED'"
+DECIDE = (
+    "UPDATE horsies_workflow_nodes SET status = 'COMPLETED', decided_by = 'ada' WHERE signal IS "
+    "NOT NULL"
+)
+SIGN = (
+    "INSERT INTO horsies_audit (id, actor, action, subject) VALUES (gen_random_uuid(), 'somebody "
+    "else', 'x', 'y')"
+)
+ODD_TIME = (
+    "SET LOCAL horsies.pass = 'on'; UPDATE horsies_tasks SET finished_at = 'infinity' WHERE status "
+    "= 'COMPLETED'"
+)
 DELETE = "DELETE FROM horsies_tasks WHERE status = 'PENDING'"
 CREATE = "CREATE TABLE public.mine (id int)"
 BEAT = "UPDATE horsies_heartbeats SET sent_at = now()"
@@ -278,7 +307,13 @@ TRIED: list[tuple[int, list[str], list[str]]] = [
             "UPDATE horsies_lost_records SET what = 'nothing'",
         ],
         [
-            STATUS, PAUSE, DECIDE, SIGN, DELETE, CREATE, BEAT,
+            STATUS,
+            PAUSE,
+            DECIDE,
+            SIGN,
+            DELETE,
+            CREATE,
+            BEAT,
             "INSERT INTO horsies_tasks (id, status) VALUES (gen_random_uuid(), 'RUNNING')",
             "UPDATE horsies_tasks SET priority = 1",
             "UPDATE horsies_schedules SET changes = '{}'",
@@ -292,33 +327,63 @@ TRIED: list[tuple[int, list[str], list[str]]] = [
     (
         OPERATING,
         [
-            STATUS, SIGN, ODD_TIME,
-            "UPDATE horsies_tasks SET kwargs = '{\"other\": 1}', task_name = 'y', redacted_at = now()",
+            STATUS,
+            SIGN,
+            ODD_TIME,
+            "UPDATE horsies_tasks SET kwargs = '{\"other\": 1}', task_name = 'y', redacted_at = "
+            "now()",
             "UPDATE horsies_tasks SET order_stop = 'stop', ordered = true WHERE status = 'FAILED'",
         ],
-        [DELETE, PAUSE, DECIDE, "DELETE FROM horsies_audit", "UPDATE horsies_audit SET actor = 'nobody'"],
+        [
+            DELETE,
+            PAUSE,
+            DECIDE,
+            "DELETE FROM horsies_audit",
+            "UPDATE horsies_audit SET actor = 'nobody'",
+        ],
     ),
     (
         CONFIGURING,
-        [STATUS, SIGN, PAUSE, "UPDATE horsies_limits SET max_concurrency = 0", "DELETE FROM horsies_limits"],
+        [
+            STATUS,
+            SIGN,
+            PAUSE,
+            "UPDATE horsies_limits SET max_concurrency = 0",
+            "DELETE FROM horsies_limits",
+        ],
         [DELETE, DECIDE, "DELETE FROM horsies_queues"],
     ),
     (
         SCHEDULING,
         [SIGN, "UPDATE horsies_schedules SET changes = '{\"paused\": true}'"],
-        [STATUS, PAUSE, DELETE, "DELETE FROM horsies_schedules", "UPDATE horsies_schedule_ticks SET task_id = NULL"],
+        [
+            STATUS,
+            PAUSE,
+            DELETE,
+            "DELETE FROM horsies_schedules",
+            "UPDATE horsies_schedule_ticks SET task_id = NULL",
+        ],
     ),
     (
         REDACTING,
         [
-            STATUS, SIGN, "UPDATE horsies_task_attempts SET error_message = NULL", "DELETE FROM horsies_task_steps",
+            STATUS,
+            SIGN,
+            "UPDATE horsies_task_attempts SET error_message = NULL",
+            "DELETE FROM horsies_task_steps",
             "DELETE FROM horsies_send_keys",
         ],
         [DELETE, PAUSE, "DELETE FROM horsies_task_attempts"],
     ),
     (
         PURGING,
-        [STATUS, SIGN, DELETE, "DELETE FROM horsies_task_attempts", "DELETE FROM horsies_task_steps"],
+        [
+            STATUS,
+            SIGN,
+            DELETE,
+            "DELETE FROM horsies_task_attempts",
+            "DELETE FROM horsies_task_steps",
+        ],
         [PAUSE, DECIDE, "UPDATE horsies_task_attempts SET error_message = NULL"],
     ),
     (
@@ -327,10 +392,14 @@ TRIED: list[tuple[int, list[str], list[str]]] = [
             DECIDE,
             "UPDATE horsies_workflow_nodes SET kwargs = '{}', task_name = 'y'",
             "UPDATE horsies_workflows SET status = 'FAILED', finished_at = now(), error_code = 'X'",
-            "INSERT INTO horsies_workflow_signals SELECT * FROM horsies_workflow_signals WHERE false",
+            "INSERT INTO horsies_workflow_signals SELECT * FROM horsies_workflow_signals WHERE "
+            "false",
         ],
         [
-            STATUS, PAUSE, DELETE, SIGN,
+            STATUS,
+            PAUSE,
+            DELETE,
+            SIGN,
             "DELETE FROM horsies_workflows",
             "DELETE FROM horsies_workflow_nodes",
             "UPDATE horsies_workflow_edges SET upstream = 1",
@@ -342,7 +411,7 @@ TRIED: list[tuple[int, list[str], list[str]]] = [
         [STATUS, DELETE, SIGN, "UPDATE horsies_workflow_signals SET seen_at = now()"],
         [PAUSE, DECIDE, "DELETE FROM horsies_workflow_signals"],
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("block", "allowed", "denied"), TRIED)
@@ -483,9 +552,11 @@ def test_a_role_without_grants_reads_sends_and_changes_nothing(stranger: Any) ->
     put()
     someone = stranger()
     for statement in (
-        "SELECT FROM horsies_tasks", "DELETE FROM horsies_tasks", "LOCK TABLE horsies_limits IN ACCESS SHARE MODE",
+        "SELECT FROM horsies_tasks",
+        "DELETE FROM horsies_tasks",
+        "LOCK TABLE horsies_limits IN ACCESS SHARE MODE",
         "SELECT horsies_cancel(ARRAY[gen_random_uuid()], true, 'x')",
-    ):  # fmt: skip
+    ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege), someone.transaction():
             someone.execute(statement)
 
@@ -538,22 +609,34 @@ def test_a_role_without_grants_cannot_even_connect_where_that_was_revoked(
         sql(f'GRANT CONNECT ON DATABASE "{database}" TO PUBLIC')
 
 
-# What the database refuses the admin, real roles, locks and read-only sessions: an answer in words, never an error page
+# What the database refuses the admin, real roles, locks and read-only sessions: an answer in words,
+# never an error page
 
 LIST = reverse("admin:horsies_task_changelist")
 ACTIONS = ("cancel_tasks", "terminate_tasks", "retry_tasks")
 TABLES = (
-    "horsies_tasks", "horsies_task_attempts", "horsies_queues", "horsies_workers", "horsies_heartbeats",
-    "horsies_worker_states", "horsies_audit", "horsies_schedules", "horsies_schedule_ticks",
-    "horsies_workflows", "horsies_workflow_nodes", "horsies_workflow_edges",
-)  # fmt: skip
+    "horsies_tasks",
+    "horsies_task_attempts",
+    "horsies_queues",
+    "horsies_workers",
+    "horsies_heartbeats",
+    "horsies_worker_states",
+    "horsies_audit",
+    "horsies_schedules",
+    "horsies_schedule_ticks",
+    "horsies_workflows",
+    "horsies_workflow_nodes",
+    "horsies_workflow_edges",
+)
 OF_DJANGO = (
-    "auth_user, auth_group, auth_permission, auth_user_groups, auth_user_user_permissions, auth_group_permissions, "
+    "auth_user, auth_group, auth_permission, auth_user_groups, auth_user_user_permissions, "
+    "auth_group_permissions, "
     "django_content_type, django_session"
 )
 WORDS = {  # what keeps the database from doing it: what the admin says
     "no grant": [
-        "The database refused: permission denied for table horsies_tasks. The site's database role lacks",
+        "The database refused: permission denied for table horsies_tasks. The site's database role "
+        "lacks",
         "“Give the database roles no more than they need”",
     ],
     "read-only": ["read-only transaction", "Use the site that is connected to the primary."],
@@ -572,7 +655,9 @@ def boss(
 
 
 def grant_site(*pages: Any) -> None:
-    """Give the role of the site what Django needs and what these parts of the page about roles list."""
+    """Give the role of the site what Django needs and what these parts of the page about roles
+    list.
+    """
     grant(SENDING, *pages)
     sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {OF_DJANGO} TO {own('site')}")
 

@@ -1,4 +1,6 @@
-"""Rows that a stranger writes into the table of tasks, as wild as its CHECK lets them be: they stop nobody else's."""
+"""Rows that a stranger writes into the table of tasks, as wild as its CHECK lets them be: they stop
+nobody else's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Real schedulers: ``manage.py horsies_scheduler`` sends the tasks of due fire times, wakes on changes, and ends when told to."""
+"""Real schedulers: ``manage.py horsies_scheduler`` sends the tasks of due fire times, wakes on
+changes, and ends when told to.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,8 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
         signed = now()
         sql(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND starts_with(application_name, 'horsies scheduler ')"
+            "WHERE datname = current_database() AND starts_with(application_name, 'horsies "
+            "scheduler ')"
         )
         wait_until(lambda signed=signed: row("tick").declared_at > signed, "the other one signs")
         process.signal(signal.SIGCONT)
@@ -105,14 +108,18 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
 # While its database is away
 
 
-# Of the fire times since the schedule is in force: how many there were, how many were sent, and as how many tasks.
+# Of the fire times since the schedule is in force: how many there were, how many were sent, and as
+# how many tasks.
 COUNTS = """
 SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int, count(DISTINCT k.fire_at), count(t.id),
        (SELECT count(*) FROM horsies_tasks)
 FROM horsies_schedules s LEFT JOIN horsies_schedule_ticks k ON k.schedule_name = s.name
 LEFT JOIN horsies_tasks t ON t.id = k.task_id GROUP BY s.name
 """
-WITHIN = "SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, 'horsies scheduler ') AND state = '{}' {}"
+WITHIN = (
+    "SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, 'horsies scheduler ') "
+    "AND state = '{}' {}"
+)
 
 
 def sent(server: Server) -> int:
@@ -131,7 +138,9 @@ def each_fire_time_once(server: Server) -> bool:
 
 @pytest.fixture
 def running(scheduler: StartScheduler, server: Server) -> SchedulerProcess:
-    """A scheduler that sends something each second, and all that was missed, on a server that may be stopped."""
+    """A scheduler that sends something each second, and all that was missed, on a server that may
+    be stopped.
+    """
     schedule = ScheduleConfig(NOOP, Every(seconds=1), catch_up="all", most=1_000)
     how = {"action": "schedule.create", "actor": "a test", "create": True}
     with psycopg.connect(server.url, autocommit=True) as connection:

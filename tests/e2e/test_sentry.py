@@ -1,4 +1,6 @@
-"""Sentry in real workers: one event for each task that failed for good, from the worker's main process."""
+"""Sentry in real workers: one event for each task that failed for good, from the worker's main
+process.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def last(event: dict[str, Any]) -> Any:
 
 
 def group(event: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what Sentry compares by default: the class of the exception, and its frames that are in_app."""
+    """Return what Sentry compares by default: the class of the exception, and its frames that are
+    in_app.
+    """
     frames = [frame for frame in last(event)["stacktrace"]["frames"] if frame["in_app"]]
     return last(event)["type"], *(
         (each["module"], each["function"], each["context_line"]) for each in frames
@@ -62,7 +66,9 @@ SHAPES = [("--processes=1",), ("--processes=1", "--start-method=spawn"), ("--pro
 def test_failures_are_grouped_by_their_place_and_each_is_one_event(
     reporting: Start, events: Events, options: tuple[str, ...]
 ) -> None:
-    """Naive: the log reports them, all as one class without frames, and a retried or returned one, too."""
+    """Naive: the log reports them, all as one class without frames, and a retried or returned one,
+    too.
+    """
     process = reporting(*options).ready()
     sent = {"metadata": {"sentry-trace": f"{TRACE}-{SPAN}-1"}}
     traced = tasks.raises.with_options(**sent).send("tea with milk")
@@ -93,7 +99,9 @@ def test_failures_are_grouped_by_their_place_and_each_is_one_event(
 def test_a_process_that_is_killed_or_ended_for_its_timeout_is_one_event_and_a_retried_death_is_none(
     reporting: Start, events: Events
 ) -> None:
-    """Naive: the line of the log about the process is a second event, and all such tasks are one group."""
+    """Naive: the line of the log about the process is a second event, and all such tasks are one
+    group.
+    """
     process = reporting("--processes=1", HORSIES_TEST_KILL_GRACE_MS="100").ready()
     assert tasks.dies_once.send("kill").get().is_ok()
     assert tasks.dies.send("kill").get().is_err()
@@ -129,7 +137,9 @@ def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(
 def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(
     reporting: Start, collector: Collector
 ) -> None:
-    """Naive: the receiver waits for Sentry, so further signals wait, too, and the worker's end gives them up."""
+    """Naive: the receiver waits for Sentry, so further signals wait, too, and the worker's end
+    gives them up.
+    """
     collector.answers.clear()
     process = reporting("--processes=1", HORSIES_TEST_COLLECTOR=collector.address).ready()
     handles = [tasks.raises.send(f"{number}") for number in range(30)]
@@ -144,7 +154,9 @@ def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(
 def test_what_waits_for_sentry_is_sent_before_a_process_ends(
     reporting: Start, collector: Collector, name: str
 ) -> None:
-    """Naive: the process ends while the events of its last tasks are in the queue of the SDK's thread."""
+    """Naive: the process ends while the events of its last tasks are in the queue of the SDK's
+    thread.
+    """
     collector.answers.clear()
     own = {"HORSIES_TEST_COLLECTOR": collector.address, "HORSIES_TEST_TELLS": name}
     process = reporting("--processes=1", **own).ready()

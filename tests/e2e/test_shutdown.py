@@ -1,4 +1,6 @@
-"""A worker stops in order when it is asked to, ends in order when it has to, and leaves nothing behind when it is killed."""
+"""A worker stops in order when it is asked to, ends in order when it has to, and leaves nothing
+behind when it is killed.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def signed_off() -> bool:
 
 
 def in_order(number: signal.Signals, *options: str, group: bool = False, marks: Any = ()) -> Any:
-    """Describe a worker, and who gets the signal: its group, as from a terminal, or it alone, as from a service manager."""
+    """Describe a worker, and who gets the signal: its group, as from a terminal, or it alone, as
+    from a service manager.
+    """
     words = (number.name, *options, "group" if group else "alone")
     return pytest.param(number, options, group, marks=marks, id=" ".join(words))
 
@@ -191,7 +195,9 @@ def test_what_no_child_has_begun_at_the_deadline_goes_back_untouched(worker: Sta
 
 
 def test_two_sigterm_at_once_are_one_stop(worker: Start) -> None:
-    """Fails if: a platform that signals each process, and a wrapper that passes its signal on, end running tasks."""
+    """Fails if: a platform that signals each process, and a wrapper that passes its signal on, end
+    running tasks.
+    """
     process = worker("--processes=1").ready()
     handle = tasks.hold.send("long")
     held_by("long")
@@ -393,7 +399,9 @@ def can_run(*command: str) -> bool:
 
 @pytest.fixture
 def process_one(worker: Start) -> Callable[..., tuple[WorkerProcess, psutil.Process]]:
-    """Give a function that starts a worker as process 1; it returns what runs it, and the worker as this side sees it."""
+    """Give a function that starts a worker as process 1; it returns what runs it, and the worker as
+    this side sees it.
+    """
     if not can_run(*CONTAINER):
         pytest.skip("no right to make a PID namespace here: unshare --pid")
 

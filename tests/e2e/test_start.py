@@ -1,4 +1,6 @@
-"""A worker or a scheduler that cannot work refuses to start: exit code 1 and one message that says why and what to do."""
+"""A worker or a scheduler that cannot work refuses to start: exit code 1 and one message that says
+why and what to do.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_with_a_queue_that_is_not_declared(worker: Start) -> None:
 
 
 def test_with_a_date_style_that_django_cannot_read(start: Start, server: Server) -> None:
-    """Django reads the table of migrations, and every model, on connections of its own: nothing of a project works so."""
+    """Django reads the table of migrations, and every model, on connections of its own: nothing of
+    a project works so.
+    """
     server.superuser("ALTER ROLE app SET DateStyle = 'German, DMY'")
     process = start(**server.environment)
     refused(
@@ -83,7 +87,8 @@ def test_with_a_receiver_of_new_connections_that_raises(worker: Start, tmp_path:
     process = worker(**apps("project", "cutting"), HORSIES_TEST_ORDER=str(order))
     refused(
         process,
-        "the receiver tests.apps.cutting.apps.obey of connection_created raised LookupError: the project's",
+        "the receiver tests.apps.cutting.apps.obey of connection_created raised LookupError: the "
+        "project's",
     )
 
 

@@ -1,4 +1,6 @@
-"""Durable steps in real workers: killed between any two statements, frozen and woken, timed out, cancelled: each row once."""
+"""Durable steps in real workers: killed between any two statements, frozen and woken, timed out,
+cancelled: each row once.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +35,25 @@ class Stepper(Walker):
         )
 
     def stands(self, place: str, times: int = 1) -> int:
-        """Let it come to a place, wait until it is there for the given time, and return its process."""
+        """Let it come to a place, wait until it is there for the given time, and return its
+        process.
+        """
         self.may(*GATES[: GATES.index(place)])
         return int(wait_until(lambda: self.wrote(place)[times - 1 :], f"it is {place}")[0])
 
     def end(self) -> tuple[int, list[int], list[str]]:
-        """Let it come to its end; return its result, the processes that wrote its rows, and the outcomes of its attempts."""
+        """Let it come to its end; return its result, the processes that wrote its rows, and the
+        outcomes of its attempts.
+        """
         self.may(*GATES)
         result = self.handle.get(timeout_ms=60_000)
         attempts = TaskAttempt.objects.filter(task_id=self.handle.task_id).order_by("attempt")
         return result.ok_value, self.rows(), list(attempts.values_list("outcome", flat=True))
 
     def took_it_once(self, *, after: str) -> int:
-        """Let it come to its end; see that one attempt took the step after one that ended so, and return the process that did."""
+        """Let it come to its end; see that one attempt took the step after one that ended so, and
+        return the process that did.
+        """
         result, rows, outcomes = self.end()
         assert (rows, self.recorded(), outcomes) == ([result], [result], [after, "COMPLETED"])
         return result

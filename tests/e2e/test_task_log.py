@@ -1,4 +1,6 @@
-"""What a real worker's log says of tasks: a line when one ends, the project's own records, and colors on a terminal only."""
+"""What a real worker's log says of tasks: a line when one ends, the project's own records, and
+colors on a terminal only.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,9 @@ OWN = {
 
 
 def test_what_the_project_configured_stays_as_it_is_and_shows_nothing_twice(worker: Start) -> None:
-    """The root logger is the project's: its level, its handler, its format; or one logger has a handler of its own."""
+    """The root logger is the project's: its level, its handler, its format; or one logger has a
+    handler of its own.
+    """
     chosen = {**OWN, "root": {"handlers": ["console"], "level": "WARNING"}}
     process = worker("--processes=1", **with_logging(chosen))
     for text, level in (("hidden", "INFO"), ("shown", "WARNING")):

@@ -77,7 +77,9 @@ def schemas(site: Site) -> list[str]:
 
 
 def results(site: Site, *options: str) -> list[Any]:
-    """Run the tasks one after another in a worker with these options, and return their results, or messages."""
+    """Run the tasks one after another in a worker with these options, and return their results, or
+    messages.
+    """
     sent = site.run("-c", SETUP + SEND)
     site.manage("horsies_worker", "--until-empty", *options)
     found: list[Any] = json.loads(site.run("-c", SETUP + READ, sent))
@@ -97,7 +99,9 @@ def results(site: Site, *options: str) -> list[Any]:
     ids=["usual", "other name, limited calls, our router"],
 )
 def test_no_tenant_reaches_the_next_task(tenants: Tenants, environment: dict[str, str]) -> None:
-    """Fails if tasks run in the schema of the last one, or go into a table of a tenant, which no worker reads."""
+    """Fails if tasks run in the schema of the last one, or go into a table of a tenant, which no
+    worker reads.
+    """
     site = tenants(**environment)
     public = environment.get("PUBLIC_SCHEMA", "public")
     there = [public, public]
@@ -105,7 +109,17 @@ def test_no_tenant_reaches_the_next_task(tenants: Tenants, environment: dict[str
     assert schemas(site) == [public]
     for how in ("--processes=1", "--processes=0"):
         assert results(site, how) == [
-            there, "book of acme", there, None, there, "LookupError: book of acme",
-            there, "book of acme", there, "book of beta", "book of acme", there,
+            there,
+            "book of acme",
+            there,
+            None,
+            there,
+            "LookupError: book of acme",
+            there,
+            "book of acme",
+            there,
             "book of beta",
-        ]  # fmt: skip
+            "book of acme",
+            there,
+            "book of beta",
+        ]

@@ -1,4 +1,6 @@
-"""Tasks that are ended from outside, and processes that are killed: what becomes of them, and that nothing is left of others."""
+"""Tasks that are ended from outside, and processes that are killed: what becomes of them, and that
+nothing is left of others.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def commit_gate() -> Iterator[psycopg.Connection[Any]]:
 def test_a_timeout_during_commit_is_a_timeout(
     worker: Start, commit_gate: psycopg.Connection[Any]
 ) -> None:
-    """Fails if: the error that Django raises after the timeout counts, or the next task gets that session."""
+    """Fails if: the error that Django raises after the timeout counts, or the next task gets that
+    session.
+    """
     worker("--processes=1").ready()
     child, *_ = tasks.looks_at_its_session.send().get(timeout_ms=30_000).ok_value
 
@@ -192,7 +196,8 @@ def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -
     assert handle.get(timeout_ms=30_000).ok_value == other != child
 
 
-# Real kill -9: of everything below a worker at once, and of a worker, of which nothing remains, not even a directory
+# Real kill -9: of everything below a worker at once, and of a worker, of which nothing remains, not
+# even a directory
 
 METHODS = ("--start-method=forkserver", "--start-method=spawn")
 
@@ -322,7 +327,9 @@ def test_a_worker_that_is_killed_while_a_fresh_template_loads_the_project_leaves
 def test_a_backlog_of_tasks_that_ignore_their_timeouts_or_take_their_process_along_fails_each_of_them_once(
     worker: Start,
 ) -> None:
-    """Each of them costs its child; the first ones come while the children of the others are still being made."""
+    """Each of them costs its child; the first ones come while the children of the others are still
+    being made.
+    """
     stubborn = [tasks.ignores_its_timeout.send() for _ in range(24)]
     deadly = [tasks.dies.send(how) for how in ("exit", "kill") * 6]
     good = tasks.add.send(1, b=1)

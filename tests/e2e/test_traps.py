@@ -1,4 +1,6 @@
-"""What one task does to its process or to the event loop, the next task does not see: one wrecks, and another one looks."""
+"""What one task does to its process or to the event loop, the next task does not see: one wrecks,
+and another one looks.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_end
         assert handle.get(timeout_ms=SECONDS_30).is_ok()
         assert look(kind)[1] == before, kind
         if kind in TOLD:
-            line = f"tests.apps.project.traps.wreck {handle.task_id} changed process state: {TOLD[kind]}"
+            line = (
+                f"tests.apps.project.traps.wreck {handle.task_id} changed process state: "
+                f"{TOLD[kind]}"
+            )
             wait_until(lambda line=line: line in process.log, line)
     assert process.stop() == 0, process.log
     assert process.log.count("changed process state") == len(TOLD), "no other is named"
@@ -229,7 +234,9 @@ def test_a_thread_that_never_ends_does_not_keep_the_child_from_ending(worker: St
 
 
 def lasting(worker: Start, *options: str) -> WorkerProcess:
-    """Start a worker with two threads for each process, whose children are not replaced because of their tasks."""
+    """Start a worker with two threads for each process, whose children are not replaced because of
+    their tasks.
+    """
     return worker(*options, "--threads=2", "--max-tasks-per-child=0").ready()
 
 

@@ -1,4 +1,6 @@
-"""What one task does to its database session, the next does not see, whether Django closes, keeps or pools connections."""
+"""What one task does to its database session, the next does not see, whether Django closes, keeps
+or pools connections.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_bef
         "only the second one committed",
     )
     assert sql(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE "
+        "'idle in transaction%'"
     )[0] == (0,)
 
 
@@ -119,7 +122,9 @@ names = (f"row {number}" for number in count())
 
 
 def errors(each: int) -> list[str | None]:
-    """Have rows written in each of the ways, and return the error codes; a task that succeeded has left its row."""
+    """Have rows written in each of the ways, and return the error codes; a task that succeeded has
+    left its row.
+    """
     sent = [(name, way.send(name)) for _ in range(each) for way in WAYS if (name := next(names))]
     results = [handle.get(timeout_ms=SECONDS_30) for _, handle in sent]
     codes = [None if result.is_ok() else str(result.err_value.error_code) for result in results]

@@ -1,4 +1,6 @@
-"""Databases and workers of earlier releases: what they left is done, and the last release works beside this one."""
+"""Databases and workers of earlier releases: what they left is done, and the last release works
+beside this one.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ from horsies_django.store.queues import QueueStore
 changes = {"partition_by_args": ["a"], "partition_policy": "stop"}  # also workers with a buffer keep the order
 QueueStore(connection).configure("former", changes, action="queue.set", actor="a test")
 """
-# Of a key, two at once, or sends that did not run in their order; tasks of workflows are sent by transactions that overlap.
+# Of a key, two at once, or sends that did not run in their order; tasks of workflows are sent by
+# transactions that overlap.
 OVERLAPS = """
 SELECT FROM (
   SELECT t.workflow_id, a.started_at, lag(a.finished_at) OVER (PARTITION BY t.partition_key ORDER BY a.started_at) AS ended,
@@ -75,7 +78,9 @@ schedules.create("daily", definition, actor="a test")
 
 
 def run(url: str, *words: str, **environment: str) -> str:
-    """Run a command of Django in a process of its own, with the code of this release unless PYTHONPATH names another."""
+    """Run a command of Django in a process of its own, with the code of this release unless
+    PYTHONPATH names another.
+    """
     variables = {**SITE, "PYTHONPATH": str(ROOT), "DATABASE_URL": url, **environment}
     return printed("-m", "django", *words, cwd=HERE, **variables)
 
@@ -90,7 +95,9 @@ def left(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[str
 
 
 def made(url: str) -> set[Any]:
-    """Return what the app has in a database; the server adds casts and brackets to a CHECK that is loaded from a dump."""
+    """Return what the app has in a database; the server adds casts and brackets to a CHECK that is
+    loaded from a dump.
+    """
     return {
         tuple(re.sub(r"::[a-z ]+(\[\])?|[()]", "", column or "") for column in row)
         for row in rows(url, EVERYTHING)
@@ -118,10 +125,13 @@ def test_a_migrated_database_of_a_release_has_what_a_new_one_has(left: str) -> N
 
 
 def test_partitions_of_a_release_are_keyed_anew(left: str) -> None:
-    """Fails if: a task that waits has the partition 1.0, and the next one, of the same value, the partition 1."""
+    """Fails if: a task that waits has the partition 1.0, and the next one, of the same value, the
+    partition 1.
+    """
     ((name, (argument, *_)),) = rows(
         left,
-        "SELECT name, partition_by_args FROM horsies_queues WHERE partition_by_args IS NOT NULL ORDER BY name LIMIT 1",
+        "SELECT name, partition_by_args FROM horsies_queues WHERE partition_by_args IS NOT NULL "
+        "ORDER BY name LIMIT 1",
     )
     kwargs = f'{{"{argument}": 1.0}}'
     send = f"""
@@ -170,14 +180,17 @@ def test_what_a_release_left_is_done_by_this_one(left: str, worker: Start) -> No
         left, "SELECT split_part(task_name, '.', 5), status, result ->> 'ok' FROM horsies_tasks"
     )
     assert Counter((name, status) for name, status, _ in ended if status != "COMPLETED") == {
-        ("fails", "FAILED"): 1, ("add", "CANCELLED"): 1, ("add", "EXPIRED"): 1,
-    }  # fmt: skip
+        ("fails", "FAILED"): 1,
+        ("add", "CANCELLED"): 1,
+        ("add", "EXPIRED"): 1,
+    }
     assert sorted(ok for name, _, ok in ended if name == "hangs") == list("01234")
     assert [ok for name, _, ok in ended if name == "steps"] == ["[2,3]"]
     assert sorted(ok for name, _, ok in ended if name == "of_tenant") == ["a", "a", "b"]
     assert Counter(rows(left, "SELECT name::text, status::text FROM horsies_workflows")) == {
-        ("rally", "COMPLETED"): 2, **{(name, "COMPLETED"): 1 for name in ("asked", "paused", "begun")},
-    }  # fmt: skip
+        ("rally", "COMPLETED"): 2,
+        **{(name, "COMPLETED"): 1 for name in ("asked", "paused", "begun")},
+    }
 
 
 def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
@@ -218,7 +231,9 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
 def test_a_new_task_waits_for_a_worker_of_the_new_code_and_the_old_one_runs_the_rest(
     worker: Start,
 ) -> None:
-    """As in a rolling deploy; the old one ends when nothing is left to do, which is so although the new tasks wait."""
+    """As in a rolling deploy; the old one ends when nothing is left to do, which is so although the
+    new tasks wait.
+    """
     new_tasks = [tasks.add.send(number) for number in range(8)]
     known = tasks.noop.send()
     aged = tasks.add.send(2)

@@ -1,4 +1,6 @@
-"""No task waits while a worker is idle: not for a poll, whatever becomes of those that are told of it, nor behind a long one."""
+"""No task waits while a worker is idle: not for a poll, whatever becomes of those that are told of
+it, nor behind a long one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ NO_POLL = {"HORSIES_TEST_POLL_MS": "300000", "HORSIES_TEST_STALE_MS": "600000"}
 
 
 def team(worker: Start, count: int) -> list[WorkerProcess]:
-    """Start workers with one slot each, and return them in the order of their election, once each knows its place."""
+    """Start workers with one slot each, and return them in the order of their election, once each
+    knows its place.
+    """
     started = [
         worker("--processes=0", "--threads=1", "--queues=default", **NO_POLL) for _ in range(count)
     ]

@@ -52,7 +52,9 @@ def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
 def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_zero(
     worker: Start,
 ) -> None:
-    """Naive: the last minute of every worker is missing in the history, and so all of one that lives for less than a minute."""
+    """Naive: the last minute of every worker is missing in the history, and so all of one that
+    lives for less than a minute.
+    """
     handles = tasks.add.send_many([{"a": number} for number in range(20)])
     tasks.raises.send("oh no")
     later = tasks.add.schedule(3600, 1)
@@ -62,8 +64,10 @@ def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_
     assert [handle.get(0).ok_value for handle in handles] == list(range(20))
     assert (later.info().status, other.info().status) == ("PENDING", "PENDING")
     assert set(History.objects.filter(width=3_600).values_list("task", "result", "n")) == {
-        ("", "CLAIMED", 21), (tasks.add.name, "COMPLETED", 20), (tasks.raises.name, "UNHANDLED_ERROR", 1),
-    }  # fmt: skip
+        ("", "CLAIMED", 21),
+        (tasks.add.name, "COMPLETED", 20),
+        (tasks.raises.name, "UNHANDLED_ERROR", 1),
+    }
 
 
 @pytest.mark.promise("S0.11", "S1.51", "S2.11")
@@ -184,7 +188,8 @@ def connected() -> list[str]:
     return sorted(
         row[0]
         for row in sql(
-            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND "
+            "pid <> pg_backend_pid() "
             "AND backend_type = 'client backend'"
         )
     )
@@ -217,7 +222,8 @@ def test_a_worker_beats_for_each_of_its_processes_and_holds_three_connections_be
     )
 
 
-# What workers are told of tasks is enough to find every one of them in time: no poll comes to their help
+# What workers are told of tasks is enough to find every one of them in time: no poll comes to their
+# help
 
 
 KINDS = (

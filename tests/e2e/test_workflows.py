@@ -1,4 +1,6 @@
-"""Workflows with real workers: they advance at once, and nothing that dies or takes long leaves a run waiting."""
+"""Workflows with real workers: they advance at once, and nothing that dies or takes long leaves a
+run waiting.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
 def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(
     worker: Start, connect: Connect
 ) -> None:
-    """Naive: a run with very many nodes is tried again for ever, because each statement of that thread ends after a second."""
+    """Naive: a run with very many nodes is tried again for ever, because each statement of that
+    thread ends after a second.
+    """
     process = worker("--processes=1").ready()
     flow = Workflow("stops", on_error="stop")
     failing = flow.add(flows.number.with_options(delay=3600), 1, name="failing")
@@ -54,7 +58,8 @@ def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(
         cursor.execute("SELECT FROM horsies_workflow_nodes WHERE name = 'after' FOR UPDATE")
         other = connect()
         other.execute(
-            "UPDATE horsies_tasks SET status = 'CANCELLED', finished_at = now(), error_code = 'TASK_CANCELLED'"
+            "UPDATE horsies_tasks SET status = 'CANCELLED', finished_at = now(), error_code = "
+            "'TASK_CANCELLED'"
         )
         waits = (
             "SELECT FROM pg_stat_activity WHERE datname = current_database() "

@@ -1,4 +1,5 @@
-"""Rules of layout that ruff does not know: ``python -m tests.meta.style`` prints what breaks them, for ``make lint``.
+"""Rules of layout that ruff does not know: ``python -m tests.meta.style`` prints what breaks them,
+for ``make lint``.
 
 - One assignment to a statement: no ``a, b = x, y``, unless it swaps values.
 - No conditional expression inside another one.
@@ -34,7 +35,9 @@ def problems(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Assign) and assigns_several(node):
             yield f"{name}:{node.lineno}: several assignments in one: make each a statement"
         elif isinstance(node, ast.IfExp) and is_nested(node):
-            yield f"{name}:{node.lineno}: a conditional expression in another one: use if statements"
+            yield (
+                f"{name}:{node.lineno}: a conditional expression in another one: use if statements"
+            )
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_solid(node, lines):
             yield f"{name}:{node.lineno}: {node.name} has no empty line between paragraphs"
 

@@ -1,4 +1,6 @@
-"""The commands that advice, messages and pages name: each verb and each option is one that the command has."""
+"""The commands that advice, messages and pages name: each verb and each option is one that the
+command has.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The pages keep their word: what they show runs, what they link to is there, and nothing public is without its place.
+"""The pages keep their word: what they show runs, what they link to is there, and nothing public is
+without its place.
 
-And what names tests: docs/promises.md for every promise, the page on failures in every row, ``make mutants`` for every edit.
+And what names tests: docs/promises.md for every promise, the page on failures in every row, ``make
+mutants`` for every edit.
 """
 
 from __future__ import annotations
@@ -162,7 +164,9 @@ def test_every_option_has_its_place_with_its_default(page: str, command: BaseCom
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_a_page_names_no_other_version_than_this_one(page: Path) -> None:
-    """Logs and records that a page shows are those of this release; which one came before is the changelog's to tell."""
+    """Logs and records that a page shows are those of this release; which one came before is the
+    changelog's to tell.
+    """
     ours = horsies_django.__version__.partition(".dev")[0]
     text = page.read_text()
     shown = re.findall(
@@ -234,7 +238,9 @@ def test_what_the_code_of_a_page_imports_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=ids)
 def test_every_block_of_a_guide_says_what_the_tests_do_with_it(page: Path) -> None:
-    """Naive: a new example is added without a comment, no test runs it, and it is wrong a year later."""
+    """Naive: a new example is added without a comment, no test runs it, and it is wrong a year
+    later.
+    """
     for block in blocks(page):
         if block.language == "python":
             assert block.kind in ("runs", "settings", "before", "after", "shown"), block.code
@@ -473,9 +479,19 @@ def test_an_edit_finds_its_place_in_the_code_and_the_tests_that_have_to_notice_i
 def test_only_an_assertion_that_fails_counts(tmp_path: Path) -> None:
     (tmp_path / "test_ends.py").write_text(ENDS)
     command = [
-        sys.executable, "-m", "pytest", str(tmp_path), "-c", "/dev/null", f"--rootdir={tmp_path}", "-p", "no:django",
-        "-p", "tests.mutants.verdicts", f"--verdicts={tmp_path / 'verdicts'}",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pytest",
+        str(tmp_path),
+        "-c",
+        "/dev/null",
+        f"--rootdir={tmp_path}",
+        "-p",
+        "no:django",
+        "-p",
+        "tests.mutants.verdicts",
+        f"--verdicts={tmp_path / 'verdicts'}",
+    ]
     subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
     found = json.loads((tmp_path / "verdicts").read_text())
     passes, asserts, *_ = found

@@ -1,4 +1,6 @@
-"""What docs/monitoring gives to Prometheus, Grafana and KEDA: it parses, does what it says, and names metrics that exist."""
+"""What docs/monitoring gives to Prometheus, Grafana and KEDA: it parses, does what it says, and
+names metrics that exist.
+"""
 
 from __future__ import annotations
 

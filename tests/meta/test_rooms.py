@@ -1,6 +1,8 @@
-"""The house keeps its habits: small rooms, floors that import downwards, SQL in one place, nothing left for later.
+"""The house keeps its habits: small rooms, floors that import downwards, SQL in one place, nothing
+left for later.
 
-And the files beside the code: what the Makefile says first, the versions of pyproject.toml, the service files of the pages.
+And the files beside the code: what the Makefile says first, the versions of pyproject.toml, the
+service files of the pages.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def test_files_and_functions_stay_small() -> None:
 
 @pytest.mark.promise("S3.4")
 def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() -> None:
-    """But in contrib, whose modules nothing else imports: each is for those who use the service, and has an extra."""
+    """But in contrib, whose modules nothing else imports: each is for those who use the service,
+    and has an extra.
+    """
     nodes = [
         node for path in MODULES if CONTRIB not in path.parents for node in ast.walk(tree(path))
     ]
@@ -70,9 +74,18 @@ def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() ->
     modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     assert not any(module.startswith("horsies_django.contrib") for module in modules)
     own = {
-        "horsies_django", "django", "django_tasks", "asgiref", "typing_extensions", "pydantic", "croniter", "cron_descriptor",
-        "prometheus_client", "psutil", "pytest",
-    }  # fmt: skip
+        "horsies_django",
+        "django",
+        "django_tasks",
+        "asgiref",
+        "typing_extensions",
+        "pydantic",
+        "croniter",
+        "cron_descriptor",
+        "prometheus_client",
+        "psutil",
+        "pytest",
+    }
     roots = {module.partition(".")[0] for module in modules} - {
         "annotationlib"
     }  # new in Python 3.14
@@ -146,7 +159,9 @@ def test_nothing_is_left_for_later_in_the_code() -> None:
 
 
 def make(tmp_path: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run make with an interpreter that is ``script``, in a virtual environment directory of its own."""
+    """Run make with an interpreter that is ``script``, in a virtual environment directory of its
+    own.
+    """
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
@@ -188,7 +203,10 @@ def test_a_python_that_will_not_do_is_named_in_one_line(
 def test_help_lists_the_commands(tmp_path: Path) -> None:
     done = make(tmp_path, "exit 1")
     assert done.returncode == 0
-    targets = "demo test e2e unit browser stress soak mutants conformance lint types ci docs bench wheel clean"
+    targets = (
+        "demo test e2e unit browser stress soak mutants conformance lint types ci docs bench wheel "
+        "clean"
+    )
     for target in targets.split():
         assert f"make {target}" in done.stdout
 
@@ -219,7 +237,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_lowest_versions_that_are_tested_are_those_that_installers_may_choose() -> None:
-    """Naive: a bound is raised in one place only, and nobody ever ran the version that the other one promises."""
+    """Naive: a bound is raised in one place only, and nobody ever ran the version that the other
+    one promises.
+    """
     bounds: dict[str, Version] = {}
     for text in (
         *PROJECT["dependencies"],

@@ -1,7 +1,8 @@
-"""Tests wait for conditions, not for time: whatever lets time pass in tests/, also in a helper, is found and has a reason.
+"""Tests wait for conditions, not for time: whatever lets time pass in tests/, also in a helper, is
+found and has a reason.
 
-A program or a statement in a string counts like code. What waits with a deadline for a condition does not: ``wait_until``, the
-end of a process or a thread, a barrier, a loop that an event ends.
+A program or a statement in a string counts like code. What waits with a deadline for a condition
+does not: ``wait_until``, the end of a process or a thread, a barrier, a loop that an event ends.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ ALLOWED = {
     "tests/worker/test_scheduler.py::test_a_cut_connection_wakes_it_and_is_replaced": "the sleep that is woken",
 }
 
-# Seconds: nobody waits for so long but for a process, a gate or a barrier, and only when something is wrong.
+# Seconds: nobody waits for so long but for a process, a gate or a barrier, and only when something
+# is wrong.
 A_DEADLINE = 10
 IN_A_STRING = re.compile(r"\b(pg_|u)?sleep\(")
 CLOCKS = {"time.monotonic", "time.time", "monotonic", "time.perf_counter"}
@@ -80,7 +82,10 @@ def lets_time_pass(node: ast.AST) -> bool:
 
 
 def waits_for_nothing(call: ast.Call) -> bool:
-    """Whether a wait whose answer nobody takes, such as ``event.wait(1.0)``, only takes time. That for a process raises."""
+    """Whether a wait whose answer nobody takes, such as ``event.wait(1.0)``, only takes time.
+
+    That for a process raises.
+    """
     first = call.args[0] if call.args else None
     long = (
         isinstance(first, ast.Constant)
@@ -124,7 +129,9 @@ def where(tree: ast.AST, name: str = "") -> Iterator[str]:
 
 
 def runs_in_a_worker(path: Path) -> bool:
-    """Whether a file has the bodies of tasks: what a worker runs takes time, or stands still until a test lets it go on."""
+    """Whether a file has the bodies of tasks: what a worker runs takes time, or stands still until
+    a test lets it go on.
+    """
     return path.name == "tasks.py" or path.is_relative_to(ROOT / "tests" / "apps")
 
 

@@ -1,4 +1,6 @@
-"""The page "Come from Celery", taken literally: its blocks are a project before and after the move, which do the same."""
+"""The page "Come from Celery", taken literally: its blocks are a project before and after the move,
+which do the same.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def project(transactional_db: None, tmp_path: Path) -> Iterator[Callable[[str], 
 def test_the_moved_project_does_the_same_as_celery_in_eager_mode(
     project: Callable[[str], Project],
 ) -> None:
-    """Naive: an idiom of the page retries once more or less, passes another argument, or runs what was rolled back."""
+    """Naive: an idiom of the page retries once more or less, passes another argument, or runs what
+    was rolled back.
+    """
     before = project("before").tell()
     assert before["outcomes"]["bill"] == ["ok", "payment for 7"]
     assert before["outcomes"]["ship"] == ["error", "ConnectionError"]
@@ -75,7 +79,9 @@ def test_the_moved_project_does_the_same_as_celery_in_eager_mode(
 
 
 def test_schedules_and_messages_of_celery_are_taken_over(project: Callable[[str], Project]) -> None:
-    """Naive: a crontab loses its zone, a positional argument its name, or both systems refuse the same name of a task."""
+    """Naive: a crontab loses its zone, a positional argument its name, or both systems refuse the
+    same name of a task.
+    """
     moved = project("after")
     settings = moved.directory / "shop" / "settings.py"
     before = files(PAGE, "before")["shop/settings.py"]
@@ -93,5 +99,6 @@ def test_schedules_and_messages_of_celery_are_taken_over(project: Callable[[str]
         "tick": "shop.tasks.label",
     }
 
-    # Messages of the old system that are still in the broker are handed over by a Celery task of the old name.
+    # Messages of the old system that are still in the broker are handed over by a Celery task of
+    # the old name.
     assert moved.run("-c", HANDED_OVER) == "order 9 is confirmed\n"

@@ -1,7 +1,8 @@
 """``make mutants``: makes each edit in a copy of the tree and sees the tests named for it fail.
 
-Arguments are numbers of edits; without any, all are made. Exits with 1 unless every one is caught: its anchor is there, its tests
-pass in the tree as it is, and each of them fails by an assertion in the copy that was edited.
+Arguments are numbers of edits; without any, all are made. Exits with 1 unless every one is caught:
+its anchor is there, its tests pass in the tree as it is, and each of them fails by an assertion in
+the copy that was edited.
 """
 
 from __future__ import annotations
@@ -84,9 +85,18 @@ def run(copy: Path, tests: Sequence[str], edit: Edit | None = None) -> Verdicts:
         edit.apply(copy)
     verdicts = copy / "verdicts.json"
     command = [
-        sys.executable, "-m", "pytest", *tests, "-q", "-n0", "-p", "no:cacheprovider", "-p", "tests.mutants.verdicts",
+        sys.executable,
+        "-m",
+        "pytest",
+        *tests,
+        "-q",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.mutants.verdicts",
         f"--verdicts={verdicts}",
-    ]  # fmt: skip
+    ]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(
         command,

@@ -1,4 +1,6 @@
-"""The edits that an audit of the tests found nobody to notice, and for each the test that notices it now. Data only."""
+"""The edits that an audit of the tests found nobody to notice, and for each the test that notices
+it now. Data only.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace ``old``, which stands exactly once in the file ``path``, by ``new``; each of ``tests`` has to fail then."""
+    """Replace ``old``, which stands exactly once in the file ``path``, by ``new``; each of
+    ``tests`` has to fail then.
+    """
 
     number: int
     what: str
@@ -28,7 +32,10 @@ class Edit:
             if file.exists()
             else f"cannot be looked for: no {self.path}"
         )
-        return f"edit {self.number} ({self.what}): its anchor {where}; correct tests/mutants/edits.py:\n{self.old}"
+        return (
+            f"edit {self.number} ({self.what}): its anchor {where}; correct "
+            f"tests/mutants/edits.py:\n{self.old}"
+        )
 
     def apply(self, root: Path) -> None:
         """Make the edit in the tree under ``root``."""

@@ -1,6 +1,8 @@
-"""A pytest plugin that writes down how each test ended, and tells an assertion that failed from any other end.
+"""A pytest plugin that writes down how each test ended, and tells an assertion that failed from any
+other end.
 
-An import that fails or a fixture that raises also ends a test, and shows nothing about what the test asserts.
+An import that fails or a fixture that raises also ends a test, and shows nothing about what the
+test asserts.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def verdict(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
-    """Return how one phase of a test ended; what an assert statement cannot even evaluate has failed as well."""
+    """Return how one phase of a test ended; what an assert statement cannot even evaluate has
+    failed as well.
+    """
     if report.passed:
         return PASSED
     assert call.excinfo is not None

@@ -1,7 +1,8 @@
 """Settings of the test project: the plain case, one database, every door of the app installed.
 
-What a test wants otherwise for the processes that it starts stands in their environment; HORSIES_TEST_APPS and HORSIES_TEST_GIVEN
-are made by ``apps`` and ``given`` in ``tests/support/workers.py``.
+What a test wants otherwise for the processes that it starts stands in their environment;
+HORSIES_TEST_APPS and HORSIES_TEST_GIVEN are made by ``apps`` and ``given`` in
+``tests/support/workers.py``.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ TASKS: dict[str, Any] = {
     },
 }
 
-# Through PgBouncer: DATABASE_URL is the pooler's, and this says where the server itself listens. In tests the second alias is the
-# same database as the first.
+# Through PgBouncer: DATABASE_URL is the pooler's, and this says where the server itself listens. In
+# tests the second alias is the same database as the first.
 if DIRECT := os.environ.get("HORSIES_TEST_DIRECT"):
     DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
     host, port = DIRECT.rsplit(":", 1)

@@ -1,6 +1,8 @@
-"""Settings of the storm: dead workers are found within seconds, queues have caps and partitions, and schedules fire every second.
+"""Settings of the storm: dead workers are found within seconds, queues have caps and partitions,
+and schedules fire every second.
 
-CHAOS_SOFT has workers claim ahead of time; CHAOS_USUAL leaves the times of recovery as they are by default.
+CHAOS_SOFT has workers claim ahead of time; CHAOS_USUAL leaves the times of recovery as they are by
+default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Settings of a project whose backend opens connections itself, and whose receiver chooses the schema."""
+"""Settings of a project whose backend opens connections itself, and whose receiver chooses the
+schema.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Settings of a project whose processes have so many files open that the next ones have large numbers."""
+"""Settings of a project whose processes have so many files open that the next ones have large
+numbers.
+"""
 
 from __future__ import annotations
 

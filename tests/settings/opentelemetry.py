@@ -1,4 +1,6 @@
-"""The test project with OpenTelemetry, set up by the code of ``docs/howto/traces.md``; the environment names the collector."""
+"""The test project with OpenTelemetry, set up by the code of ``docs/howto/traces.md``; the
+environment names the collector.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Settings of the storm over limits, of every kind; ORACLE_CLUSTER_CAP gives the whole cluster a cap as well."""
+"""Settings of the storm over limits, of every kind; ORACLE_CLUSTER_CAP gives the whole cluster a
+cap as well.
+"""
 
 from __future__ import annotations
 

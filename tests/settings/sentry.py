@@ -1,4 +1,6 @@
-"""The test project with Sentry: its events become lines of the file HORSIES_TEST_NOTES, or go to HORSIES_TEST_COLLECTOR."""
+"""The test project with Sentry: its events become lines of the file HORSIES_TEST_NOTES, or go to
+HORSIES_TEST_COLLECTOR.
+"""
 
 from __future__ import annotations
 

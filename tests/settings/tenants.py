@@ -1,4 +1,6 @@
-"""Settings of a project with a schema for each tenant, by django-tenants; the queue is in the schema of all."""
+"""Settings of a project with a schema for each tenant, by django-tenants; the queue is in the
+schema of all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Settings of a project that keeps the queue in a database of its own and listens through a third alias."""
+"""Settings of a project that keeps the queue in a database of its own and listens through a third
+alias.
+"""
 
 from __future__ import annotations
 

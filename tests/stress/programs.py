@@ -1,4 +1,6 @@
-"""What the programs of the storms have in common: a server of their own, Django set up on it, and a verdict as JSON."""
+"""What the programs of the storms have in common: a server of their own, Django set up on it, and a
+verdict as JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One act on very many failed tasks, whose command is killed and run again, beside workers and somebody who cancels."""
+"""One act on very many failed tasks, whose command is killed and run again, beside workers and
+somebody who cancels.
+"""
 
 from __future__ import annotations
 

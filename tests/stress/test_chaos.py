@@ -1,4 +1,6 @@
-"""Nothing is lost and nothing is finished twice: a storm over workers and their database, and a judge of what it left."""
+"""Nothing is lost and nothing is finished twice: a storm over workers and their database, and a
+judge of what it left.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,18 @@ from tests.stress.conftest import verdict_of
 from tests.support.sizes import sized
 
 FAULTS = {
-    "kill child", "kill parent", "kill group", "stop child", "stop parent", "stop group", "cut engine", "cut maintenance",
-    "cut listener", "cut all", "restart fast",
-}  # fmt: skip
+    "kill child",
+    "kill parent",
+    "kill group",
+    "stop child",
+    "stop parent",
+    "stop group",
+    "cut engine",
+    "cut maintenance",
+    "cut listener",
+    "cut all",
+    "restart fast",
+}
 
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
@@ -23,7 +34,8 @@ def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
     verdict = verdict_of("chaos", f"--tasks={tasks}", f"--faults={faults}")
     assert (verdict["tasks"], verdict["faults"]) == (tasks, faults)
     assert (verdict["lost"], verdict["finished twice"]) == (0, 0)
-    # that it stormed indeed: every fault happened, processes died at work, workers came back from the dead, tasks did, too
+    # that it stormed indeed: every fault happened, processes died at work, workers came back from
+    # the dead, tasks did, too
     assert verdict["weather"].keys() >= FAULTS
     assert verdict["attempts"]["WORKER_FAILURE"] > 0
     assert verdict["runs without an end"] > 0

@@ -1,4 +1,6 @@
-"""Caps hold under kill -9, under workers that stand still and go on, and under changes: a storm, and a judge of what it left."""
+"""Caps hold under kill -9, under workers that stand still and go on, and under changes: a storm,
+and a judge of what it left.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,17 @@ from tests.support.sizes import STRESS, sized
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 WEATHER = {
-    "stop parent", "stop group", "kill parent", "kill child", "kill group", "change", "pause", "resume", "override", "clear",
-}  # fmt: skip
+    "stop parent",
+    "stop group",
+    "kill parent",
+    "kill child",
+    "kill group",
+    "change",
+    "pause",
+    "resume",
+    "override",
+    "clear",
+}
 
 CALM = f"--calm={sized(0, 3)}"
 LEAST_ENDS = 50
@@ -20,10 +31,11 @@ LEAST_SHARE = 0.98  # one of 8 permits that stays unused makes 0.875
 
 
 def used(verdict: dict[str, Any]) -> float | None:
-    """Return how much of its caps was used when permits came free, while work waited and nobody was hurt lately.
+    """Return how much of its caps was used when permits came free, while work waited and nobody was
+    hurt lately.
 
-    None where a short storm left too little calm in which to measure it. Without the queue whose limit per worker leaves
-    permits to one that is gone: how long that is depends on the machine.
+    None where a short storm left too little calm in which to measure it. Without the queue whose
+    limit per worker leaves permits to one that is gone: how long that is depends on the machine.
     """
     figures = [figure for name, figure in verdict["usage"].items() if name != "wide"]
     ends = sum(figure["ends"] for figure in figures)
@@ -42,7 +54,8 @@ def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
     assert min(verdict["merged"], verdict["unique"]) > 10
     assert verdict["weather"].keys() >= WEATHER
     assert verdict["continued"] >= 2
-    # the queue's own cap of 8 over all workers is not always reached on a machine that is busy with other things
+    # the queue's own cap of 8 over all workers is not always reached on a machine that is busy with
+    # other things
     reached = {"queue tight", "queue pausing", "queue and worker wide"}
     partitions = {
         "partition tenants",

@@ -1,6 +1,8 @@
-"""A server that crashes dozens of times under workers whose claims do not wait for the disk: nothing is lost or written twice.
+"""A server that crashes dozens of times under workers whose claims do not wait for the disk:
+nothing is lost or written twice.
 
-Half of the crashes come as soon as a lone task has begun, when its claim is most likely to be lost, the others under load.
+Half of the crashes come as soon as a lone task has begun, when its claim is most likely to be lost,
+the others under load.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Durable steps in a storm: processes are killed at random moments, workers frozen until others run their tasks: each row once.
+"""Durable steps in a storm: processes are killed at random moments, workers frozen until others run
+their tasks: each row once.
 
-The workers that are frozen have a long threshold of their own, so that the kernel lets their processes live: they wake up in the
-middle of their steps, and only the check before the record keeps them from writing. They would rescue nobody for as long, so the
-oldest worker is one that is left alone. Each commit of a step takes a while, so that many kills come within one.
+The workers that are frozen have a long threshold of their own, so that the kernel lets their
+processes live: they wake up in the middle of their steps, and only the check before the record
+keeps them from writing. They would rescue nobody for as long, so the oldest worker is one that is
+left alone. Each commit of a step takes a while, so that many kills come within one.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL AND t.status
 GIVEN_UP = b"""
 SELECT NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL)
 """
-# What is wrong afterwards: rows that are missing or there twice, and results that are not those of the rows.
+# What is wrong afterwards: rows that are missing or there twice, and results that are not those of
+# the rows.
 WRONG = """
 SELECT t.id, t.status, array_agg(r.step ORDER BY r.step), array_agg(r.process ORDER BY r.step), t.result,
        (SELECT jsonb_agg(s.result ORDER BY s.name) FROM horsies_task_steps s WHERE s.task_id = t.id)
@@ -68,7 +71,10 @@ HAVING t.status <> 'COMPLETED' OR array_agg(r.step ORDER BY r.step) <> '{0,1,2,3
   OR t.result::jsonb -> 'ok' <> jsonb_agg(r.process ORDER BY r.step)
   OR t.result::jsonb -> 'ok' <> (SELECT jsonb_agg(s.result ORDER BY s.name) FROM horsies_task_steps s WHERE s.task_id = t.id)
 """
-LATER = "SELECT count(*) FROM step_rows r JOIN horsies_tasks t ON t.id = r.task WHERE r.attempt <= t.retry_count"
+LATER = (
+    "SELECT count(*) FROM step_rows r JOIN horsies_tasks t ON t.id = r.task WHERE r.attempt <= "
+    "t.retry_count"
+)
 
 
 @pytest.fixture
@@ -121,7 +127,9 @@ class Storm:
             )
 
     def kill_all_the_time(self, others: Future[None]) -> None:
-        """Kill processes that run tasks, and now and then a whole worker, until there were enough and the others are done."""
+        """Kill processes that run tasks, and now and then a whole worker, until there were enough
+        and the others are done.
+        """
         while self.happened["kills"] < KILLS or not others.done():
             self.send()
             place = self.random.randrange(KILLED)
@@ -134,7 +142,9 @@ class Storm:
             self.moment.wait(self.random.uniform(0, BREATH_SECONDS))
 
     def freeze_all_the_time(self) -> None:
-        """Freeze workers that are at work until others have given them up, and wake them, their processes first."""
+        """Freeze workers that are at work until others have given them up, and wake them, their
+        processes first.
+        """
         while self.happened["freezes"] < FREEZES:
             wait_until(lambda: self.asked(AT_WORK) == FROZEN, "all of them are at work")
             runners = [runner for pid in self.pids for runner in runners_of(pid)]

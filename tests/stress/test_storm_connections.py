@@ -1,4 +1,6 @@
-"""The storm of connections: the project's own are cut within moments of their start for ten seconds; afterwards all is well."""
+"""The storm of connections: the project's own are cut within moments of their start for ten
+seconds; afterwards all is well.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ numbers = count()
 
 
 def cut_young_ones(over: threading.Event) -> int:
-    """Cut young connections as fast as the server can, until it is over; return how many were cut."""
+    """Cut young connections as fast as the server can, until it is over.
+
+    Return how many were cut.
+    """
     cut = 0
     with direct_connection("default", application_name="cuts") as connection:
         while not over.is_set():

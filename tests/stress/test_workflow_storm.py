@@ -1,6 +1,8 @@
-"""Workflows end as the model says while workers and children are killed, connections are cut, and runs are paused.
+"""Workflows end as the model says while workers and children are killed, connections are cut, and
+runs are paused.
 
-Beside them, eight senders give signals to chains of waits: each is taken once, and those of a key in the order of sending.
+Beside them, eight senders give signals to chains of waits: each is taken once, and those of a key
+in the order of sending.
 """
 
 from __future__ import annotations
@@ -97,7 +99,9 @@ class Sent:
     def judge(
         self, nodes: dict[uuid.UUID, list[WorkflowNode]], runs: dict[uuid.UUID, WorkflowRun]
     ) -> list[Any]:
-        """Return what differs from the model: runs and nodes, with what they are and what they should be."""
+        """Return what differs from the model: runs and nodes, with what they are and what they
+        should be.
+        """
         ids: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
         self.follow(self.handle.workflow_id, nodes, ids)
         for id_, path in ids.items():

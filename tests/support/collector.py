@@ -1,4 +1,6 @@
-"""A service of the network that monitoring sends to: an HTTP server that keeps what is posted to it."""
+"""A service of the network that monitoring sends to: an HTTP server that keeps what is posted to
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import pytest
 
 
 class Collector:
-    """The server, and the bodies of the requests that it has answered; it answers while ``answers`` is set.
+    """The server, and the bodies of the requests that it has answered; it answers while ``answers``
+    is set.
 
     What is posted to /now is answered in any case.
     """

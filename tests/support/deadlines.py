@@ -1,4 +1,6 @@
-"""Waiting for something to come about, with an end; a room without pytest, for programs that are no tests."""
+"""Waiting for something to come about, with an end; a room without pytest, for programs that are no
+tests.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-DEADLINE_SECONDS = 120  # more than anything takes on a busy machine: so long is waited only for what never comes about
+# more than anything takes on a busy machine: so long is waited only for what never comes about
+DEADLINE_SECONDS = 120
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true value of ``condition``; fail, naming ``what``, when none comes before the deadline."""
+    """Return the first true value of ``condition``; fail, naming ``what``, when none comes before
+    the deadline.
+    """
     began = time.monotonic()
     while (waited := time.monotonic() - began) < DEADLINE_SECONDS:
         if value := condition():

@@ -1,4 +1,6 @@
-"""The wheel and the archive of sources as their users get them, and environments in which the wheel is installed."""
+"""The wheel and the archive of sources as their users get them, and environments in which the wheel
+is installed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ INHERITED = ("MAKE", "MFLAGS", "PYTHONPATH", "DJANGO", "HORSIES")
 
 
 class Distributions(NamedTuple):
-    """What a release uploads. The wheel is made of the archive, so whatever it needs is in there."""
+    """What a release uploads.
+
+    The wheel is made of the archive, so whatever it needs is in there.
+    """
 
     sdist: Path
     wheel: Path
@@ -27,13 +32,20 @@ def run(
     """Run a command outside of the checkout, with nothing of it in its environment."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
     return subprocess.run(
-        [*map(str, command)], cwd=cwd, env={**kept, **environment}, capture_output=True, text=True, timeout=timeout,
+        [*map(str, command)],
+        cwd=cwd,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def built(directory: Path) -> Distributions:
-    """Build both from this checkout with the build backend of this environment, so without the network."""
+    """Build both from this checkout with the build backend of this environment, so without the
+    network.
+    """
     done = run(
         sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT, cwd=directory
     )
@@ -44,9 +56,11 @@ def built(directory: Path) -> Distributions:
 
 
 def environment_of(wheel: Path, directory: Path, *, beside: bool) -> Path:
-    """Install a wheel into an environment of its own and return its interpreter; ``beside``: next to all that is installed here.
+    """Install a wheel into an environment of its own and return its interpreter; ``beside``: next
+    to all that is installed here.
 
-    Editable packages of this environment are not there: a .pth file adds a directory, but not the .pth files in it.
+    Editable packages of this environment are not there: a .pth file adds a directory, but not the
+    .pth files in it.
     """
     made = run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory.parent)
     assert made.returncode == 0, made.stderr

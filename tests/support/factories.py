@@ -1,6 +1,8 @@
-"""Rows for tests, written as they stand: tasks, attempts, workers and heartbeats refuse ``save()``, so bulk_create writes them.
+"""Rows for tests, written as they stand: tasks, attempts, workers and heartbeats refuse ``save()``,
+so bulk_create writes them.
 
-``TaskFactory(status="FAILED")`` fills in what the table demands of a failed task; whatever is given stays as given.
+``TaskFactory(status="FAILED")`` fills in what the table demands of a failed task; whatever is given
+stays as given.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ class HeartbeatFactory(RowFactory):
 
 
 def living_worker(*queues: str, beat: dict[str, Any] | None = None, **columns: Any) -> Any:
-    """Write a worker that serves queues, and its heartbeat: of this moment, unless ``beat`` says otherwise."""
+    """Write a worker that serves queues, and its heartbeat: of this moment, unless ``beat`` says
+    otherwise.
+    """
     worker = WorkerFactory(queues=list(queues or ["default"]), **columns)
     HeartbeatFactory(
         id=worker.pk, worker_id=worker.pk, role="claimer", pid=worker.pid, **beat or {}

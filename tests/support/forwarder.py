@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 
 
 class Forwarder:
-    """Passes bytes on between a worker and its server, until told to keep those of the connections that are open."""
+    """Passes bytes on between a worker and its server, until told to keep those of the connections
+    that are open.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -1,7 +1,8 @@
-"""A pytest plugin for whole runs: how many processes they take, in which order, and how long each layer took.
+"""A pytest plugin for whole runs: how many processes they take, in which order, and how long each
+layer took.
 
-A layer is a directory of tests/. Files with real worker processes come first: they take longest, most of it waiting, and what is
-quick fills the gaps that they leave at the end.
+A layer is a directory of tests/. Files with real worker processes come first: they take longest,
+most of it waiting, and what is quick fills the gaps that they leave at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Make visible in what a test printed and logged what is no text: it could not be sent from process to process."""
+    """Make visible in what a test printed and logged what is no text: it could not be sent from
+    process to process.
+    """
     report = yield
     report.sections = [
         (name, text.encode("utf-8", "backslashreplace").decode("utf-8"))

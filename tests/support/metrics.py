@@ -56,7 +56,10 @@ def of_the_page(heading: str) -> dict[str, tuple[str, set[str]]]:
 
 
 def agree(metrics: Metrics, heading: str) -> None:
-    """Fail if the metrics differ from those of the page in name, type or labels. Each needs a sample."""
+    """Fail if the metrics differ from those of the page in name, type or labels.
+
+    Each needs a sample.
+    """
     assert {
         name: (metrics.types[name], metrics.labels[name]) for name in metrics.types
     } == of_the_page(heading)

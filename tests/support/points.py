@@ -1,6 +1,8 @@
-"""Places to stop a worker at: a pass just before its commit, a reply in the pipe, a link that keeps the server's answers.
+"""Places to stop a worker at: a pass just before its commit, a reply in the pipe, a link that keeps
+the server's answers.
 
-None of them changes the worker: a trigger of the test's own waits inside the worker's transaction, signals hold its processes.
+None of them changes the worker: a trigger of the test's own waits inside the worker's transaction,
+signals hold its processes.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ class Walker:
         return [int(pid) for word, pid in lines if word == line]
 
     def stands(self, line: str) -> int:
-        """Wait until it stands at its first line ("began") or its last one ("ended"), and return its process."""
+        """Wait until it stands at its first line ("began") or its last one ("ended"), and return
+        its process.
+        """
         return int(wait_until(lambda: self.wrote(line), f"{self.path.name} has {line}")[0])
 
     def may(self, *gates: str) -> None:
@@ -100,7 +104,8 @@ class Walker:
 
 
 def send_walkers(folder: Path) -> list[Walker]:
-    """Send one task that may run twice and one that may not, in one transaction: a worker with two slots claims both at once.
+    """Send one task that may run twice and one that may not, in one transaction: a worker with two
+    slots claims both at once.
 
     Both become due at one time: the clock of a pass that has just begun cannot lie between them.
     """
@@ -116,7 +121,8 @@ def send_walkers(folder: Path) -> list[Walker]:
 
 
 class Gate:
-    """Holds every transaction that makes a given move of a task at its very end: all is done, nothing is committed.
+    """Holds every transaction that makes a given move of a task at its very end: all is done,
+    nothing is committed.
 
     A step is held at its record, which is not confirmed yet, or within its commit.
     """
@@ -128,14 +134,18 @@ class Gate:
         """Hold what comes to that place from now on."""
         self.connection.execute("SELECT pg_advisory_lock(%s)", [KEY])
         self.connection.execute(WAITS_AT_THE_GATE)
-        trigger = f"CREATE CONSTRAINT TRIGGER gate AFTER {PLACES[place]} EXECUTE FUNCTION waits_at_the_gate()"
+        trigger = (
+            f"CREATE CONSTRAINT TRIGGER gate AFTER {PLACES[place]} EXECUTE FUNCTION "
+            "waits_at_the_gate()"
+        )
         self.connection.execute(trigger.encode())
 
     def held(self) -> int:
         """Wait until a session stands at the gate, and return its process."""
         query = (
             "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
-            "WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objid = %s AND NOT l.granted"
+            "WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objid = %s AND "
+            "NOT l.granted"
         )
         row = wait_until(
             lambda: self.connection.execute(query, [KEY]).fetchone(),
@@ -144,7 +154,10 @@ class Gate:
         return int(row[0])
 
     def open(self, *, kill: int | None = None) -> None:
-        """Let all pass; ``kill`` ends a session before, whose transaction then never was. Returns when it is over."""
+        """Let all pass; ``kill`` ends a session before, whose transaction then never was.
+
+        Returns when it is over.
+        """
         if kill is not None:
             self.connection.execute("SELECT pg_terminate_backend(%s)", [kill])
             self._gone(kill)
@@ -196,7 +209,9 @@ def standing_still(worker: WorkerProcess) -> Iterator[None]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether all threads of a process stand still: one that has not noticed yet may still take in what comes."""
+    """Whether all threads of a process stand still: one that has not noticed yet may still take in
+    what comes.
+    """
     threads = Path(f"/proc/{pid}/task").iterdir()
     return all(
         (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads
@@ -204,7 +219,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def replies_in_the_pipe(worker: WorkerProcess) -> int:
-    """How many children's replies lie unread in sockets of a worker, which has to stand still meanwhile."""
+    """How many children's replies lie unread in sockets of a worker, which has to stand still
+    meanwhile.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     pidfd = os.pidfd_open(worker.process.pid)
     found = 0

@@ -41,7 +41,10 @@ class PoolerError(Exception):
 
 @contextmanager
 def transaction_pooler(url: str) -> Iterator[str]:
-    """Run PgBouncer before the server of ``url`` and yield the URL through it. Raises PoolerError when there is none."""
+    """Run PgBouncer before the server of ``url`` and yield the URL through it.
+
+    Raises PoolerError when there is none.
+    """
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         raise PoolerError("PgBouncer is not installed (Debian: apt-get install pgbouncer)")

@@ -12,17 +12,20 @@ from tests.conftest import sql
 def refused(
     table: str, condition: str = "true", event: str = "UPDATE", code: str = "P0001"
 ) -> Iterator[None]:
-    """Let the database refuse updates of the rows for which a condition on ``new`` holds; the detail contains "secret".
+    """Let the database refuse updates of the rows for which a condition on ``new`` holds; the
+    detail contains "secret".
 
     ``code`` is the SQLSTATE.
     """
     name = f"refuse_{table}"
     sql(
         f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
-        f"$$ BEGIN RAISE 'refused' USING ERRCODE = '{code}', DETAIL = 'Failing row contains (secret)'; END $$"
+        f"$$ BEGIN RAISE 'refused' USING ERRCODE = '{code}', DETAIL = 'Failing row contains "
+        "(secret)'; END $$"
     )
     sql(
-        f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()"
+        f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE "
+        f"FUNCTION {name}()"
     )
     try:
         yield

@@ -1,6 +1,8 @@
-"""A PostgreSQL server that a test may stop, kill and start, and what a test sends to and reads from it.
+"""A PostgreSQL server that a test may stop, kill and start, and what a test sends to and reads from
+it.
 
-Tests speak to it in SQL, on connections of their own: the test process's Django stays on the test database.
+Tests speak to it in SQL, on connections of their own: the test process's Django stays on the test
+database.
 """
 
 from __future__ import annotations
@@ -68,19 +70,25 @@ class Server:
         )
 
     def hold_back(self) -> None:
-        """Keep in memory what is committed without waiting from now on: a crash loses what no other commit followed."""
+        """Keep in memory what is committed without waiting from now on: a crash loses what no other
+        commit followed.
+        """
         self.superuser("CHECKPOINT")
         self.writer = self.walwriter()
         assert self.writer is not None
         self.writer.suspend()
 
     def walwriter(self) -> psutil.Process | None:
-        """Return the process that writes what was committed without waiting; None while the server recovers."""
+        """Return the process that writes what was committed without waiting; None while the server
+        recovers.
+        """
         children = psutil.Process(self.process.pid).children()
         return next((one for one in children if "walwriter" in command_of(one)), None)
 
     def crash(self) -> None:
-        """Let it crash: it ends all sessions, and has recovered afterwards, without being started again."""
+        """Let it crash: it ends all sessions, and has recovered afterwards, without being started
+        again.
+        """
         writer = self.walwriter()
         assert writer is not None
         writer.kill()
@@ -88,7 +96,9 @@ class Server:
         wait_until(lambda: self.walwriter() not in (None, writer), "the server has recovered")
 
     def stop(self, how: str = "immediate") -> None:
-        """End it: a "fast" or "immediate" shutdown, or a kill of the "postmaster"; all its processes are gone then."""
+        """End it: a "fast" or "immediate" shutdown, or a kill of the "postmaster"; all its
+        processes are gone then.
+        """
         processes = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(SIGNALS[how])
         if self.writer is not None:
@@ -123,7 +133,9 @@ class Server:
     # What a test says to it
 
     def superuser(self, statement: str, *, database: str | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement as a superuser, also while sessions are read-only unless they say otherwise."""
+        """Run a statement as a superuser, also while sessions are read-only unless they say
+        otherwise.
+        """
         with psycopg.connect(
             self.cluster.url(database or self.database, self.port),
             autocommit=True,
@@ -168,7 +180,8 @@ class Server:
             self.cluster.url(self.database, self.port), row_factory=dict_row
         ) as connection:
             query = (
-                "SELECT t.*, (SELECT count(*) FROM horsies_task_attempts a WHERE a.task_id = t.id) AS attempts "
+                "SELECT t.*, (SELECT count(*) FROM horsies_task_attempts a WHERE a.task_id = t.id) "
+                "AS attempts "
                 "FROM horsies_tasks t WHERE t.id = %s"
             )
             return dict(connection.execute(query, [id_]).fetchone() or {})
@@ -183,7 +196,10 @@ class Server:
 
     def backends(self, name: str) -> list[int]:
         """Return the process ids of the sessions with that application name."""
-        query = f"SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, '{name}') AND datname = current_database()"
+        query = (
+            f"SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, '{name}') AND "
+            "datname = current_database()"
+        )
         return [row[0] for row in self.superuser(query)]
 
 

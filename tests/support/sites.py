@@ -1,4 +1,6 @@
-"""Databases of a test's own, and Python and commands of Django as processes, in our project or in that of a directory."""
+"""Databases of a test's own, and Python and commands of Django as processes, in our project or in
+that of a directory.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,19 @@ def python(
     environment: dict[str, str] | None = None,
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python with these words; the environment is that of the tests, unless another is given, and these variables."""
+    """Run Python with these words; the environment is that of the tests, unless another is given,
+    and these variables.
+    """
     return subprocess.run(
-        [sys.executable, *words], cwd=cwd, env={**(environment or os.environ), **variables}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**(environment or os.environ), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 def printed(*words: str, code: int = 0, **how: Any) -> str:
@@ -50,7 +60,9 @@ def printed(*words: str, code: int = 0, **how: Any) -> str:
 
 
 def manage(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the tests' project on the test database, as a shell or a service manager would."""
+    """Run a command of the tests' project on the test database, as a shell or a service manager
+    would.
+    """
     project = {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": database_url()}
     return python("-m", "django", *words, **{**project, **variables})
 
@@ -83,7 +95,9 @@ class Site:
 
 @contextmanager
 def new_databases(prefix: str) -> Iterator[Callable[[], str]]:
-    """Give a function that creates an empty database and returns its URL; all of them are dropped in the end."""
+    """Give a function that creates an empty database and returns its URL; all of them are dropped
+    in the end.
+    """
     made: list[str] = []
     base = database_url()
     with psycopg.connect(base, autocommit=True) as admin:

@@ -1,8 +1,9 @@
-"""How much a storm or a property test does: little in ``make test``, more in ``make ci`` and ``make stress``.
+"""How much a storm or a property test does: little in ``make test``, more in ``make ci`` and ``make
+stress``.
 
-``HORSIES_STRESS`` is "full" or "short" while ``make stress`` runs the storms (marked ``stress``); CI runs the short form. The
-full one also runs what is marked ``thorough``: benchmarks that take long, and the property tests again, on many more examples. CI
-sets ``HORSIES_TEST_CI``.
+``HORSIES_STRESS`` is "full" or "short" while ``make stress`` runs the storms (marked ``stress``);
+CI runs the short form. The full one also runs what is marked ``thorough``: benchmarks that take
+long, and the property tests again, on many more examples. CI sets ``HORSIES_TEST_CI``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def sized(short: int, full: int) -> int:
 
 
 def examples(few: int, many: int) -> int:
-    """Return on how many examples a property test runs: ``few`` in CI, a quarter of them in ``make test``, and ``many`` in a full
-    ``make stress``.
+    """Return on how many examples a property test runs: ``few`` in CI, a quarter of them in ``make
+    test``, and ``many`` in a full ``make stress``.
     """
     return many if STRESS == "full" else few if CI else max(1, few // 4)

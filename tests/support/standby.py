@@ -1,7 +1,8 @@
-"""A primary and its synchronous standby: real servers, of which the second takes over when the first is killed.
+"""A primary and its synchronous standby: real servers, of which the second takes over when the
+first is killed.
 
-A commit is confirmed when the standby has it, too. After ``fail_over`` there is no standby, and commits wait for nobody, until
-``attach`` has made one of the other server.
+A commit is confirmed when the standby has it, too. After ``fail_over`` there is no standby, and
+commits wait for nobody, until ``attach`` has made one of the other server.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class Pair(Server):
         return f"postgresql://app:secret@{hosts}/{self.database}?target_session_attrs=read-write&connect_timeout=2"
 
     def attach(self) -> None:
-        """Make the other one a standby by a fresh copy, and have commits wait for it from then on. Raises RuntimeError."""
+        """Make the other one a standby by a fresh copy, and have commits wait for it from then on.
+
+        Raises RuntimeError.
+        """
         copy = self.other.cluster.home / "data"
         shutil.rmtree(copy, ignore_errors=True)
         source = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
@@ -107,7 +111,9 @@ class Pair(Server):
             receiver.resume()
 
     def promote(self) -> None:
-        """Promote the standby, whose place the former primary takes; returns when it accepts writes."""
+        """Promote the standby, whose place the former primary takes; returns when it accepts
+        writes.
+        """
         self.cluster, self.other.cluster = self.other.cluster, self.cluster
         self.process, self.other.process = self.other.process, self.process
         self.port, self.other.port = self.other.port, self.port
@@ -116,11 +122,15 @@ class Pair(Server):
 
 @contextmanager
 def private_pair() -> Iterator[Pair]:
-    """Run both servers and remove them at the end. Raises PostgresError where no server, or no pg_basebackup, can be run."""
+    """Run both servers and remove them at the end.
+
+    Raises PostgresError where no server, or no pg_basebackup, can be run.
+    """
     with private_cluster() as cluster, owned_directory(PREFIX) as home:
         if not (cluster.binaries / "pg_basebackup").exists():
             raise PostgresError(f"there is no pg_basebackup in {cluster.binaries}")
-        # The password reaches pg_basebackup and standbys as a variable: arguments are visible to everybody.
+        # The password reaches pg_basebackup and standbys as a variable: arguments are visible to
+        # everybody.
         cluster.environment["PGPASSWORD"] = cluster.password
         other = replace(cluster, home=home)
         other.prepare_binaries()

@@ -1,8 +1,10 @@
-"""Start Django commands as forks of one process that has imported the libraries, as a fork server does.
+"""Start Django commands as forks of one process that has imported the libraries, as a fork server
+does.
 
-A worker's start is mostly imports, and the tests start hundreds of workers. Each is a process in a session of its own, and does
-what ``python -m django`` does with its own environment and settings; but it finds Django, psycopg and the pure part of the app
-imported. The start of the interpreter itself is left to the tests that run ``manage.py`` and scripts.
+A worker's start is mostly imports, and the tests start hundreds of workers. Each is a process in a
+session of its own, and does what ``python -m django`` does with its own environment and settings;
+but it finds Django, psycopg and the pure part of the app imported. The start of the interpreter
+itself is left to the tests that run ``manage.py`` and scripts.
 """
 
 from __future__ import annotations
@@ -23,14 +25,29 @@ from horsies_django.worker.ipc import wait_readable
 
 # Nothing here reads settings or needs the registry of apps.
 LIBRARIES = (
-    "asyncio", "environ", "multiprocessing.popen_fork", "multiprocessing.popen_spawn_posix",
-    "psutil", "django.core.management.base", "django.core.checks.urls", "django.contrib.auth.checks",
-    "django.contrib.auth.hashers", "django.contrib.auth.password_validation", "django.contrib.contenttypes.checks",
-    "django.contrib.postgres.indexes", "django.contrib.postgres.operations", "django.db.backends.postgresql.base",
-    "django.db.migrations.executor", "django.db.models", "django.forms", "django.views",
-    "horsies_django.core.reasoning", "horsies_django.store.passes", "horsies_django.worker.ipc",
+    "asyncio",
+    "environ",
+    "multiprocessing.popen_fork",
+    "multiprocessing.popen_spawn_posix",
+    "psutil",
+    "django.core.management.base",
+    "django.core.checks.urls",
+    "django.contrib.auth.checks",
+    "django.contrib.auth.hashers",
+    "django.contrib.auth.password_validation",
+    "django.contrib.contenttypes.checks",
+    "django.contrib.postgres.indexes",
+    "django.contrib.postgres.operations",
+    "django.db.backends.postgresql.base",
+    "django.db.migrations.executor",
+    "django.db.models",
+    "django.forms",
+    "django.views",
+    "horsies_django.core.reasoning",
+    "horsies_django.store.passes",
+    "horsies_django.worker.ipc",
     "horsies_django.worker.process.logs",
-)  # fmt: skip
+)
 MOST = 1 << 20  # bytes of an order
 
 
@@ -50,7 +67,9 @@ class Starter:
     def start(
         self, argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: int
     ) -> Started:
-        """Run ``python -m django`` with these arguments; what it prints goes to the descriptor ``log``."""
+        """Run ``python -m django`` with these arguments; what it prints goes to the descriptor
+        ``log``.
+        """
         order = json.dumps([list(argv), dict(environment), str(directory)]).encode()
         reading, writing = os.pipe()
         try:
@@ -65,7 +84,9 @@ class Starter:
 
 
 class Started:
-    """A process that was started, with that part of the interface of ``subprocess.Popen`` that tests use."""
+    """A process that was started, with that part of the interface of ``subprocess.Popen`` that
+    tests use.
+    """
 
     def __init__(self, args: Sequence[str], report: int) -> None:
         self.args = args
@@ -104,7 +125,9 @@ class Started:
 
 
 def serve(orders: socket.socket) -> bytes | None:
-    """Fork for each order. Return None when nobody is there to give any more, and, in a process that was forked, its order."""
+    """Fork for each order. Return None when nobody is there to give any more, and, in a process
+    that was forked, its order.
+    """
     for name in LIBRARIES:
         importlib.import_module(name)
     gc.collect()
@@ -124,7 +147,9 @@ def serve(orders: socket.socket) -> bytes | None:
 
 
 def keep(log: int, report: int) -> None:
-    """Fork once more, and return in that process, which writes to ``log``; in this one, report its id and how it ends."""
+    """Fork once more, and return in that process, which writes to ``log``; in this one, report its
+    id and how it ends.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if pid := os.fork():
         os.close(log)

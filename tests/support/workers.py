@@ -65,7 +65,9 @@ def starter() -> Starter:
 
 @contextmanager
 def as_a_service_manager_does(*, ignoring_hangups: bool = False) -> Iterator[None]:
-    """Let processes that are started meanwhile find the signals at their defaults; nohup and ``&`` ignore some of them."""
+    """Let processes that are started meanwhile find the signals at their defaults; nohup and ``&``
+    ignore some of them.
+    """
     wanted = dict.fromkeys((signal.SIGINT, signal.SIGQUIT, signal.SIGHUP), signal.SIG_DFL)
     if ignoring_hangups:
         wanted[signal.SIGHUP] = signal.SIG_IGN
@@ -96,7 +98,9 @@ def gone(processes: Iterable[psutil.Process]) -> None:
 
 
 class WorkerProcess:
-    """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it, ``program`` what Python runs instead."""
+    """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it, ``program``
+    what Python runs instead.
+    """
 
     command = "horsies_worker"
     greeting = "Worker started"
@@ -161,7 +165,9 @@ class WorkerProcess:
         return self
 
     def family(self) -> list[psutil.Process]:
-        """Return the processes below it: children, fork server, and what multiprocessing starts beside it."""
+        """Return the processes below it: children, fork server, and what multiprocessing starts
+        beside it.
+        """
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def signal(self, number: int) -> None:
@@ -177,7 +183,9 @@ class WorkerProcess:
         return self.wait()
 
     def end(self) -> None:
-        """End it if it still runs, and print how its log ended: pytest shows that where the test failed."""
+        """End it if it still runs, and print how its log ended: pytest shows that where the test
+        failed.
+        """
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -190,12 +198,16 @@ Start = Callable[..., WorkerProcess]  # what the fixture ``worker`` gives
 
 
 def apps(*names: str) -> dict[str, str]:
-    """Return the environment of a process whose project has these of ``tests/apps``; usually it is "project" alone."""
+    """Return the environment of a process whose project has these of ``tests/apps``; usually it is
+    "project" alone.
+    """
     return {"HORSIES_TEST_APPS": " ".join(f"tests.apps.{name}" for name in names)}
 
 
 def given(**settings: Any) -> dict[str, str]:
-    """Return the environment of a process with these values in HORSIES; RESILIENCE and RECOVERY keep what else they have."""
+    """Return the environment of a process with these values in HORSIES; RESILIENCE and RECOVERY
+    keep what else they have.
+    """
     return {"HORSIES_TEST_GIVEN": json.dumps(settings)}
 
 
@@ -208,7 +220,9 @@ class SchedulerProcess(WorkerProcess):
 
 @contextmanager
 def all_ended(kind: type[WorkerProcess], directory: Path) -> Iterator[Callable[..., Any]]:
-    """Give a function that starts processes of a kind, with their logs in the directory; all of them are ended afterwards."""
+    """Give a function that starts processes of a kind, with their logs in the directory; all of
+    them are ended afterwards.
+    """
     started: list[WorkerProcess] = []
 
     def start(*options: str, **how: Any) -> WorkerProcess:
@@ -237,7 +251,9 @@ def worker(transactional_db: None, tmp_path: Path) -> Iterator[Start]:
 
 
 class Standing:
-    """The worker that one test leaves to the next; it ends before a test that starts its own, whose tasks it would take."""
+    """The worker that one test leaves to the next; it ends before a test that starts its own, whose
+    tasks it would take.
+    """
 
     worker: WorkerProcess | None = None
     stays = False  # the next test uses it, too: the hooks in conftest.py say so
@@ -261,12 +277,15 @@ def uses_shared_worker(item: pytest.Item | None) -> bool:
 def shared_worker(
     transactional_db: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WorkerProcess]:
-    """Give a worker with one child process that runs for all tests of a file that use this fixture; they come first in it.
+    """Give a worker with one child process that runs for all tests of a file that use this fixture;
+    they come first in it.
 
-    It is for tests that look at what becomes of tasks. They may kill the child, and read what they caused in ``log``, which
-    begins with the test. A test starts a worker of its own with ``worker`` if it kills, stops, freezes or starves the worker,
-    gives it options or an environment, changes a queue, counts workers, connections or lines of the log, needs tasks that were
-    sent before the worker began, or leaves a task that does not end. Queues and workers are as the test before left them.
+    It is for tests that look at what becomes of tasks. They may kill the child, and read what they
+    caused in ``log``, which begins with the test. A test starts a worker of its own with ``worker``
+    if it kills, stops, freezes or starves the worker, gives it options or an environment, changes a
+    queue, counts workers, connections or lines of the log, needs tasks that were sent before the
+    worker began, or leaves a task that does not end. Queues and workers are as the test before left
+    them.
     """
     if standing.worker is None:
         log = tmp_path_factory.mktemp("shared") / "worker.log"
@@ -296,7 +315,9 @@ def shared_worker(
 
 @pytest.fixture
 def script(worker: Start, tmp_path: Path) -> Start:
-    """Give a function that runs a text as a script, which finds the project; each run of it is a line of the file ``runs``."""
+    """Give a function that runs a text as a script, which finds the project; each run of it is a
+    line of the file ``runs``.
+    """
 
     def start(text: str, *options: str, **environment: str) -> WorkerProcess:
         path = tmp_path / "script.py"
@@ -343,7 +364,9 @@ Busy = Callable[..., tuple[WorkerProcess, Lingering]]
 
 @pytest.fixture
 def busy(worker: Start, server: Server, tmp_path: Path) -> Busy:
-    """Give a function that starts a worker of that server and has it run a ``linger`` task; it returns both."""
+    """Give a function that starts a worker of that server and has it run a ``linger`` task; it
+    returns both.
+    """
 
     def start(*options: str, **environment: str) -> tuple[WorkerProcess, Lingering]:
         process = worker(

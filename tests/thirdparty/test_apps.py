@@ -1,4 +1,6 @@
-"""Apps from PyPI that send by ``django.tasks``, unchanged, in a project with ``HorsiesBackend``: ``make thirdparty``."""
+"""Apps from PyPI that send by ``django.tasks``, unchanged, in a project with ``HorsiesBackend``:
+``make thirdparty``.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ print(json.dumps(len(rows())))
 
 
 def test_wagtail_indexes_its_pages_in_a_worker(project: Project) -> None:
-    """Naive: a task of Wagtail is refused, not found by the worker, or sent although its page was rolled back."""
+    """Naive: a task of Wagtail is refused, not found by the worker, or sent although its page was
+    rolled back.
+    """
     sent = project.tell(WRITE)
     names = {
         "modelsearch.tasks.insert_or_update_object_task",
@@ -150,7 +154,9 @@ print(json.dumps(paths))
     not find_spec("pictures"), reason="django-pictures sends by Django's own tasks, since 6.0"
 )
 def test_pictures_are_made_in_a_worker(project: Project) -> None:
-    """Naive: nested tuples and lists are refused as arguments, or the queue that the app names is not served."""
+    """Naive: nested tuples and lists are refused as arguments, or the queue that the app names is
+    not served.
+    """
     assert project.tell(SAVE) == [
         ["pictures.tasks.process_picture_with_django_tasks", "pictures", "PENDING"]
     ]

@@ -1,7 +1,9 @@
-"""What type checkers say of a project that uses the installed wheel: wrong lines are errors, and no others.
+"""What type checkers say of a project that uses the installed wheel: wrong lines are errors, and no
+others.
 
-A wrong line of ``project`` ends in ``# error:`` with the code of mypy and the rule of pyright, several with commas, "-" for none.
-What is right is proven by ``assert_type``, which is an error where the type is another one.
+A wrong line of ``project`` ends in ``# error:`` with the code of mypy and the rule of pyright,
+several with commas, "-" for none. What is right is proven by ``assert_type``, which is an error
+where the type is another one.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ pytestmark = [
 
 
 class Installed(NamedTuple):
-    """A copy of the project, and two environments with the wheel: with nothing else, and beside Django and its stubs."""
+    """A copy of the project, and two environments with the wheel: with nothing else, and beside
+    Django and its stubs.
+    """
 
     project: Path
     alone: Path
@@ -100,7 +104,9 @@ def differences(said: dict[Found, str], expected: set[Found]) -> list[str]:
 def test_mypy_knows_the_types(
     installed: Installed, config: str, stubs: bool, without: tuple[str, ...]
 ) -> None:
-    """Naive: py.typed is missing, a decorator answers Any, or importing the app while the plugin sets Django up fails."""
+    """Naive: py.typed is missing, a decorator answers Any, or importing the app while the plugin
+    sets Django up fails.
+    """
     python = installed.beside if stubs else sys.executable
     options = [] if stubs else [f"--python-executable={installed.alone}"]
     options += [f"--config-file={config}", f"--cache-dir={installed.project.parent / config}"]

@@ -1,4 +1,6 @@
-"""What makes two calls of a step the same, and how what it returns is stored, for functions of any kind."""
+"""What makes two calls of a step the same, and how what it returns is stored, for functions of any
+kind.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,28 @@ def digest(*args: Any, function: Callable[..., Any] = charge, **kwargs: Any) -> 
 
 MOMENT = dt.datetime(2026, 3, 4, tzinfo=dt.UTC)
 VALUES = [
-    None, True, 1, 1.5, "1", [1], {"a": 1}, {"b": 1}, Decimal("2.50"), uuid.UUID(int=7), MOMENT, MOMENT.date(),
-    dt.timedelta(1), b"x", {"x"},
-    PurePosixPath("y"), Order(1, Decimal(2)), Order(2, Decimal(2)), Color.RED, [Order(1, Decimal(3))], {"a": [Decimal(4)]},
-]  # fmt: skip
+    None,
+    True,
+    1,
+    1.5,
+    "1",
+    [1],
+    {"a": 1},
+    {"b": 1},
+    Decimal("2.50"),
+    uuid.UUID(int=7),
+    MOMENT,
+    MOMENT.date(),
+    dt.timedelta(1),
+    b"x",
+    {"x"},
+    PurePosixPath("y"),
+    Order(1, Decimal(2)),
+    Order(2, Decimal(2)),
+    Color.RED,
+    [Order(1, Decimal(3))],
+    {"a": [Decimal(4)]},
+]
 
 
 def test_equal_arguments_have_one_digest_and_different_ones_have_others() -> None:

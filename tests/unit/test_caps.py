@@ -24,28 +24,46 @@ HELD = st.lists(
     st.builds(Holding, st.sampled_from(QUEUES), PARTS, st.booleans(), st.booleans()), max_size=8
 )
 BUDGETS = st.builds(
-    Budget, st.integers(0, 5), st.integers(0, 5), st.integers(0, 3), st.none() | st.integers(0, 8), SMALL, st.booleans()
-)  # fmt: skip
+    Budget,
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.integers(0, 3),
+    st.none() | st.integers(0, 8),
+    SMALL,
+    st.booleans(),
+)
 LINES = st.lists(
-    st.tuples(st.sampled_from(QUEUES), st.sampled_from(["sync", "async"]), st.integers(1, 2), st.integers(0, 2), PARTS,
-              st.integers(0, 9).map(lambda number: number == 0)),
+    st.tuples(
+        st.sampled_from(QUEUES),
+        st.sampled_from(["sync", "async"]),
+        st.integers(1, 2),
+        st.integers(0, 2),
+        PARTS,
+        st.integers(0, 9).map(lambda number: number == 0),
+    ),
     max_size=25,
-).map(lambda lines: [
-    Waiting(id_, queue, lane, priority, NOON + dt.timedelta(seconds=seconds), partition, late)
-    for id_, (queue, lane, priority, seconds, partition, late) in enumerate(lines)
-])  # fmt: skip
-WORLDS = st.fixed_dictionaries({
-    "waiting": LINES,
-    "limits": st.dictionaries(st.sampled_from(QUEUES), LEVELS, min_size=1),
-    "held": HELD,
-    "budget": BUDGETS,
-    "cluster": st.none() | st.integers(0, 8),
-    "workers": st.integers(1, 3),
-})  # fmt: skip
+).map(
+    lambda lines: [
+        Waiting(id_, queue, lane, priority, NOON + dt.timedelta(seconds=seconds), partition, late)
+        for id_, (queue, lane, priority, seconds, partition, late) in enumerate(lines)
+    ]
+)
+WORLDS = st.fixed_dictionaries(
+    {
+        "waiting": LINES,
+        "limits": st.dictionaries(st.sampled_from(QUEUES), LEVELS, min_size=1),
+        "held": HELD,
+        "budget": BUDGETS,
+        "cluster": st.none() | st.integers(0, 8),
+        "workers": st.integers(1, 3),
+    }
+)
 
 
 def full_levels(task: Waiting, taken: list[Waiting], world: dict[str, Any]) -> list[str]:
-    """Return the levels that have no room for ``task`` once ``taken`` are in flight, counted the plain way."""
+    """Return the levels that have no room for ``task`` once ``taken`` are in flight, counted the
+    plain way.
+    """
     budget = world["budget"]
     limit = world["limits"][task.queue]
     held = [one for one in world["held"] if one.running or not budget.soft]
@@ -90,7 +108,9 @@ def line(world: dict[str, Any]) -> list[Waiting]:
 def test_each_task_taken_had_room_each_left_had_not_and_what_is_parked_starts_nowhere(
     world: dict[str, Any],
 ) -> None:
-    """Walks along the line and counts everything anew at each task: slow, plain, and without any arithmetic of rooms."""
+    """Walks along the line and counts everything anew at each task: slow, plain, and without any
+    arithmetic of rooms.
+    """
     found = allot(**world)
     budget = world["budget"]
     slots = {"sync": budget.sync, "async": budget.async_}

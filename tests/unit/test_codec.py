@@ -1,4 +1,6 @@
-"""The arguments of a call, by name and as Python would bind them; what a task returns and how it fails; and both read back."""
+"""The arguments of a call, by name and as Python would bind them; what a task returns and how it
+fails; and both read back.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +184,9 @@ def test_an_error_names_the_place_deep_inside() -> None:
 def test_an_error_never_shows_values_or_keys_of_data_because_logs_read_it(
     refused: Callable[[], CodecError],
 ) -> None:
-    """Naive: an address that is a key, or the name of an argument that another release had, is written into each log."""
+    """Naive: an address that is a key, or the name of an argument that another release had, is
+    written into each log.
+    """
     error = refused()
     assert "secret" not in f"{error} {error.path}"
 
@@ -246,23 +250,71 @@ LACKS = "lacks annotations, without which values cannot be encoded and decoded: 
 @pytest.mark.parametrize(
     ("codec", "source", "says", "line"),
     [
-        (ArgumentsCodec, "def f(*names: str, n: int = 0) -> None", "*names", "def f(*, names: list[str], n: int = 0) -> None:"),
-        (ArgumentsCodec, "def f(a: int, **rest: int) -> int", "**rest", "def f(a: int, *, rest: dict[str, str]) -> int:"),
-        (ArgumentsCodec, "def f(a, b: int) -> None", f"f {LACKS}a.", "def f(a: int, b: int) -> None:"),
-        (ArgumentsCodec, "async def f(a: int, flag=True, note=None) -> None", "flag, note. Write types",
-         "async def f(a: int, flag: bool = True, note: int | None = None) -> None:"),
-        (ArgumentsCodec, "def f(customer: Customer, cents: int = 100) -> None",
-         "is a model (Customer), whose row may change before the task runs: annotate int and pass customer.pk",
-         "def f(customer: int, cents: int = 100) -> None:"),
-        (ArgumentsCodec, "def f(a: 1 + None) -> None", "an annotation cannot be evaluated: unsupported operand", ""),
-        (ResultCodec, "async def f(to: str, *, html: bool = False)", f"{LACKS}return.",
-         "async def f(to: str, *, html: bool = False) -> None:"),
+        (
+            ArgumentsCodec,
+            "def f(*names: str, n: int = 0) -> None",
+            "*names",
+            "def f(*, names: list[str], n: int = 0) -> None:",
+        ),
+        (
+            ArgumentsCodec,
+            "def f(a: int, **rest: int) -> int",
+            "**rest",
+            "def f(a: int, *, rest: dict[str, str]) -> int:",
+        ),
+        (
+            ArgumentsCodec,
+            "def f(a, b: int) -> None",
+            f"f {LACKS}a.",
+            "def f(a: int, b: int) -> None:",
+        ),
+        (
+            ArgumentsCodec,
+            "async def f(a: int, flag=True, note=None) -> None",
+            "flag, note. Write types",
+            "async def f(a: int, flag: bool = True, note: int | None = None) -> None:",
+        ),
+        (
+            ArgumentsCodec,
+            "def f(customer: Customer, cents: int = 100) -> None",
+            "is a model (Customer), whose row may change before the task runs: annotate int and "
+            "pass "
+            "customer.pk",
+            "def f(customer: int, cents: int = 100) -> None:",
+        ),
+        (
+            ArgumentsCodec,
+            "def f(a: 1 + None) -> None",
+            "an annotation cannot be evaluated: unsupported operand",
+            "",
+        ),
+        (
+            ResultCodec,
+            "async def f(to: str, *, html: bool = False)",
+            f"{LACKS}return.",
+            "async def f(to: str, *, html: bool = False) -> None:",
+        ),
         (ResultCodec, "def f() -> TaskResult", "write '-> TaskResult[int]'", ""),
-        (ResultCodec, "def f() -> TaskResult[int, str]", "must be TaskError: write '-> TaskResult[T]'", ""),
-        (ResultCodec, "def f() -> bytearray", "f: the return annotation: bytearray may change: write bytes", ""),
-        (ResultCodec, "def f() -> TaskResult[int] | None", "use it only as the return annotation of a task", ""),
+        (
+            ResultCodec,
+            "def f() -> TaskResult[int, str]",
+            "must be TaskError: write '-> TaskResult[T]'",
+            "",
+        ),
+        (
+            ResultCodec,
+            "def f() -> bytearray",
+            "f: the return annotation: bytearray may change: write bytes",
+            "",
+        ),
+        (
+            ResultCodec,
+            "def f() -> TaskResult[int] | None",
+            "use it only as the return annotation of a task",
+            "",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_function_that_cannot_be_sent_is_refused_with_the_line_to_write(
     codec: Any, source: str, says: str, line: str
 ) -> None:
@@ -507,7 +559,9 @@ class Broken:
     ids=["itself", "within", "of another type"],
 )
 def test_an_error_has_the_text_of_lazy_ones(data: Any, stored: Any) -> None:
-    """Fails if the message of an error is the repr of the text, with quotes, and its data that of all."""
+    """Fails if the message of an error is the repr of the text, with quotes, and its data that of
+    all.
+    """
     error = COUNT.decode(encode_error(TaskError("X", LAZY_YES, data=data))).err_value
 
     assert (error.message.partition("\n")[0], error.data) == ("yes", stored)

@@ -1,4 +1,5 @@
-"""Which types can be declared, and what to write instead of the others; annotations as texts, which run nothing; pydantic.
+"""Which types can be declared, and what to write instead of the others; annotations as texts, which
+run nothing; pydantic.
 
 Models of pydantic travel as their own JSON, and errors have the position of what is wrong.
 """
@@ -92,7 +93,8 @@ REFUSED: list[tuple[Any, str]] = [
     (SecretStr | str, "SecretStr | str cannot be told apart"),
     (
         ByteSize,
-        "here: ByteSize is refused by pydantic: only types that are text in its JSON schema can be declared",
+        "here: ByteSize is refused by pydantic: only types that are text in its JSON schema can be "
+        "declared",
     ),
     (Annotated[Any, Discriminator(3)], "here: Any is refused by pydantic: "),
     (T, "here: T stands for a type that is not known here: write the type itself"),
@@ -101,13 +103,15 @@ REFUSED: list[tuple[Any, str]] = [
     (tuple, "here: tuple does not say what is in it: write tuple[int, str], or tuple[Any, ...]"),
     (
         dict[int, str],
-        "here: dict[int, str] has keys that are not str, as all keys in JSON are: write dict[str, str]",
+        "here: dict[int, str] has keys that are not str, as all keys in JSON are: write dict[str, "
+        "str]",
     ),
     (Sequence[int], "here: Sequence[int] may be many types: write list[int] and pass list(...)"),
     (Mapping[str, int], "here: Mapping[str, int] may be many types: write dict[str, int]"),
     (
         Customer,
-        "here: Customer is a model, whose row may change before the task runs: annotate int and send its pk",
+        "here: Customer is a model, whose row may change before the task runs: annotate int and "
+        "send its pk",
     ),
     (
         Elder,
@@ -118,19 +122,23 @@ REFUSED: list[tuple[Any, str]] = [
     (Holder, "here, field 'tags' of Holder: bytearray may change: write bytes"),
     (
         Secret,
-        "here: Secret cannot be built from its fields alone, because of 'key': write a dataclass without InitVar",
+        "here: Secret cannot be built from its fields alone, because of 'key': write a dataclass "
+        "without InitVar",
     ),
     (
         Handmade,
-        "here: Handmade cannot be built from its fields alone, because of 'text', 'x': write a dataclass",
+        "here: Handmade cannot be built from its fields alone, because of 'text', 'x': write a "
+        "dataclass",
     ),
     (
         Blob,
-        "here: a member of Blob: a value is bytes, which JSON cannot hold: use bool, int, float or str",
+        "here: a member of Blob: a value is bytes, which JSON cannot hold: use bool, int, float or "
+        "str",
     ),
     (
         Twice,
-        "here: a member of Twice: a value cannot be encoded as JSON (the text has a NUL byte (\\x00), which",
+        "here: a member of Twice: a value cannot be encoded as JSON (the text has a NUL byte "
+        "(\\x00), which",
     ),
     (Empty, "here: Empty has no members: write an Enum with members"),
     (Literal["red", Color.RED], "has values that are the same in JSON: keep one of them"),
@@ -223,12 +231,32 @@ def test_what_has_no_text_is_not_checked() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "(", "x", "print('boom')", "__import__('os')", "os.system('true')", "[int for _ in x]", "lambda: 0",
-        "nowhere.Payment", "int()", "list[print]", "list[int()]", "(" * 900, "a." * 400 + "b", "sys.modules",
-        "list[...][int]", "list[int](3)", "dict[str]", "Literal[print]", "Literal[f'{x}']", "types.SimpleNamespace[int]",
-        "int if x else str", "x" * 5_000, "\x00",
+        "",
+        "(",
+        "x",
+        "print('boom')",
+        "__import__('os')",
+        "os.system('true')",
+        "[int for _ in x]",
+        "lambda: 0",
+        "nowhere.Payment",
+        "int()",
+        "list[print]",
+        "list[int()]",
+        "(" * 900,
+        "a." * 400 + "b",
+        "sys.modules",
+        "list[...][int]",
+        "list[int](3)",
+        "dict[str]",
+        "Literal[print]",
+        "Literal[f'{x}']",
+        "types.SimpleNamespace[int]",
+        "int if x else str",
+        "x" * 5_000,
+        "\x00",
     ],
-)  # fmt: skip
+)
 def test_a_text_from_a_table_runs_nothing_and_an_unknown_one_checks_nothing(text: str) -> None:
     assert problem(text, "3") is None
     if text not in ("dict[str]",):
@@ -425,7 +453,9 @@ def test_a_model_is_stored_as_the_json_of_its_own_schema() -> None:
 def test_stored_data_that_a_model_refuses_have_a_position(
     annotation: Any, stored: Any, path: str, problem: str
 ) -> None:
-    """Naive: pydantic's ValidationError passes through, and its text shows the values to everybody who reads the log."""
+    """Naive: pydantic's ValidationError passes through, and its text shows the values to everybody
+    who reads the log.
+    """
     error = unreadable(annotation, stored)
     assert error.path == path
     assert problem in error.problem
@@ -436,21 +466,31 @@ def test_stored_data_that_a_model_refuses_have_a_position(
     ("annotation", "value", "message"),
     [
         (Line, {"sku": "a"}, "argument 'x': expected Line, got dict"),
-        (Line, OTHER.model_copy(update={"count": "none"}), "argument 'x.count': Line refused it: Input should be a valid"),
+        (
+            Line,
+            OTHER.model_copy(update={"count": "none"}),
+            "argument 'x.count': Line refused it: Input should be a valid",
+        ),
         (Line, Line.model_construct(), "argument 'x.sku': Line refused it: Field required"),
         (Line, Line(sku="a\x00b"), "the text has a NUL byte"),
         (Pet, LINE, "argument 'x': expected Cat | Dog, got Line"),
         (list[Line], [LINE, None], "argument 'x[1]': expected Line, got None"),
-        (Line, Longer(sku="a"), "argument 'x': expected Line, got Longer, whose 'colour' would be lost"),
+        (
+            Line,
+            Longer(sku="a"),
+            "argument 'x': expected Line, got Longer, whose 'colour' would be lost",
+        ),
         (Odd, Odd.model_validate({"in": 1}), "argument 'x.in': Odd refused it: Field required"),
         (Checked, Checked(size=2), "Checked cannot be written"),
     ],
     ids=label,
-)  # fmt: skip
+)
 def test_a_model_that_could_not_be_read_back_is_not_sent(
     annotation: Any, value: Any, message: str
 ) -> None:
-    """Naive: only the class is checked; what was assigned to a field later fails the task, at the worker."""
+    """Naive: only the class is checked; what was assigned to a field later fails the task, at the
+    worker.
+    """
     assert message in str(refusal(annotation, value))
 
 
@@ -509,7 +549,9 @@ def lose(lost: Lost) -> None: ...
 
 
 def test_a_model_whose_field_is_defined_later_is_compiled_at_its_first_use() -> None:
-    """Naive: the decorator raises what pydantic says of the model, and modules that import one another cannot be written."""
+    """Naive: the decorator raises what pydantic says of the model, and modules that import one
+    another cannot be written.
+    """
     value = Early(item=Later(size=3))
     assert SWAP.decode(SWAP.encode((value,), {})) == ([], {"early": value})
     assert SWAPPED.decode(SWAPPED.encode_ok(value)).ok_value == value
@@ -518,9 +560,12 @@ def test_a_model_whose_field_is_defined_later_is_compiled_at_its_first_use() -> 
 
 
 def test_a_project_without_models_never_imports_pydantic() -> None:
-    """Naive: ``import pydantic`` in the codec: every process of a project that has it installed pays for it."""
+    """Naive: ``import pydantic`` in the codec: every process of a project that has it installed
+    pays for it.
+    """
     code = (
-        "import sys; from horsies_django.core.codec import UnsupportedType, shape_of; from tests.unit.shapes import Point\n"
+        "import sys; from horsies_django.core.codec import UnsupportedType, shape_of; from "
+        "tests.unit.shapes import Point\n"
         "print(shape_of(list[Point], 'here').encode([Point(1)], 'x'))\n"
         "try: shape_of(type(sys), 'here')\n"
         "except UnsupportedType: print('pydantic' in sys.modules)"

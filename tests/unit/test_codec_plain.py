@@ -94,7 +94,9 @@ LOOSE = st.recursive(
 @CALM
 @given(LOOSE)
 def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
-    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the database refuses or changes."""
+    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the
+    database refuses or changes.
+    """
     try:
         text = ANYTHING.encode([value], {})
     except CodecError:
@@ -121,9 +123,11 @@ def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
         ([Word.A, Name.B, Level.LOW], ["a", "b", 1]),
         (Text("own"), "own"),
     ],
-)  # fmt: skip
+)
 def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
-    """Naive: a member of an enum, or a str whose __str__ says something else, is stored as its text."""
+    """Naive: a member of an enum, or a str whose __str__ says something else, is stored as its
+    text.
+    """
     found = json.loads(ANYTHING.encode([value], {}))["args"][0]
     assert (found, type(found)) == (stored, type(stored))
     assert PlainResult(anything).decode(PlainResult(anything).encode_ok(value)).ok == stored
@@ -140,13 +144,16 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
         ({1, 2}, "got set"),
         (b"\xff", "these bytes are not text in UTF-8"),
         ({1: 2}, "a key is of type int; the keys of a JSON object are str"),
-        ({b"a": 1, "a": 2}, 'two keys are the same in JSON'),
-        (dt.datetime(2030, 1, 1), "expected plain JSON (None, bool, int, float, str, list or dict), got datetime"),
+        ({b"a": 1, "a": 2}, "two keys are the same in JSON"),
+        (
+            dt.datetime(2030, 1, 1),
+            "expected plain JSON (None, bool, int, float, str, list or dict), got datetime",
+        ),
         (Color.RED, "Color is an Enum whose members are neither str nor int: pass its value"),
         (Customer(), "is a model instance (Customer): pass user"),
         pytest.param(10**5_000, "an int of more than 4300 digits", id="a vast int"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize(
     ("inside", "path"),
     [
@@ -162,7 +169,9 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
 def test_what_is_no_json_is_refused_with_its_position(
     value: Any, said: str, inside: Callable[[Any], Any], path: str
 ) -> None:
-    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the database refuses or changes."""
+    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the
+    database refuses or changes.
+    """
     by_keyword = error_of(ANYTHING.encode, [], {"user": inside(value)})
     assert said in str(by_keyword)
     assert by_keyword.path.startswith(path)
@@ -184,13 +193,18 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 @pytest.mark.parametrize(
     ("function", "args", "kwargs", "stored"),
     [
-        (greet, ["Ann", "hi"], {"loud": 1}, {"args": ["Ann", "hi"], "kwargs": {"loud": 1}, "names": ["name", "greeting"]}),
+        (
+            greet,
+            ["Ann", "hi"],
+            {"loud": 1},
+            {"args": ["Ann", "hi"], "kwargs": {"loud": 1}, "names": ["name", "greeting"]},
+        ),
         (greet, [], {"name": "Ann"}, {"args": [], "kwargs": {"name": "Ann"}}),
         (anything, [1, 2], {"a": 3}, {"args": [1, 2], "kwargs": {"a": 3}}),
         (loose, [1, 2], {"x": 3}, {"args": [1, 2], "kwargs": {"x": 3}, "names": ["x"]}),
         (at, [1], {"scale": 2}, {"args": [1], "kwargs": {"scale": 2}, "names": ["x"]}),
     ],
-)  # fmt: skip
+)
 def test_a_call_is_stored_as_it_was_made_with_the_names_that_the_function_has(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], stored: dict[str, Any]
 ) -> None:
@@ -200,7 +214,9 @@ def test_a_call_is_stored_as_it_was_made_with_the_names_that_the_function_has(
 
 
 def test_a_context_is_no_argument() -> None:
-    """Naive: the call is bound to the whole signature, so the first argument is taken for the context."""
+    """Naive: the call is bound to the whole signature, so the first argument is taken for the
+    context.
+    """
     codec = PlainArguments(with_context, takes_context=True)
     assert codec.decode(codec.encode(["Ann"], {})) == (["Ann"], {})
     assert json.loads(codec.encode(["Ann"], {}))["names"] == ["name"]
@@ -210,7 +226,10 @@ def test_a_context_is_no_argument() -> None:
 
 
 def test_arguments_that_were_given_by_name_reach_positional_only_parameters() -> None:
-    """A workflow and a schedule put arguments together by name. Naive: f(x=1) for def f(x, /) raises."""
+    """A workflow and a schedule put arguments together by name.
+
+    Naive: f(x=1) for def f(x, /) raises.
+    """
     codec = PlainArguments(at)
     assert codec.decode('{"args": [], "kwargs": {"x": 1, "scale": 2}}') == ([1], {"scale": 2})
     assert codec.decode('{"args": [], "kwargs": {"x": 1, "y": 5}}') == ([1, 5], {})

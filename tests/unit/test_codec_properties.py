@@ -1,4 +1,6 @@
-"""Properties of the codec over generated values and generated types: what goes in comes out, or is refused."""
+"""Properties of the codec over generated values and generated types: what goes in comes out, or is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,9 @@ TYPES: st.SearchStrategy[Typed] = st.recursive(
 
 
 def through_jsonb(stored: Any) -> Any:
-    """Return JSON data as PostgreSQL's jsonb gives it back: keys in its order, numbers as it writes them."""
+    """Return JSON data as PostgreSQL's jsonb gives it back: keys in its order, numbers as it writes
+    them.
+    """
     if isinstance(stored, dict):
         return {
             key: through_jsonb(stored[key])

@@ -1,4 +1,7 @@
-"""Values of each declared type come back as they were, however they are nested; others are refused."""
+"""Values of each declared type come back as they were, however they are nested.
+
+Others are refused.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from tests.unit.shapes import (
     refusal,
     unreadable,
     wire,
-)  # fmt: skip
+)
 
 UserId = NewType("UserId", int)
 UTC = dt.UTC
@@ -128,7 +131,11 @@ STORED: list[tuple[Any, Any, str]] = [
     (Access, Access.READ | Access.WRITE, "3"),
     (Literal["a", 1, None, True, Color.RED], Color.RED, '"red"'),
     (Order, ORDER, ORDER_TEXT),
-    (Size, Size(width=1, at=dt.datetime(2026, 1, 2, tzinfo=UTC)), '{"width":1,"at":"2026-01-02T00:00:00Z"}'),
+    (
+        Size,
+        Size(width=1, at=dt.datetime(2026, 1, 2, tzinfo=UTC)),
+        '{"width":1,"at":"2026-01-02T00:00:00Z"}',
+    ),
     (dict[str, int], {"b": 1, "a": 2}, '{"b":1,"a":2}'),
     (tuple[int, str], (1, "a"), '[1,"a"]'),
     (tuple[dt.timedelta, ...], (dt.timedelta(days=-1),), "[-86400000000]"),
@@ -138,10 +145,18 @@ STORED: list[tuple[Any, Any, str]] = [
     (UserId, UserId(3), "3"),
     (Any, {"b": [1, 1.5, None, True, "x"], "a": {}}, '{"b":[1,1.5,null,true,"x"],"a":{}}'),
     (Odd, Odd("n", tags=["t"]), '{"name":"n","tags":["t"]}'),
-    (Tree, Tree(1, [Tree(2)]), '{"value":1,"children":[{"value":2,"children":[],"parent":null}],"parent":null}'),
+    (
+        Tree,
+        Tree(1, [Tree(2)]),
+        '{"value":1,"children":[{"value":2,"children":[],"parent":null}],"parent":null}',
+    ),
     (Circle | Square, Square("square", 2.0), '{"kind":"square","r":2.0}'),
     (list[Point | Named | None], [Named("a"), None, Point(1)], '[{"name":"a"},null,{"x":1,"y":0}]'),
-    (Sum | Leaf, Sum((Leaf(1, kind="leaf"),), kind="sum"), '{"terms":[{"terms":1,"kind":"leaf"}],"kind":"sum"}'),
+    (
+        Sum | Leaf,
+        Sum((Leaf(1, kind="leaf"),), kind="sum"),
+        '{"terms":[{"terms":1,"kind":"leaf"}],"kind":"sum"}',
+    ),
     (Literal["today"] | dt.date, dt.date(2026, 1, 2), '"2026-01-02"'),
     (Color | Level | None, Level.LOW, "1"),
     # Later ones:
@@ -158,8 +173,12 @@ STORED: list[tuple[Any, Any, str]] = [
     (Box[int], Box(1, [2]), '{"item":1,"others":[2],"next":null}'),
     (Annotated[int, Field(gt=0)], 1, "1"),
     (AnyUrl | int, AnyUrl("http://a.b/c?d"), '"http://a.b/c?d"'),
-    (AwareDatetime, dt.datetime(2026, 1, 2, 3, 4, 5, 6, OFFSET), '"2026-01-02T03:04:05.000006+05:45:01"'),
-]  # fmt: skip
+    (
+        AwareDatetime,
+        dt.datetime(2026, 1, 2, 3, 4, 5, 6, OFFSET),
+        '"2026-01-02T03:04:05.000006+05:45:01"',
+    ),
+]
 
 
 @pytest.mark.parametrize(("annotation", "value", "text"), STORED, ids=label)
@@ -184,7 +203,9 @@ def test_a_value_of_its_declared_type_is_stored_as_ever_and_comes_back(
 
 
 def test_a_validator_that_changes_a_value_changes_it_once() -> None:
-    """Naive: what is sent is validated and stored as it came out, and the worker validates it again."""
+    """Naive: what is sent is validated and stored as it came out, and the worker validates it
+    again.
+    """
     shape = shape_of(Annotated[str, AfterValidator(lambda text: text + "!")], "here")
     assert shape.decode(shape.encode("a", "x"), "x") == "a!"
 

@@ -48,7 +48,9 @@ def overlap(one: Box, other: Box) -> bool:
 
 
 def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
-    """Return the edges that the steps and the direct lines make up: from each node along the bends of a style."""
+    """Return the edges that the steps and the direct lines make up: from each node along the bends
+    of a style.
+    """
     graph = layered(numbers, edges)
     found = set(graph.direct)
     for start in numbers:
@@ -164,7 +166,9 @@ def test_a_wide_layer_becomes_a_block_whose_lines_keep_off_its_boxes() -> None:
 
 
 def test_many_nodes_with_long_edges_have_few_bends() -> None:
-    """Else the work and the width would grow with nodes times layers: here the longest path passes 299 layers."""
+    """Else the work and the width would grow with nodes times layers: here the longest path passes
+    299 layers.
+    """
     chance = random.Random(7)
     edges = [Edge(n, n + 1) for n in range(299)] + [
         Edge(*sorted(chance.sample(range(300), 2))) for _ in range(600)

@@ -1,4 +1,6 @@
-"""What a task returns or fails with, as which result it counts, mappers of exceptions, and retry policies."""
+"""What a task returns or fails with, as which result it counts, mappers of exceptions, and retry
+policies.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ WORDS = {"IN_WORKFLOW", "MAX_PAYLOAD_BYTES", "MAX_SNOOZES", "WORKER_FAILURE"}
 
 
 def test_all_codes_that_the_database_writes_are_reserved() -> None:
-    """Fails if a project may raise an error with a code that has a meaning of ours, such as WAIT_TIMED_OUT."""
+    """Fails if a project may raise an error with a code that has a meaning of ours, such as
+    WAIT_TIMED_OUT.
+    """
     texts = [
         re.sub("--.*", "", path.read_text()) for path in (PACKAGE / "store" / "sql").rglob("*.sql")
     ]
@@ -91,13 +95,30 @@ FORM = "use upper-case letters, digits and underscores, at most 100, as in 'MAIL
 @pytest.mark.parametrize(
     ("codes", "problem"),
     [
-        ([*sorted(RESERVED), OperationalErrorCode.WORKER_CRASHED], "is reserved for horsies_django: choose a name of your own"),
+        (
+            [*sorted(RESERVED), OperationalErrorCode.WORKER_CRASHED],
+            "is reserved for horsies_django: choose a name of your own",
+        ),
         (["MAILBOX_FULL", "A", "E404", "X" * 100, OWN.MAILBOX_FULL], None),
-        (["", "mailbox", "Mailbox_Full", "1ST", "_A", "A B", "MAILBOX-FULL", "A\n", "É", "X" * 101], FORM),
+        (
+            [
+                "",
+                "mailbox",
+                "Mailbox_Full",
+                "1ST",
+                "_A",
+                "A B",
+                "MAILBOX-FULL",
+                "A\n",
+                "É",
+                "X" * 101,
+            ],
+            FORM,
+        ),
         ([404], "an error code must be a str, not int"),
     ],
     ids=["built in", "of a user", "of another form", "no text"],
-)  # fmt: skip
+)
 def test_a_user_s_code_is_an_upper_case_name_and_no_built_in_one(
     codes: list[Any], problem: str | None
 ) -> None:
@@ -319,7 +340,9 @@ def test_each_way_in_which_an_attempt_ends_is_counted_as_one_result(
 def test_only_the_codes_of_final_failures_are_failures_also_those_that_are_named_as_another_result(
     code: str,
 ) -> None:
-    """Naive: a task that fails with EXPIRED is told by no problem, and one that fails with CLAIMED counts as a claim."""
+    """Naive: a task that fails with EXPIRED is told by no problem, and one that fails with CLAIMED
+    counts as a claim.
+    """
     assert code_problem(code) is None, "projects may use it"
     result = result_of(Outcome(uuid.uuid4(), 1, "FAILED", "{}", error_code=code), {})
     assert result == OTHER

@@ -1,4 +1,6 @@
-"""Facts become sentences: in the reader's zone, with the day where it is another one, and with details that JSON takes."""
+"""Facts become sentences: in the reader's zone, with the day where it is another one, and with
+details that JSON takes.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,54 @@ TIMING = Timing(
     zone=dt.timezone(dt.timedelta(hours=3)),
 )
 TASK = {
-    "id": str(ID), "task_name": "shop.tasks.add", "queue_name": "verify", "lane": "sync", "status": "PENDING", "parked": False,
-    "enqueued_at": "2030-01-31T11:00:00+00:00", "good_until": None, "retry_count": 0, "max_retries": 0, "claimed_at": None,
-    "claim_expires_at": None, "started_at": None, "finished_at": None, "error_code": None, "wire": 1,
-    "snoozed": False, "snooze_count": 0, "order_stop": None,
-    "priority": 100, "codec": None,
-}  # fmt: skip
+    "id": str(ID),
+    "task_name": "shop.tasks.add",
+    "queue_name": "verify",
+    "lane": "sync",
+    "status": "PENDING",
+    "parked": False,
+    "enqueued_at": "2030-01-31T11:00:00+00:00",
+    "good_until": None,
+    "retry_count": 0,
+    "max_retries": 0,
+    "claimed_at": None,
+    "claim_expires_at": None,
+    "started_at": None,
+    "finished_at": None,
+    "error_code": None,
+    "wire": 1,
+    "snoozed": False,
+    "snooze_count": 0,
+    "order_stop": None,
+    "priority": 100,
+    "codec": None,
+}
 QUEUE = {
-    "name": "verify", "max_concurrency": None, "local_limit": None, "partition_local_limit": None, "room": None, "taken": 0,
-    "holders": None, "paused_at": None, "paused_by": None, "paused_reason": None, "override": None, "override_until": None,
-}  # fmt: skip
+    "name": "verify",
+    "max_concurrency": None,
+    "local_limit": None,
+    "partition_local_limit": None,
+    "room": None,
+    "taken": 0,
+    "holders": None,
+    "paused_at": None,
+    "paused_by": None,
+    "paused_reason": None,
+    "override": None,
+    "override_until": None,
+}
 TAKER = {
-    "worker_id": WORKER, "hostname": "web-1", "pid": 41, "beat_at": NOW, "slots": 2, "busy": 0, "room": None,
-    "partition_room": None, "wire": 1, "knows": True,
-}  # fmt: skip
+    "worker_id": WORKER,
+    "hostname": "web-1",
+    "pid": 41,
+    "beat_at": NOW,
+    "slots": 2,
+    "busy": 0,
+    "room": None,
+    "partition_room": None,
+    "wire": 1,
+    "knows": True,
+}
 STRANGER = TAKER | {"knows": False}
 YOUNG = {"enqueued_at": "2030-01-31T11:58:00+00:00"}
 HELD_SINCE = {"task_id": str(ID), "hostname": "web-1", "pid": 41, "worker_id": WORKER}
@@ -64,7 +100,8 @@ def only(code: str, explanation: Explanation) -> Reason:
 
 def test_an_explanation_is_never_empty_and_reads_as_lines() -> None:
     assert str(told()) == (
-        f"Task {ID} is PENDING.\n  NEXT: Nothing holds it back: it is the next task of its queue and should start within 5 s."
+        f"Task {ID} is PENDING.\n  NEXT: Nothing holds it back: it is the next task of its queue "
+        "and should start within 5 s."
     )
     assert told().reasons[0].code is ReasonCode.NEXT
 
@@ -80,8 +117,10 @@ def test_moments_are_told_in_the_readers_zone_and_with_their_day_if_it_is_anothe
 def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() -> None:
     found = only("UNKNOWN_TASK_NAME", told(YOUNG, workers=[STRANGER]))
     assert found.text == (
-        "No live worker of its queue knows the task 'shop.tasks.add': they leave it to others until 15:03:00; after that, the "
-        "first to claim it fails it with WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
+        "No live worker of its queue knows the task 'shop.tasks.add': they leave it to others "
+        "until 15:03:00; after that, the "
+        "first to claim it fails it with WORKER_RESOLUTION_ERROR. Deploy the code that defines it "
+        "to the workers."
     )
     assert found.details["until"] == "2030-01-31T12:03:00+00:00"
     newer = only("UNKNOWN_TASK_NAME", told(YOUNG | {"wire": 2}, workers=[STRANGER]))
@@ -101,7 +140,8 @@ def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() ->
 def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
     busy = TAKER | {"worker_id": str(ID), "busy": 2}
     assert only("NO_FREE_SLOT", told(YOUNG, workers=[STRANGER, busy])).text == (
-        "The only live worker that serves its queue and knows it is without a free slot for sync tasks: 2 of 2 are taken."
+        "The only live worker that serves its queue and knows it is without a free slot for sync "
+        "tasks: 2 of 2 are taken."
     )
     assert (
         only("NEXT", told(YOUNG, workers=[STRANGER, TAKER])).details["workers"][0]["worker_id"]
@@ -113,7 +153,8 @@ def test_a_worker_whose_processes_are_not_ready_has_no_slot() -> None:
     """Fails if: a task that waits for a child that hangs is said to start soon."""
     idle = TAKER | {"worker_id": str(ID), "slots": 0, "busy": 0}
     assert only("NO_FREE_SLOT", told(workers=[idle])).text == (
-        "The only live worker that serves its queue is without a free slot for sync tasks: no process is ready. "
+        "The only live worker that serves its queue is without a free slot for sync tasks: no "
+        "process is ready. "
         f"The log of {idle['hostname']}:{idle['pid']} says why its processes are not ready."
     )
 
@@ -153,9 +194,15 @@ def test_a_worker_counts_until_its_silence_reaches_the_threshold(seconds: int, c
 
 def test_a_claim_without_a_lease_is_about_to_start() -> None:
     holder = {
-        "worker_id": WORKER, "hostname": "web-1", "pid": 41, "child_pid": None, "beat_at": NOW, "died_at": None,
-        "orphaned": False, "heard_at": NOW,
-    }  # fmt: skip
+        "worker_id": WORKER,
+        "hostname": "web-1",
+        "pid": 41,
+        "child_pid": None,
+        "beat_at": NOW,
+        "died_at": None,
+        "orphaned": False,
+        "heard_at": NOW,
+    }
     found = told({"status": "CLAIMED", "claimed_at": NOW}, holder=holder)
     assert (
         only("CLAIMED_WAITING", found).text

@@ -1,4 +1,7 @@
-"""What others may have written: options and metadata of tasks, and payloads of notifications. Reading them raises nothing."""
+"""What others may have written: options and metadata of tasks, and payloads of notifications.
+
+Reading them raises nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ from tests.unit.shapes import PLAIN, TEXT
 def test_what_is_sent_is_read_and_only_what_the_release_before_cannot_read_is_in_the_new_format() -> (
     None
 ):
-    """Naive: all tasks carry the new version, so that workers of the release before leave each of them to others."""
+    """Naive: all tasks carry the new version, so that workers of the release before leave each of
+    them to others.
+    """
     assert (NAMED_WIRE, WIRE) == (1, 2)
     assert read_options(options_text(RetryPolicy.fixed([1] * 100), 500)) == TaskOptions(
         NAMED_WIRE, 500
@@ -49,11 +54,29 @@ def test_what_is_sent_is_read_and_only_what_the_release_before_cannot_read_is_in
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "5", "null", '"x"', '{"wire": "x"}', '{"wire": null}', '{"wire": true}', '{"timeout_ms": "abc"}']
-    + ['{"timeout_ms": 0}', '{"timeout_ms": 1.5}', '{"timeout_ms": true}', '{"timeout_ms": 1e400}', '{"wire": ' + "-" * 9]
+    [
+        "[]",
+        "5",
+        "null",
+        '"x"',
+        '{"wire": "x"}',
+        '{"wire": null}',
+        '{"wire": true}',
+        '{"timeout_ms": "abc"}',
+    ]
+    + [
+        '{"timeout_ms": 0}',
+        '{"timeout_ms": 1.5}',
+        '{"timeout_ms": true}',
+        '{"timeout_ms": 1e400}',
+        '{"wire": ' + "-" * 9,
+    ]
     + [f'{{"timeout_ms": {LONGEST_TIMEOUT_MS + 1}}}', '{"timeout_ms": %s}' % ("9" * 5_000)]
-    + ['{{"x": {}{}}}'.format("[" * 3_000, "]" * 3_000), '{{"x": {}{}}}'.format('{"a": ' * 3_000 + "1", "}" * 3_000)],
-)  # fmt: skip
+    + [
+        '{{"x": {}{}}}'.format("[" * 3_000, "]" * 3_000),
+        '{{"x": {}{}}}'.format('{"a": ' * 3_000 + "1", "}" * 3_000),
+    ],
+)
 def test_options_that_cannot_be_read_are_told_as_a_problem(text: str) -> None:
     found = read_options(text)
     assert found.problem
@@ -131,7 +154,9 @@ def test_metadata_cannot_be_changed_where_it_is_read() -> None:
 
 
 def test_a_release_without_metadata_reads_the_other_options() -> None:
-    """Naive: a format version of its own, and workers of the last release leave such tasks alone during a deploy."""
+    """Naive: a format version of its own, and workers of the last release leave such tasks alone
+    during a deploy.
+    """
     assert read_options(with_metadata(None, '{"a":1}')) == TaskOptions()
     assert json.loads(with_metadata(None, '{"a":1}') or "") == {"metadata": {"a": 1}}
 

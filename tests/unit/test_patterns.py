@@ -1,4 +1,6 @@
-"""When patterns fire and what is due at a moment, against references that look at every minute, or at every fire time."""
+"""When patterns fire and what is due at a moment, against references that look at every minute, or
+at every fire time.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MINUTE = dt.timedelta(minutes=1)
 DAYS = examples(2, 4)  # about a change of the clock
 NOBODY_ASKS = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)  # the anchor of patterns that have none
-# Zones, and their two changes in a year: an hour, half an hour, at midnight, and a whole day left out.
+# Zones, and their two changes in a year: an hour, half an hour, at midnight, and a whole day left
+# out.
 CHANGES = {
     "America/New_York": ("2027-03-14T07:00", "2027-11-07T06:00"),
     "Europe/Berlin": ("2027-03-28T01:00", "2027-10-31T01:00"),
@@ -65,7 +68,9 @@ def reference(
 def fields(
     draw: st.DrawFn, least: int, most: int, *, last: int | None = None
 ) -> tuple[str, set[int]]:
-    """A field of a cron string, and what it means; ``last``: the greatest value of the field, if ``most`` is not."""
+    """A field of a cron string, and what it means; ``last``: the greatest value of the field, if
+    ``most`` is not.
+    """
     kind = draw(st.sampled_from(["all", "values", "range", "steps"]))
     if kind == "all":
         return "*", set(range(least, (last or most) + 1))
@@ -190,23 +195,73 @@ CASES = [
     # spring: a time that does not exist has no fire time
     ("30 2 * * *", "Europe/Berlin", "2027-03-27T00:00", ["2027-03-27T01:30", "2027-03-29T00:30"]),
     # autumn: one that exists twice has the first
-    ("30 1 * * *", "America/New_York", "2027-11-07T00:00", ["2027-11-07T05:30", "2027-11-08T06:30"]),
-    ("0 1-3 * * *", "America/New_York", "2027-11-07T04:59", ["2027-11-07T05:00", "2027-11-07T07:00"]),
+    (
+        "30 1 * * *",
+        "America/New_York",
+        "2027-11-07T00:00",
+        ["2027-11-07T05:30", "2027-11-08T06:30"],
+    ),
+    (
+        "0 1-3 * * *",
+        "America/New_York",
+        "2027-11-07T04:59",
+        ["2027-11-07T05:00", "2027-11-07T07:00"],
+    ),
     # but both in a pattern that goes on and on
-    ("0 */2 * * *", "Europe/Berlin", "2027-10-30T23:00", ["2027-10-31T00:00", "2027-10-31T01:00", "2027-10-31T03:00"]),
-    ("*/30 * * * *", "Australia/Lord_Howe", "2027-04-03T14:00", ["2027-04-03T14:30", "2027-04-03T15:00", "2027-04-03T15:30"]),
-    ("hourly at :30", "America/New_York", "2027-11-07T05:00", ["2027-11-07T05:30", "2027-11-07T06:30"]),
+    (
+        "0 */2 * * *",
+        "Europe/Berlin",
+        "2027-10-30T23:00",
+        ["2027-10-31T00:00", "2027-10-31T01:00", "2027-10-31T03:00"],
+    ),
+    (
+        "*/30 * * * *",
+        "Australia/Lord_Howe",
+        "2027-04-03T14:00",
+        ["2027-04-03T14:30", "2027-04-03T15:00", "2027-04-03T15:30"],
+    ),
+    (
+        "hourly at :30",
+        "America/New_York",
+        "2027-11-07T05:00",
+        ["2027-11-07T05:30", "2027-11-07T06:30"],
+    ),
     # years
     ("0 0 29 2 *", "UTC", "2096-03-01T00:00", ["2104-02-29T00:00"]),
-    ("monthly on day 31 at 00:00", "UTC", "2027-03-31T00:00", ["2027-05-31T00:00", "2027-07-31T00:00"]),
+    (
+        "monthly on day 31 at 00:00",
+        "UTC",
+        "2027-03-31T00:00",
+        ["2027-05-31T00:00", "2027-07-31T00:00"],
+    ),
     ("0 12 L * *", "UTC", "2027-02-01T00:00", ["2027-02-28T12:00", "2027-03-31T12:00"]),
     ("0 12 * * fri#2", "UTC", "2027-01-01T00:00", ["2027-01-08T12:00", "2027-02-12T12:00"]),
     # a field of days that begins with a star does not let the other one alone decide
-    ("0 16 */2 * sat", "UTC", "2026-11-01T00:00", ["2026-11-07T16:00", "2026-11-21T16:00", "2026-12-05T16:00"]),
-    ("0 4 */32,1-7 * 2", "UTC", "2026-11-01T00:00", ["2026-11-03T04:00", "2026-12-01T04:00", "2027-01-05T04:00"]),
-    ("0 4 1,* * sat", "UTC", "2026-11-01T00:00", ["2026-11-01T04:00", "2026-11-02T04:00", "2026-11-03T04:00"]),
-    ("0 4 1 * fri#2", "UTC", "2026-11-01T00:00", ["2026-11-01T04:00", "2026-11-13T04:00", "2026-12-01T04:00"]),
-]  # fmt: skip
+    (
+        "0 16 */2 * sat",
+        "UTC",
+        "2026-11-01T00:00",
+        ["2026-11-07T16:00", "2026-11-21T16:00", "2026-12-05T16:00"],
+    ),
+    (
+        "0 4 */32,1-7 * 2",
+        "UTC",
+        "2026-11-01T00:00",
+        ["2026-11-03T04:00", "2026-12-01T04:00", "2027-01-05T04:00"],
+    ),
+    (
+        "0 4 1,* * sat",
+        "UTC",
+        "2026-11-01T00:00",
+        ["2026-11-01T04:00", "2026-11-02T04:00", "2026-11-03T04:00"],
+    ),
+    (
+        "0 4 1 * fri#2",
+        "UTC",
+        "2026-11-01T00:00",
+        ["2026-11-01T04:00", "2026-11-13T04:00", "2026-12-01T04:00"],
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "zone", "after", "fire_times"), CASES)
@@ -268,7 +323,7 @@ def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
         ("50-10/7 * * * *", "50,57,4 * * * *"),
         ("0 0 1 oct-feb/2 *", "0 0 1 10,12,2 *"),
     ],
-)  # fmt: skip
+)
 def test_a_range_of_a_cron_string_is_read_as_by_cron(text: str, same: str) -> None:
     """Fails if croniter reads 9-9 as every hour, or begins the steps of a range over midnight anew."""
     at = utc("2027-12-31T00:00")
@@ -295,12 +350,19 @@ def test_a_cron_string_of_all_hours_fires_in_both_of_two_equal_hours(hours: str)
 
 PATTERNS: list[Pattern] = [
     Cron("*/15 8-17 * * mon-fri"),
-    Every(seconds=90), Every(minutes=15), Every(hours=1), Every(days=2, hours=1),
-    Hourly(), Hourly(5, 30),
-    Daily("04:30"), Daily(dt.time(4, 30, 15)),
-    Weekly("09:00", days="mon"), Weekly("09:00", days=["thu", "mon"]),
-    Monthly("09:00", day=15), Monthly("23:00", day="last"),
-]  # fmt: skip
+    Every(seconds=90),
+    Every(minutes=15),
+    Every(hours=1),
+    Every(days=2, hours=1),
+    Hourly(),
+    Hourly(5, 30),
+    Daily("04:30"),
+    Daily(dt.time(4, 30, 15)),
+    Weekly("09:00", days="mon"),
+    Weekly("09:00", days=["thu", "mon"]),
+    Monthly("09:00", day=15),
+    Monthly("23:00", day="last"),
+]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
@@ -327,14 +389,18 @@ def test_a_pattern_is_read_back_from_its_text(pattern: Pattern) -> None:
         ("*/0 * * * *", "step '0'"),
         ("0 0 * foo-foo *", "is not a cron expression"),
         ("0 0 31 4 *", "never fires"),
-        ("1," * 100_000 + "1 * * * *", "at most 500 characters, not 200_009"),  # croniter would sit over it for seconds
+        # croniter would sit over it for seconds
+        ("1," * 100_000 + "1 * * * *", "at most 500 characters, not 200_009"),
         ("every 3 parsecs", "is not a pattern; write it like one of: every 15 minutes"),
         ("every 0 seconds", "an interval must be 1 second to 365 days long"),
         ("every " + "9" * 5_000 + " minutes", "is not a pattern; write it like one of"),
         ("hourly at :60", "minute must be a whole number from 0 to 59, not 60"),
         ("daily at 25:00", "a time of day must be like"),
         ("weekly on someday at 09:00", "days must be one or more of mon, tue"),
-        ("monthly on day 32 at 09:00", 'day must be a whole number from 1 to 31, or "last", not 32'),
+        (
+            "monthly on day 32 at 09:00",
+            'day must be a whole number from 1 to 31, or "last", not 32',
+        ),
         (lambda: Every(minutes=-1), "minutes must be a whole number"),
         (lambda: Every(hours=1.5), "hours must be a whole number"),  # type: ignore[arg-type]
         (lambda: Daily(dt.time(4, tzinfo=dt.UTC)), "in the zone of the pattern"),
@@ -343,7 +409,7 @@ def test_a_pattern_is_read_back_from_its_text(pattern: Pattern) -> None:
         (lambda: Hourly(zone="Mars/Olympus"), "there is no time zone 'Mars/Olympus'"),
         (lambda: Hourly(zone="../etc/passwd"), "there is no time zone"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused(make: str | Callable[[], Pattern], says: str) -> None:
     with pytest.raises(PatternError, match=says):
         parse(make) if isinstance(make, str) else make()
@@ -432,7 +498,9 @@ def test_jitter_stays_within_its_bound(jitter_ms: int, seconds: int) -> None:
 
 
 def test_jitter_is_the_same_in_every_process() -> None:
-    """These are the moments of one process, long ago: all schedulers have to agree on them, of all releases."""
+    """These are the moments of one process, long ago: all schedulers have to agree on them, of all
+    releases.
+    """
     of = timing(Every(seconds=1), jitter_ms=60_000)
     found = [of.moment(SINCE + seconds * SECOND) - SINCE for seconds in range(3)]
     assert [one / dt.timedelta(milliseconds=1) for one in found] == [7_895, 10_826, 35_463]
@@ -452,10 +520,14 @@ FIRST, LAST, END = map(utc, ("2027-03-29T00:30", "2027-03-30T00:30", "2027-03-30
         (timing(NIGHTLY, catch_up="latest"), Due([LAST], FIRST, LAST), True),
         (timing(NIGHTLY, catch_up="all"), Due([FIRST, LAST], FIRST, LAST), False),
         (timing(NIGHTLY, catch_up="none"), Due([], FIRST, LAST), True),
-        (timing("every 1 second", catch_up="all", most=2), Due([END - SECOND, END], SINCE + SECOND, END), True),
+        (
+            timing("every 1 second", catch_up="all", most=2),
+            Due([END - SECOND, END], SINCE + SECOND, END),
+            True,
+        ),
     ],
     ids=["latest", "all", "none", "all, but 2 at most"],
-)  # fmt: skip
+)
 def test_three_days_without_a_scheduler(of: Timing, expected: Due, missed: bool) -> None:
     found = due(of, None, END)
     assert (found, found.missed) == (expected, missed)

@@ -1,4 +1,6 @@
-"""What Sentry gets about a failure: exceptions and frames as a traceback has them; and what integrations say to install."""
+"""What Sentry gets about a failure: exceptions and frames as a traceback has them; and what
+integrations say to install.
+"""
 
 from __future__ import annotations
 
@@ -167,8 +169,10 @@ def test_causes_are_in_their_order_before_the_exception() -> None:
 def test_a_group_has_its_own_frames_and_not_those_of_its_members() -> None:
     (found,) = exceptions(caught(grouped))
     assert (found["type"], found["value"], functions(found)) == (
-        "ExceptionGroup", "some (2 sub-exceptions)", ["caught", "grouped"]
-    )  # fmt: skip
+        "ExceptionGroup",
+        "some (2 sub-exceptions)",
+        ["caught", "grouped"],
+    )
     assert found["stacktrace"]["frames"][-1]["context_line"].startswith("raise ExceptionGroup(")
 
 
@@ -210,7 +214,9 @@ def test_the_end_of_a_long_text_is_enough_and_what_is_no_traceback_is_no_frame()
 
 
 def test_a_traceback_in_the_text_of_an_exception_is_not_its_own() -> None:
-    """Naive: what a program printed is taken for frames and causes, and all its callers are one group, or one without frames."""
+    """Naive: what a program printed is taken for frames and causes, and all its callers are one
+    group, or one without frames.
+    """
     printed = "".join(traceback.format_exception(caught(while_handling)))
 
     def run() -> None:
@@ -344,7 +350,9 @@ class Picky(Exception):
     ],
 )
 def test_the_hint_has_the_class_of_the_exception(path: str, kind: type[BaseException]) -> None:
-    """Fails if ``ignore_errors`` and ``before_send`` cannot tell the failures that the project does not want."""
+    """Fails if ``ignore_errors`` and ``before_send`` cannot tell the failures that the project does
+    not want.
+    """
     found, error, trace = sentry.hint_of(path, "no such order")["exc_info"]
 
     assert (found, type(error), error.args, trace) == (kind, kind, ("no such order",), None)

@@ -1,4 +1,6 @@
-"""What tests of the parts of a worker share: the parts, put together, without the loop that drives them."""
+"""What tests of the parts of a worker share: the parts, put together, without the loop that drives
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Build = Callable[..., Supervisor]
 
 @pytest.fixture
 def build(transactional_db: None) -> Iterator[Build]:
-    """Give a function that puts the parts of a worker together; it runs tasks itself, and is connected, unless told otherwise."""
+    """Give a function that puts the parts of a worker together; it runs tasks itself, and is
+    connected, unless told otherwise.
+    """
     built: list[Supervisor] = []
 
     def build_(

@@ -1,4 +1,6 @@
-"""The small rules of a worker: its options and slots, what it asks of a pass, when a child is replaced, and its pauses."""
+"""The small rules of a worker: its options and slots, what it asks of a pass, when a child is
+replaced, and its pauses.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,9 @@ def large(count: int) -> list[Claim]:
 
 
 def test_a_process_that_reads_slowly_has_no_free_slot() -> None:
-    """Fails if: the worker goes on claiming, and keeps a hundred large tasks in its memory until the child has read them."""
+    """Fails if: the worker goes on claiming, and keeps a hundred large tasks in its memory until
+    the child has read them.
+    """
     member, theirs = connected()
 
     member.dispatch("async", large(2))
@@ -260,8 +264,18 @@ def child(recycling: Recycling, options: WorkerOptions, ready_at: float) -> Pool
         (0, 0, 1_000_000, 86_400, False, 1),
         (0, None, 1_000_000, 86_400, False, 1),
     ],
-    ids=["99", "young", "a minute old", "not begun", "chosen: 99", "chosen: young", "chosen: none", "no child: none", "no child"],
-)  # fmt: skip
+    ids=[
+        "99",
+        "young",
+        "a minute old",
+        "not begun",
+        "chosen: 99",
+        "chosen: young",
+        "chosen: none",
+        "no child: none",
+        "no child",
+    ],
+)
 def test_a_child_is_replaced_after_a_hundred_tasks_and_a_minute_or_after_exactly_so_many_as_were_chosen(
     processes: int, chosen: int | None, taken: int, age: float, replaced: bool, free: int
 ) -> None:

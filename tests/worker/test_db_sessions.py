@@ -25,7 +25,9 @@ Elsewhere = Callable[[Callable[[], Any]], Any]
 
 @pytest.fixture
 def elsewhere() -> Iterator[Elsewhere]:
-    """Give a function that calls another on a thread of its own, as the threads of a worker run tasks."""
+    """Give a function that calls another on a thread of its own, as the threads of a worker run
+    tasks.
+    """
     with ThreadPoolExecutor(1) as pool:
         yield lambda call: pool.submit(call).result(30)
         pool.submit(connections.close_all).result(30)

@@ -1,7 +1,9 @@
-"""The engine, one turn of its loop at a time, what the probes say of it over real HTTP, and the listener that wakes it.
+"""The engine, one turn of its loop at a time, what the probes say of it over real HTTP, and the
+listener that wakes it.
 
-The comparison after a reconnect meets a database that has lost claims: their rows are changed to what they were before. The
-listener finds out that nothing arrives, and leaves a connection alone on which something does.
+The comparison after a reconnect meets a database that has lost claims: their rows are changed to
+what they were before. The listener finds out that nothing arrives, and leaves a connection alone on
+which something does.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted(
     build: Build,
 ) -> None:
-    """Others may have declared the worker dead since, and what it claims then would be given away while it runs."""
+    """Others may have declared the worker dead since, and what it claims then would be given away
+    while it runs.
+    """
     parts = build()
     id_ = tasks.noop.send().task_id
     engine = parts.engine
@@ -72,7 +76,8 @@ def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_truste
 
 
 NEVER_CLAIMED = (
-    "status = 'PENDING', claimed_by = NULL, claimed_at = NULL, started_at = NULL, claim_expires_at = NULL, "
+    "status = 'PENDING', claimed_by = NULL, claimed_at = NULL, started_at = NULL, claim_expires_at "
+    "= NULL, "
     "claim_generation = claim_generation - 1"
 )
 NEVER_STARTED = (
@@ -107,7 +112,9 @@ class Here:
         (self.folder / f"{name}.go").touch()
 
     def finishes_cut_off(self) -> None:
-        """Let the task end while there is no connection; then connect, and have its outcome in the outbox."""
+        """Let the task end while there is no connection; then connect, and have its outcome in the
+        outbox.
+        """
         self.parts.outbox.disconnect()
         self.engine.outage.retry_at = time.monotonic() + 3600
         self.end("one")
@@ -143,7 +150,9 @@ def lose(id_: uuid.UUID, columns: str) -> None:
 def test_a_task_whose_claim_or_start_was_lost_ends_the_worker_s_life_and_its_outcome_is_dropped(
     here: Here, columns: str, finished: bool
 ) -> None:
-    """Naive: the worker claims it again under its old number, and the outcome of the lost claim is written for the new one."""
+    """Naive: the worker claims it again under its old number, and the outcome of the lost claim is
+    written for the new one.
+    """
     one = here.runs_one()
     if finished:
         here.finishes_cut_off()
@@ -159,7 +168,9 @@ def test_a_task_whose_claim_or_start_was_lost_ends_the_worker_s_life_and_its_out
 
 
 def test_a_prefetched_task_whose_claim_was_lost_leaves_the_buffer(here: Here) -> None:
-    """Naive: claimed anew and running, it is found running under the old claim too, and dispatched once more."""
+    """Naive: claimed anew and running, it is found running under the old claim too, and dispatched
+    once more.
+    """
     here.runs_one()
     two = here.send("two")
     here.until(lambda: status(two) == "CLAIMED")
@@ -203,9 +214,14 @@ def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: H
     assert len(here.engine.advancer.owed) == 1
 
 
-@pytest.mark.parametrize(("limit", "gathers", "counted"), [
-    (None, True, [0, 1, 1, 1]), (None, False, [0, 1, 2, 2]), (2, False, [0, 1, 2, 3]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("limit", "gathers", "counted"),
+    [
+        (None, True, [0, 1, 1, 1]),
+        (None, False, [0, 1, 2, 2]),
+        (2, False, [0, 1, 2, 3]),
+    ],
+)
 def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_start_as_they_end(
     build: Build,
     tmp_path: Path,
@@ -214,7 +230,10 @@ def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_s
     gathers: bool,
     counted: list[int],
 ) -> None:
-    """Naive: each pass that settles some of them is followed by an advance, which takes as long. The first one always is."""
+    """Naive: each pass that settles some of them is followed by an advance, which takes as long.
+
+    The first one always is.
+    """
     monkeypatch.setattr(advancer, "GATHER_SECONDS", 3600.0)
     parts = build(threads=2)
     flow = Workflow("map", max_in_flight=limit)
@@ -223,7 +242,9 @@ def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_s
     parts.engine.wakeups.look_everywhere()
 
     def counted_after(ended: int) -> int:
-        """Let the first elements end until so many have; return how many the run knows of while others run."""
+        """Let the first elements end until so many have; return how many the run knows of while
+        others run.
+        """
         for name in "abcde"[:ended]:
             (tmp_path / f"{name}.go").touch()
         turns_until(parts, lambda: statuses() == (["COMPLETED"] * ended + ["RUNNING"] * 2)[:5])
@@ -323,7 +344,9 @@ def connected(parts: Supervisor) -> socket.socket:
 
 
 def cut_off(client: socket.socket, more: bytes) -> bool:
-    """Return whether the server ends a connection without an answer, while ``more`` is sent again and again."""
+    """Return whether the server ends a connection without an answer, while ``more`` is sent again
+    and again.
+    """
     client.settimeout(0.1)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -394,7 +417,9 @@ def test_a_port_in_use_is_named_and_the_address_may_be_of_ipv6() -> None:
 
 
 class Listening:
-    """A listener, the engine's connection that calls it, and what it told: words with their moments, and runs to advance."""
+    """A listener, the engine's connection that calls it, and what it told: words with their
+    moments, and runs to advance.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -572,7 +597,9 @@ def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(
 
 
 def test_a_partition_that_a_lock_stalled_goes_on_soon(build: Build, connect: Connect) -> None:
-    """Fails if: the worker waits for the lock, or leaves the partition to the sweep, half a minute later."""
+    """Fails if: the worker waits for the lock, or leaves the partition to the sweep, half a minute
+    later.
+    """
     limit("default", partition_by_args=["n"], partition_policy="stop")
     parts = build()
     other = connect()

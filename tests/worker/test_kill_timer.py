@@ -40,7 +40,8 @@ print("went on", flush=True)
 """
 
 
-# A worker without a database: a pool, a heart that re-arms, and an engine that runs its task for each line of its input.
+# A worker without a database: a pool, a heart that re-arms, and an engine that runs its task for
+# each line of its input.
 WORKER = """
 import json, selectors, sys, threading, time, uuid
 import django, psutil

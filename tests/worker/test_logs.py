@@ -1,4 +1,6 @@
-"""The log of a worker: nothing waits for it, its colors are its own, and a task that is stuck has one line."""
+"""The log of a worker: nothing waits for it, its colors are its own, and a task that is stuck has
+one line.
+"""
 
 from __future__ import annotations
 
@@ -269,21 +271,57 @@ MOMENT = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(AT))
     ("told", "decided", "level", "line"),
     [
         ({"status": "COMPLETED"}, {}, "INFO", f"{GREEN}completed{OFF} in 0.500 s"),
-        ({"error_message": "\x1b[32mdone"}, {}, f"{RED}ERROR{OFF}", f"{RED}failed{OFF} in 0.500 s: OH_NO: \\x1b[32mdone"),
+        (
+            {"error_message": "\x1b[32mdone"},
+            {},
+            f"{RED}ERROR{OFF}",
+            f"{RED}failed{OFF} in 0.500 s: OH_NO: \\x1b[32mdone",
+        ),
         ({}, {"code": "POISON"}, f"{RED}ERROR{OFF}", f"{RED}failed{OFF} in 0.500 s: POISON"),
-        ({"returned": True}, {}, f"{YELLOW}WARNING{OFF}", f"{RED}returned an error{OFF} in 0.500 s: OH_NO"),
+        (
+            {"returned": True},
+            {},
+            f"{YELLOW}WARNING{OFF}",
+            f"{RED}returned an error{OFF} in 0.500 s: OH_NO",
+        ),
         ({"status": "CANCELLED"}, {}, "INFO", f"{YELLOW}was cancelled{OFF} after 0.500 s"),
-        ({"status": "CANCELLED", "error_code": "TASK_SKIPPED"}, {}, "INFO", f"{YELLOW}skipped itself{OFF} after 0.500 s"),
-        ({}, {"retry": 2, "of": 5, "at": AT}, "INFO",
-         f"{YELLOW}failed{OFF} in 0.500 s: OH_NO; {YELLOW}retry 2 of 5 at {MOMENT}{OFF}"),
-        ({}, {"retry": None}, "INFO", f"{YELLOW}failed{OFF} in 0.500 s: OH_NO; {YELLOW}it is tried again{OFF}"),
+        (
+            {"status": "CANCELLED", "error_code": "TASK_SKIPPED"},
+            {},
+            "INFO",
+            f"{YELLOW}skipped itself{OFF} after 0.500 s",
+        ),
+        (
+            {},
+            {"retry": 2, "of": 5, "at": AT},
+            "INFO",
+            f"{YELLOW}failed{OFF} in 0.500 s: OH_NO; {YELLOW}retry 2 of 5 at {MOMENT}{OFF}",
+        ),
+        (
+            {},
+            {"retry": None},
+            "INFO",
+            f"{YELLOW}failed{OFF} in 0.500 s: OH_NO; {YELLOW}it is tried again{OFF}",
+        ),
     ],
-    ids=["completed", "failed", "poison", "returned", "cancelled", "skipped", "retried", "retried, the answer was lost"],
-)  # fmt: skip
+    ids=[
+        "completed",
+        "failed",
+        "poison",
+        "returned",
+        "cancelled",
+        "skipped",
+        "retried",
+        "retried, the answer was lost",
+    ],
+)
 def test_each_way_to_end_has_its_line_whose_colors_are_neither_in_its_name_nor_in_what_it_says(
     lines: list[str], told: dict[str, Any], decided: dict[str, Any], level: str, line: str
 ) -> None:
-    """The task is named "shop.failed". Naive: the first "failed" of the line is colored, which belongs to its name."""
+    """The task is named "shop.failed".
+
+    Naive: the first "failed" of the line is colored, which belongs to its name.
+    """
     outcome = failed(task_name="shop.failed", **told)
     TaskLog().settled([outcome], {str(outcome.id): decided})
     assert [one.partition("[task] ")[2] for one in lines] == [
@@ -323,7 +361,9 @@ FORGED = f"a\n[12:00:00] [worker] [CRITICAL] \x1b[2J\u202e\ud800 {'x' * 200}"
 
 
 def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCaptureFixture) -> None:
-    """Naive: only the worker's own formatter escapes it, and handlers of the project write the lines of an attacker."""
+    """Naive: only the worker's own formatter escapes it, and handlers of the project write the
+    lines of an attacker.
+    """
     (one,) = done(1, FORGED)
     log = TaskLog()
     with caplog.at_level(logging.INFO, "horsies.task"):
@@ -423,7 +463,8 @@ Root = Callable[..., logging.Logger]
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> Root:
-    """Give a function that makes the root logger what it is in Python, with these handlers, and stderr a text.
+    """Give a function that makes the root logger what it is in Python, with these handlers, and
+    stderr a text.
 
     To be called in the test itself: pytest adds handlers before that.
     """

@@ -74,8 +74,15 @@ def conn(parts: Supervisor, connect: Connect) -> psycopg.Connection[Any]:
 
 def register(worker: uuid.UUID, conn: Any) -> None:
     WorkerStore(conn).register(
-        worker, hostname="here", pid=1, version="1", queues=["default"], processes=1, threads=1, async_concurrency=1
-    )  # fmt: skip
+        worker,
+        hostname="here",
+        pid=1,
+        version="1",
+        queues=["default"],
+        processes=1,
+        threads=1,
+        async_concurrency=1,
+    )
 
 
 def registered(conn: Any, count: int) -> list[uuid.UUID]:
@@ -114,7 +121,9 @@ def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(
 def test_the_kill_timer_counts_from_before_the_beat(
     parts: Supervisor, conn: Any, connect: Connect
 ) -> None:
-    """A beat may wait long for its answer: what counts from the answer ends after others took the tasks over."""
+    """A beat may wait long for its answer: what counts from the answer ends after others took the
+    tasks over.
+    """
     other = connect()
     kill_timer = parts.kill_timer
     with ThreadPoolExecutor(1) as thread:
@@ -158,7 +167,9 @@ def test_a_worker_that_stops_says_so_once(parts: Supervisor, conn: Any) -> None:
 
 
 def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn: Any) -> None:
-    """Naive: after an outage that was shorter than the time between two beats, the engine waits out its delay."""
+    """Naive: after an outage that was shorter than the time between two beats, the engine waits out
+    its delay.
+    """
     heartbeat = parts.maintenance.heartbeat
     outage = parts.engine.outage
     assert heartbeat.tick(conn)
@@ -218,7 +229,9 @@ def set_back(parts: Supervisor) -> None:
 def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(
     what: Callable[[Supervisor], None], parts: Supervisor, conn: Any
 ) -> None:
-    """Naive: only a heartbeat that was sent and failed counts as a gap, and the first worker back declares the others dead."""
+    """Naive: only a heartbeat that was sent and failed counts as a gap, and the first worker back
+    declares the others dead.
+    """
     thread = parts.maintenance
     (beat, reap, *_) = parts.maintenance.jobs
     other = uuid.uuid4()
@@ -330,7 +343,8 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
         for claim in sorted(buffered, key=lambda claim: claim.id)
     )
     assert (
-        f"3 task(s) of dead workers rescued: 1 failed (tests.nothing {running.id} (attempt 1)), 0 are retried, "
+        f"3 task(s) of dead workers rescued: 1 failed (tests.nothing {running.id} (attempt 1)), 0 "
+        "are retried, "
         f"2 had not begun and are pending again ({one}, {other})"
     ) in caplog.messages
     late = dead.run_pass(wanted=Wanted(sync=2, lease=lease), starts=buffered)
@@ -353,7 +367,9 @@ def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them_and_
 
 
 def test_the_session_of_the_thread_forgets_its_plans_every_ten_seconds(parts: Supervisor) -> None:
-    """Naive: workflows that wait are woken by a plan that reads all nodes there are, if the worker began with empty tables."""
+    """Naive: workflows that wait are woken by a plan that reads all nodes there are, if the worker
+    began with empty tables.
+    """
     thread = parts.maintenance
     plan = with_a_bad_plan(thread.connected())
     thread.attempt(thread.jobs[0])
@@ -393,7 +409,8 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(
     wait_until(lambda: over(pruner, conn), "a round is over")
     assert max(step.batch for step in pruner.steps) == 70
     assert [record.getMessage() for record in log.records] == [
-        "retention deleted tasks: 120, fire times of schedules: 1, snapshots of workers: 1, workers: 1, entries of the audit: 1"
+        "retention deleted tasks: 120, fire times of schedules: 1, snapshots of workers: 1, "
+        "workers: 1, entries of the audit: 1"
     ]
     assert not Task.objects.exists()
     log.clear()
@@ -404,7 +421,9 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(
 def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_none_too(
     connect: Connect,
 ) -> None:
-    """Naive: only the worker that ran the task knows how long it is kept; once it has stopped, nobody deletes it."""
+    """Naive: only the worker that ran the task knows how long it is kept; once it has stopped,
+    nobody deletes it.
+    """
     conn = connect()
     hour = {"wire": 1, "keep_result": 3_600_000}
     finished(2 * dt.timedelta(hours=1), options=hour)
@@ -479,7 +498,9 @@ def test_no_kind_of_row_holds_up_another(connect: Connect) -> None:
 
 
 def test_a_round_that_is_long_is_followed_by_the_next(connect: Connect) -> None:
-    """Fails if: new rows of one kind wait until all of another are deleted, however long that takes."""
+    """Fails if: new rows of one kind wait until all of another are deleted, however long that
+    takes.
+    """
     conn = connect()
     pruner = Pruner(Retention(retention_delete_batch_size=50))
     finished(40 * DAY, 2_000)
@@ -494,7 +515,9 @@ def test_a_round_that_is_long_is_followed_by_the_next(connect: Connect) -> None:
 
 
 def test_a_hundred_durations_take_few_steps(connect: Connect) -> None:
-    """Fails if: the finished tasks are read once for each duration, as of results that are kept until midnight."""
+    """Fails if: the finished tasks are read once for each duration, as of results that are kept
+    until midnight.
+    """
     conn = connect()
     durations = [60_000 + 863_000 * n for n in range(100)]
     for keep in durations:
@@ -570,7 +593,8 @@ def test_rows_that_the_project_refers_to_are_named_in_the_log(
     pruner = Pruner(Retention())
     old = finished(40 * DAY, 5)
     sql(
-        "CREATE TABLE shop_export (task_id uuid REFERENCES horsies_tasks (id) DEFERRABLE INITIALLY DEFERRED)"
+        "CREATE TABLE shop_export (task_id uuid REFERENCES horsies_tasks (id) DEFERRABLE INITIALLY "
+        "DEFERRED)"
     )
 
     try:
@@ -583,7 +607,8 @@ def test_rows_that_the_project_refers_to_are_named_in_the_log(
     assert [task.pk for task in Task.objects.all()] == [old[2]]
     said = [record.getMessage() for record in log.records if record.levelname == "WARNING"]
     assert said == [
-        f"retention: 1 row(s) of horsies_tasks stay, because rows of shop_export (task_id) refer to them: {old[2]}"
+        "retention: 1 row(s) of horsies_tasks stay, because rows of shop_export (task_id) refer "
+        f"to them: {old[2]}"
     ]
 
 
@@ -601,7 +626,8 @@ def test_a_trigger_that_refuses_a_deletion_ends_one_step_only(
         "$$ BEGIN RAISE EXCEPTION 'the auditors want it'; END $$"
     )
     sql(
-        "CREATE TRIGGER refuse BEFORE DELETE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION refuse()"
+        "CREATE TRIGGER refuse BEFORE DELETE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION "
+        "refuse()"
     )
 
     try:
@@ -622,7 +648,9 @@ def test_the_maintenance_thread_outlives_any_error(
     log: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
-    """Fails if an error of another family than psycopg's ends the thread: no heartbeat is sent any more."""
+    """Fails if an error of another family than psycopg's ends the thread: no heartbeat is sent any
+    more.
+    """
     maintenance = parts.maintenance
     raised = [error] * 2
 
@@ -643,7 +671,9 @@ def test_the_maintenance_thread_outlives_any_error(
 def test_a_process_without_descriptors_still_sends_heartbeats(
     parts: Supervisor, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if the memory of processes, which is read from files, keeps the heartbeat from being sent."""
+    """Fails if the memory of processes, which is read from files, keeps the heartbeat from being
+    sent.
+    """
     before = Heartbeat.objects.get().sent_at
 
     def refuse(*args: Any, **kwargs: Any) -> Any:

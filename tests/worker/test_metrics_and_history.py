@@ -208,7 +208,9 @@ def test_a_worker_without_children_has_its_own_memory_names_its_version_and_coun
 def test_who_renders_hands_over_the_interpreter_at_once(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: each time that the engine waits for the interpreter while 300 tasks are rendered, it waits for 5 ms."""
+    """Naive: each time that the engine waits for the interpreter while 300 tasks are rendered, it
+    waits for 5 ms.
+    """
     before = sys.getswitchinterval()
     seen = list[float]()
     sys.setswitchinterval(0.004)
@@ -227,7 +229,9 @@ def test_who_renders_hands_over_the_interpreter_at_once(
 
 
 def test_the_history_keeps_the_longest_of_a_minute(build: Build) -> None:
-    """Fails if: 75 s are shown as 4 min 43 s, since only the bucket is known, which ends with five minutes."""
+    """Fails if: 75 s are shown as 4 min 43 s, since only the bucket is known, which ends with five
+    minutes.
+    """
     worker = WorkerFactory()
     counts = Counts()
     writer = HistoryWriter(worker.pk, counts)
@@ -387,7 +391,9 @@ class Lossy(NamedTuple):
 def test_what_was_sent_again_after_a_lost_reply_counts_once(
     writer: HistoryWriter, connect: Connect, arrived: bool
 ) -> None:
-    """Naive: the counts of a minute twice, or never, if the connection breaks while they are written."""
+    """Naive: the counts of a minute twice, or never, if the connection breaks while they are
+    written.
+    """
     conn = connect()
     broken = connect()
     if not arrived:
@@ -448,9 +454,11 @@ def test_old_minutes_and_hours_are_deleted(writer: HistoryWriter, connect: Conne
     with connection.cursor() as cursor:
         for hours in (25, 500, 721):
             cursor.execute(
-                "INSERT INTO horsies_history SELECT width, at - %s * interval '1 hour', queue, task, result, n, seconds, buckets "
-                "FROM horsies_history WHERE at > now() - interval '2 hours'", [hours]
-            )  # fmt: skip
+                "INSERT INTO horsies_history SELECT width, at - %s * interval '1 hour', queue, "
+                "task, result, n, seconds, buckets "
+                "FROM horsies_history WHERE at > now() - interval '2 hours'",
+                [hours],
+            )
     for retention, left in ((Retention(history_hours=None), (1, 4)), (Retention(), (1, 3))):
         pruner = Pruner(retention)
         wait_until(

@@ -1,7 +1,7 @@
 """The ledger: nothing leaves it before the database has it, and nothing is written twice.
 
-The passes that write it: when the next may begin, and tasks that a worker does not know, which go back once, are then left out,
-and run when they are old.
+The passes that write it: when the next may begin, and tasks that a worker does not know, which go
+back once, are then left out, and run when they are old.
 """
 
 from __future__ import annotations
@@ -210,7 +210,8 @@ def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
         "$$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$"
     )
     other.execute(
-        "CREATE TRIGGER slowly BEFORE UPDATE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION slowly()"
+        "CREATE TRIGGER slowly BEFORE UPDATE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION "
+        "slowly()"
     )
     outbox.connection_or_raise().execute("SET statement_timeout = '600ms'")
     refused = 0
@@ -454,13 +455,16 @@ def test_once_scans_read_far_only_a_pass_looks_again_because_a_look_reads_all_de
 
 
 def with_a_bad_plan(conn: psycopg.Connection[Any]) -> Callable[[], str]:
-    """Let a session have the plan of a statement that reads a table in full; return what tells its plan."""
+    """Let a session have the plan of a statement that reads a table in full; return what tells its
+    plan.
+    """
     for command in (
         "SET plan_cache_mode = force_generic_plan",
         "PREPARE one AS SELECT FROM horsies_tasks WHERE id = $1",
         "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off",
         "EXECUTE one (gen_random_uuid())",
-        "RESET enable_indexscan; RESET enable_bitmapscan; RESET enable_indexonlyscan; SET enable_seqscan = off",
+        "RESET enable_indexscan; RESET enable_bitmapscan; RESET enable_indexonlyscan; SET "
+        "enable_seqscan = off",
     ):
         conn.execute(command, prepare=False)
     return lambda: str(
@@ -469,7 +473,9 @@ def with_a_bad_plan(conn: psycopg.Connection[Any]) -> Callable[[], str]:
 
 
 def test_the_session_of_the_engine_forgets_its_plans_every_ten_seconds(outbox: Outbox) -> None:
-    """Naive: a plan of empty tables reads all tasks there are, in each pass, until the next ANALYZE."""
+    """Naive: a plan of empty tables reads all tasks there are, in each pass, until the next
+    ANALYZE.
+    """
     plan = with_a_bad_plan(outbox.connection_or_raise())
     outbox.run_pass()
     assert "Seq Scan" in plan()

@@ -1,4 +1,6 @@
-"""Processes of a worker: channels and pipes of children, where a task failed in them, and signals, which come when they come."""
+"""Processes of a worker: channels and pipes of children, where a task failed in them, and signals,
+which come when they come.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,9 @@ REPLY = ("CANCELLED", "{}", None, None, None, False, (), None)
 
 
 def test_a_reply_of_a_child_is_an_ordinary_message() -> None:
-    """Fails if the check does not know a field of Reply: then each child is killed at its first reply."""
+    """Fails if the check does not know a field of Reply: then each child is killed at its first
+    reply.
+    """
     failed = Reply("FAILED", "{}", "OH_NO", "no", 1.5, False, ("LookupError",), '{"cart": 3}')
 
     for reply in (failed, Reply("COMPLETED", '{"ok":1}')):
@@ -132,16 +136,31 @@ def test_a_reply_of_a_child_is_an_ordinary_message() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        None, 7, ("ran",), ("bad", 1), ([], []), ("ran", None), ("ran", (1, REPLY)), ("ran", ("1", REPLY, 0.1)),
-        ("ran", (1, REPLY[1:], 0.1)), ("ran", (1, "\0", 0.1)), ("ran", (1, b"{}", 0.1)),
+        None,
+        7,
+        ("ran",),
+        ("bad", 1),
+        ([], []),
+        ("ran", None),
+        ("ran", (1, REPLY)),
+        ("ran", ("1", REPLY, 0.1)),
+        ("ran", (1, REPLY[1:], 0.1)),
+        ("ran", (1, "\0", 0.1)),
+        ("ran", (1, b"{}", 0.1)),
         ("ran", (1, ("RUNNING", *REPLY[1:]), 0.1)),
-        ("ran", (1, ("FAILED", b"{}", *REPLY[2:]), 0.1)), ("ran", (1, ("FAILED", "\0", *REPLY[2:]), 0.1)),
-        ("ran", (1, ("FAILED", "\ud800", *REPLY[2:]), 0.1)), ("ran", (1, ("FAILED", "{}", 5, *REPLY[3:]), 0.1)),
+        ("ran", (1, ("FAILED", b"{}", *REPLY[2:]), 0.1)),
+        ("ran", (1, ("FAILED", "\0", *REPLY[2:]), 0.1)),
+        ("ran", (1, ("FAILED", "\ud800", *REPLY[2:]), 0.1)),
+        ("ran", (1, ("FAILED", "{}", 5, *REPLY[3:]), 0.1)),
         ("ran", (1, ("FAILED", "{}", "A", "b", {"most": {1}}, False, (), None), 0.1)),
         ("ran", (1, ("FAILED", "{}", "A", "b", None, False, (), 5), 0.1)),
-        ("done", [(1, REPLY, 0.1), 5]), ("back", ["1"]), ("full", "much"), ("ready", "much"), ("failed", None),
+        ("done", [(1, REPLY, 0.1), 5]),
+        ("back", ["1"]),
+        ("full", "much"),
+        ("ready", "much"),
+        ("failed", None),
     ],
-)  # fmt: skip
+)
 def test_a_message_of_another_shape_is_refused(message: Any) -> None:
     """Fails if: what a child sends is an error of the worker's own process later."""
     with pytest.raises(OddMessage):
@@ -249,11 +268,18 @@ def nested() -> None:
 
 @pytest.mark.parametrize(
     ("function", "arguments", "name"),
-    [(json.loads, "{", "raised"), (parse_date, 5, "raised"), (nested, None, "nested"), (tasks.add.send, object(), "raised")],
+    [
+        (json.loads, "{", "raised"),
+        (parse_date, 5, "raised"),
+        (nested, None, "nested"),
+        (tasks.add.send, object(), "raised"),
+    ],
     ids=["Python", "Django", "a cause", "this package"],
-)  # fmt: skip
+)
 def test_frames_of_libraries_are_passed_over(function: Any, arguments: Any, name: str) -> None:
-    """Naive: all failures of a kind are one group, which is named after a line of the standard library or of Django."""
+    """Naive: all failures of a kind are one group, which is named after a line of the standard
+    library or of Django.
+    """
     error = raised(function, *(() if arguments is None else (arguments,)))
     site = site_of(error)
     assert site is not None
@@ -301,7 +327,9 @@ def handlers() -> Iterator[dict[int, Any]]:
 
 
 def test_a_volley_of_signals_that_nobody_reads_raises_nothing(handlers: dict[int, Any]) -> None:
-    """The engine that reads them may be busy; an error left the books open, or the process ended with -2."""
+    """The engine that reads them may be busy; an error left the books open, or the process ended
+    with -2.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
     with Shutdown() as stopping:
         for _ in range(MANY):
@@ -311,7 +339,9 @@ def test_a_volley_of_signals_that_nobody_reads_raises_nothing(handlers: dict[int
 
 
 def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
-    """Send a signal, and a second one while the handler of the first is at an ``instruction``, unless it ends before."""
+    """Send a signal, and a second one while the handler of the first is at an ``instruction``,
+    unless it ends before.
+    """
     left = [instruction]
     sent = []
 
@@ -338,7 +368,9 @@ def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
 
 
 def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_first() -> None:
-    """Naive: the outer handler writes what it had computed before, and the worker waits for its tasks for ten minutes."""
+    """Naive: the outer handler writes what it had computed before, and the worker waits for its
+    tasks for ten minutes.
+    """
     for instruction in count():
         stopping, sent = signalled_again(instruction)
         if not sent:
@@ -353,13 +385,28 @@ def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_firs
 @pytest.mark.parametrize(
     ("signals", "urgency"),
     [
-        ("TERM", 1), ("HUP", 1), ("HUP HUP", 1), ("TERM HUP", 1), ("HUP 9 HUP", 1),
-        ("TERM TERM", 1), ("TERM 0.5 TERM 0.4 TERM", 1), ("TERM 0.5 TERM 0.6 TERM", 2), ("TERM 1 TERM", 2),
-        ("QUIT", 2), ("INT INT", 2), ("TERM INT", 2), ("INT TERM", 2), ("HUP TERM", 2), ("TERM HUP INT", 2), ("TERM HUP TERM", 1),
+        ("TERM", 1),
+        ("HUP", 1),
+        ("HUP HUP", 1),
+        ("TERM HUP", 1),
+        ("HUP 9 HUP", 1),
+        ("TERM TERM", 1),
+        ("TERM 0.5 TERM 0.4 TERM", 1),
+        ("TERM 0.5 TERM 0.6 TERM", 2),
+        ("TERM 1 TERM", 2),
+        ("QUIT", 2),
+        ("INT INT", 2),
+        ("TERM INT", 2),
+        ("INT TERM", 2),
+        ("HUP TERM", 2),
+        ("TERM HUP INT", 2),
+        ("TERM HUP TERM", 1),
     ],
-)  # fmt: skip
+)
 def test_sigterm_twice_within_a_second_is_one(signals: str, urgency: int) -> None:
-    """Fails if: a platform that signals each process, and a wrapper that passes its signal on, end running tasks."""
+    """Fails if: a platform that signals each process, and a wrapper that passes its signal on, end
+    running tasks.
+    """
     now = 0.0
     came = []
     for word in signals.split():
@@ -375,7 +422,9 @@ def test_sigterm_twice_within_a_second_is_one(signals: str, urgency: int) -> Non
 def test_once_it_shall_end_now_further_signals_are_ignored(
     handlers: dict[int, Any], ends_process: bool
 ) -> None:
-    """Naive: a volley of signals keeps the main thread in their handler, which remembers each of them."""
+    """Naive: a volley of signals keeps the main thread in their handler, which remembers each of
+    them.
+    """
     with Shutdown(ends_process=ends_process) as stopping:
         signal.raise_signal(signal.SIGTERM)
         for _ in range(MANY):

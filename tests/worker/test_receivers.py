@@ -1,4 +1,6 @@
-"""The thread for receivers: what they do is their own affair, whatever it is, and nobody waits for them."""
+"""The thread for receivers: what they do is their own affair, whatever it is, and nobody waits for
+them.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,10 @@ def test_a_receiver_that_does_not_return_is_named_and_a_worker_that_stops_does_n
     receivers.started(others)
     receivers.started([])
     (record,) = caplog.records
-    told = f"2 signal(s) wait, 0 dropped so far; task_started of tests.nothing {first.id} has taken 75 s so far"
+    told = (
+        f"2 signal(s) wait, 0 dropped so far; task_started of tests.nothing {first.id} has taken "
+        "75 s so far"
+    )
     assert told in record.getMessage()
     receivers.stop()
     assert "0 signal(s) were dropped" in caplog.messages[-1]
@@ -162,7 +167,9 @@ def test_a_receiver_that_raises_or_exits_ends_nothing(
 def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used_again(
     receivers: Receivers,
 ) -> None:
-    """Naive: after an outage of the database every query of a receiver fails until the worker is started again."""
+    """Naive: after an outage of the database every query of a receiver fails until the worker is
+    started again.
+    """
     held: list[Any] = []
 
     def queries(task_id: uuid.UUID, **values: Any) -> None:
@@ -204,7 +211,9 @@ def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_
 def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
     receivers: Receivers,
 ) -> None:
-    """Naive: so is a failure that is retried, an error that was returned, or a task that was cancelled."""
+    """Naive: so is a failure that is retried, an error that was returned, or a task that was
+    cancelled.
+    """
     told = noted(signals.task_failed)
     exception = {
         "module": "shop.errors",
@@ -258,22 +267,39 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
     about = {**ABOUT, "worker_id": receivers.worker}
     no_exception = {"exception_class": None, "traceback": None}
     assert got[0] == {
-        **about, "task_id": ended[0].id, "metadata": {"tenant": 7}, "error_code": "OH_NO", "error_message": "Outer.Refused: no",
-        "seconds": 0.5, "child_pid": 77, "exception_class": "shop.errors.Outer.Refused",
-        "traceback": "x" * (16_384 - 7) + "the end", "context": {"cart": 3},
-    }  # fmt: skip
+        **about,
+        "task_id": ended[0].id,
+        "metadata": {"tenant": 7},
+        "error_code": "OH_NO",
+        "error_message": "Outer.Refused: no",
+        "seconds": 0.5,
+        "child_pid": 77,
+        "exception_class": "shop.errors.Outer.Refused",
+        "traceback": "x" * (16_384 - 7) + "the end",
+        "context": {"cart": 3},
+    }
     assert all(no_exception.items() <= each.items() for each in got[1:])
     assert got[3] == {
-        **about, **no_exception, "task_id": rescued[0].id, "queue_name": "mail", "attempt": 2, "metadata": {}, "seconds": None,
-        "error_code": "WORKER_CRASHED", "error_message": "the worker that ran the task is gone", "child_pid": None,
+        **about,
+        **no_exception,
+        "task_id": rescued[0].id,
+        "queue_name": "mail",
+        "attempt": 2,
+        "metadata": {},
+        "seconds": None,
+        "error_code": "WORKER_CRASHED",
+        "error_message": "the worker that ran the task is gone",
+        "child_pid": None,
         "context": {},
-    }  # fmt: skip
+    }
 
 
 def test_the_end_of_the_worker_is_always_told_last(
     receivers: Receivers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naive: whoever has to send what it collected is told nothing by a worker in which no task failed."""
+    """Naive: whoever has to send what it collected is told nothing by a worker in which no task
+    failed.
+    """
     got: list[Any] = []
 
     def ended(worker_id: uuid.UUID, **values: Any) -> None:
@@ -319,8 +345,13 @@ def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
     about["metadata"] = {"tenant": 7}
     ended = {**about, "error_code": "OH_NO", "error_message": None, "seconds": 0.5, "child_pid": 77}
     assert [name.removeprefix("task_") for name, _ in got] == [
-        "started", "retried", "retried", "finished", "finished", "rescued",
-    ]  # fmt: skip
+        "started",
+        "retried",
+        "retried",
+        "finished",
+        "finished",
+        "rescued",
+    ]
     assert got[0][1] == about
     retry_at = got[1][1].pop("retry_at")
     assert (retry_at.timestamp(), str(retry_at.tzinfo)) == (AGAIN["at"], "UTC")

@@ -1,4 +1,6 @@
-"""One scheduler, driven by a clock of the test's own, and the loop around it, which nothing that fails ends."""
+"""One scheduler, driven by a clock of the test's own, and the loop around it, which nothing that
+fails ends.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Clockwork:
         return self.scheduler.tick(self.connection)
 
     def later(self, now: dt.datetime) -> float:
-        """Have it look at a moment that is so much later that it looks also at what it left for a while."""
+        """Have it look at a moment that is so much later that it looks also at what it left for a
+        while.
+        """
         self.scheduler.left.clear()
         return self.at(now)
 
@@ -143,7 +147,9 @@ def become(status: str, **columns: Any) -> None:
 
 
 def sent(name: str = "a schedule") -> list[tuple[float, bool]]:
-    """Return the fire times in seconds after noon, and whether each was sent; what was skipped names the task before."""
+    """Return the fire times in seconds after noon, and whether each was sent; what was skipped
+    names the task before.
+    """
     found = []
     last = None
     for tick in ScheduleTick.objects.filter(schedule_name=name).order_by("fire_at"):
@@ -167,8 +173,14 @@ def test_fire_times_that_must_not_overlap_are_skipped_until_the_last_task_has_fi
     clockwork.at(NOON + 360 * SECOND)
     clockwork.at(NOON + 420 * SECOND)
     assert sent() == [
-        (60, True), (120, False), (180, False), (240, False), (300, False), (360, True), (420, False),
-    ]  # fmt: skip
+        (60, True),
+        (120, False),
+        (180, False),
+        (240, False),
+        (300, False),
+        (360, True),
+        (420, False),
+    ]
     first = ScheduleTick.objects.earliest("fire_at").task_id
     assert Task.objects.count() == 2
     assert (
@@ -181,7 +193,9 @@ def test_fire_times_that_must_not_overlap_are_skipped_until_the_last_task_has_fi
 def test_a_task_that_is_late_is_no_overlap(
     clockwork: Clockwork, connect: Connect, locked: bool
 ) -> None:
-    """Fails if: no worker has expired it yet, or one is just claiming it, and it counts the other way round."""
+    """Fails if: no worker has expired it yet, or one is just claiming it, and it counts the other
+    way round.
+    """
     make(overlap="skip", good_for_ms=30_000)
     clockwork.at(NOON + 60 * SECOND)
 
@@ -283,10 +297,16 @@ def test_enabled_again_it_sends_nothing_of_the_time_between(clockwork: Clockwork
     ("definition", "says"),
     [
         ({"priority": 101, "catch_up": "some"}, "priority: .*catch_up: "),
-        ({"jitter_ms": 60_000}, "jitter_ms: must be less than the 60_000 ms between two fire times"),
-        ({"pattern": "0,1 4 * * *", "jitter_ms": 60_000}, "less than the 60_000 ms between two fire times"),
+        (
+            {"jitter_ms": 60_000},
+            "jitter_ms: must be less than the 60_000 ms between two fire times",
+        ),
+        (
+            {"pattern": "0,1 4 * * *", "jitter_ms": 60_000},
+            "less than the 60_000 ms between two fire times",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_all_of_it_at_once(definition: dict[str, Any], says: str) -> None:
     with pytest.raises(ScheduleError, match=says):
         make(**definition)
@@ -294,7 +314,9 @@ def test_what_cannot_be_is_refused_all_of_it_at_once(definition: dict[str, Any],
 
 
 def test_ten_thousand_schedules_cost_nothing_while_none_is_due(clockwork: Clockwork) -> None:
-    """The statement itself is explained, as a scheduler runs it: it reads the index up to now, and not what comes later."""
+    """The statement itself is explained, as a scheduler runs it: it reads the index up to now, and
+    not what comes later.
+    """
     sql(
         "INSERT INTO horsies_schedules (name, changes, next_at) "
         "SELECT 'nr. ' || n, '{}', %s + n * interval '1 s' FROM generate_series(1, 10000) AS n",
@@ -482,8 +504,9 @@ def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
     assert logged(old=hourly) == ["schedule old was added by the code"]
     assert logged(old=hourly) == []
     assert logged(new=hourly, old={**hourly, "priority": 3, "pattern": "every 2 hours"}) == [
-        "schedule new was added by the code", "schedule old: pattern, priority changed in the code",
-    ]  # fmt: skip
+        "schedule new was added by the code",
+        "schedule old: pattern, priority changed in the code",
+    ]
 
 
 def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes_back_with_its_code(

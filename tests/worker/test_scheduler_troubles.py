@@ -1,6 +1,8 @@
-"""What goes wrong with one schedule: it is written down or tried again, left to other code, and holds up no other.
+"""What goes wrong with one schedule: it is written down or tried again, left to other code, and
+holds up no other.
 
-And two schedulers at once, step by step: whatever the order of their steps, each fire time becomes exactly one task.
+And two schedulers at once, step by step: whatever the order of their steps, each fire time becomes
+exactly one task.
 """
 
 from __future__ import annotations
@@ -80,10 +82,14 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
         ("declared", "5"),
         ("changes", NESTED),
         ("changes", LONG),
-        *((name, when) for name in ("since", "last_fire_at", "next_at") for when in ("infinity", "-infinity", "9999-12-30")),
+        *(
+            (name, when)
+            for name in ("since", "last_fire_at", "next_at")
+            for when in ("infinity", "-infinity", "9999-12-30")
+        ),
     ],
     ids=range(13),
-)  # fmt: skip
+)
 def test_a_row_that_would_end_every_round_of_every_scheduler_is_refused(
     column: str, value: str
 ) -> None:
@@ -233,10 +239,24 @@ anything = st.recursive(
 # What is no value of its field, or is one that only others could mean.
 WILD: dict[str, list[Any]] = {
     "pattern": [
-        *EXAMPLES, "0 0 30 2 *", "1," * 100_000 + "1 * * * *", "30-10/1000000 * * * *", "0-999999999999 0 * * 5#5", "*/0 * L * l",
-        "every 999999999 days", "weekly on " + "mon, " * 9_999 + "mon at 09:00",
+        *EXAMPLES,
+        "0 0 30 2 *",
+        "1," * 100_000 + "1 * * * *",
+        "30-10/1000000 * * * *",
+        "0-999999999999 0 * * 5#5",
+        "*/0 * L * l",
+        "every 999999999 days",
+        "weekly on " + "mon, " * 9_999 + "mon at 09:00",
     ],
-    "zone": ["Mars/Olympus", "", "../../etc/passwd", "/etc/passwd", "Europe", "x" * 5_000, "posixrules"],
+    "zone": [
+        "Mars/Olympus",
+        "",
+        "../../etc/passwd",
+        "/etc/passwd",
+        "Europe",
+        "x" * 5_000,
+        "posixrules",
+    ],
     "task": ["", "no.such.task", "os.system", "tests.apps.project.tasks.add"],
     "kwargs": [{"a": 1}, {"x": []}],
     "queue": ["mail", "nowhere", "*", ""],
@@ -246,7 +266,7 @@ WILD: dict[str, list[Any]] = {
     "good_for_ms": [1_000, 10**30, 0],
     "priority": [1, 0, 10**30],
     "enabled": [False, "yes"],
-}  # fmt: skip
+}
 strange = {name: st.sampled_from(values) | anything for name, values in WILD.items()}
 strange["pattern"] |= crons
 definitions = st.sets(st.sampled_from(sorted(WILD)), min_size=1, max_size=4).flatmap(
@@ -334,7 +354,9 @@ class Killed(BaseException):
 
 
 class Stepper:
-    """A scheduler whose rounds are taken step by step: it stands before each statement and each COMMIT until it may go on."""
+    """A scheduler whose rounds are taken step by step: it stands before each statement and each
+    COMMIT until it may go on.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -371,7 +393,10 @@ class Stepper:
             raise Killed
 
     def step(self, *, kill: bool = False) -> None:
-        """Take the next step, or end the round where it stands. Raises what the scheduler raised."""
+        """Take the next step, or end the round where it stands.
+
+        Raises what the scheduler raised.
+        """
         self.killed = kill
         self.go.release()
         assert self.stands.acquire(timeout=PATIENCE_SECONDS), "a step waits for another scheduler"
@@ -456,7 +481,9 @@ def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(
 def test_a_round_within_another_sends_one_of_two_fire_times_that_must_not_overlap(
     steppers: list[Stepper], first: int, kill: bool
 ) -> None:
-    """It comes at any step of the other one, which goes on, or is killed; one of the two looks when the second has come."""
+    """It comes at any step of the other one, which goes on, or is killed; one of the two looks when
+    the second has come.
+    """
     times = [NOON + SECOND, NOON + 2 * SECOND]
     make(pattern="every 1 second", catch_up="all", overlap="skip")
     for step in itertools.count():

@@ -1,4 +1,6 @@
-"""What a worker knows of where tasks may be: when a short pass will do, and the cursors at which scans begin."""
+"""What a worker knows of where tasks may be: when a short pass will do, and the cursors at which
+scans begin.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,9 @@ def dry_at(dry: Wakeups, moment: list[float]) -> Wakeups:
 
 
 def looks_at(wakeups: Wakeups, moment: list[float]) -> float:
-    """Let the time pass until it looks, and return how long that took; whatever was to be found is found then."""
+    """Let the time pass until it looks, and return how long that took; whatever was to be found is
+    found then.
+    """
     began = moment[0]
     if not wakeups.lanes_with_work:
         moment[0] = wakeups.next_at
@@ -258,7 +262,9 @@ def cursors() -> ScanCursors:
 
 
 def passed(*, far: bool = True, **firsts: Any) -> Passed:
-    """Return what a pass says that found ``firsts`` in the sync lane of the default queue: moments by "p" and the priority."""
+    """Return what a pass says that found ``firsts`` in the sync lane of the default queue: moments
+    by "p" and the priority.
+    """
     lane = {name.removeprefix("p"): since for name, since in firsts.items()}
     return Passed(firsts=[{"default": {"sync": lane}}], now=NOW, far=far)
 
@@ -357,7 +363,9 @@ def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(
 def test_there_are_no_marks_while_a_pass_reads_few_dead_entries_however_long_it_takes(
     cursors: ScanCursors,
 ) -> None:
-    """Naive: a pass that only settles reads none, and ends the use of cursors although an old transaction is open."""
+    """Naive: a pass that only settles reads none, and ends the use of cursors although an old
+    transaction is open.
+    """
     cursors.learn(passed(p5=NOW, far=False), 0.0, 0.0)
     assert cursors.text(5.0) is not None
     cursors.learn(passed(p5=NOW, far=False), 5.0, 1.0)

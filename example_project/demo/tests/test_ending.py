@@ -26,7 +26,9 @@ class Lossy:
 
 
 def dropped_by(number: int) -> Any:
-    """Have a signal arrive in a destructor, and return what Python says of the exception that it dropped."""
+    """Have a signal arrive in a destructor, and return what Python says of the exception that it
+    dropped.
+    """
     dropped: list[Any] = []
     before, sys.unraisablehook = sys.unraisablehook, dropped.append
     try:

@@ -1,4 +1,6 @@
-"""An import is a workflow: its nodes run one after the other, chapters at the same time, and its page tells how far it is."""
+"""An import is a workflow: its nodes run one after the other, chapters at the same time, and its
+page tells how far it is.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +164,8 @@ class DoubleSubmitTests(TransactionTestCase):
         for _ in range(600):
             with connection.cursor() as cursor:
                 cursor.execute(
-                    "SELECT count(*) FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+                    "SELECT count(*) FROM pg_locks WHERE pg_backend_pid() = ANY "
+                    "(pg_blocking_pids(pid))"
                 )
                 if cursor.fetchone()[0]:
                     return

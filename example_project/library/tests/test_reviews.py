@@ -1,4 +1,6 @@
-"""A file can be reviewed: its document is published after an approval and a cooling-off time, and removed after a rejection."""
+"""A file can be reviewed: its document is published after an approval and a cooling-off time, and
+removed after a rejection.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ AFTERWARDS = COOLING_OFF + dt.timedelta(minutes=1)
 
 
 class ReviewTests(TestCase):
-    """Time passes by ``drain(until=...)``, decisions come from ``approve``, ``reject`` and ``open_gate``."""
+    """Time passes by ``drain(until=...)``, decisions come from ``approve``, ``reject`` and
+    ``open_gate``.
+    """
 
     def sent(self, content: bytes = b"fox") -> WorkflowHandle:
         """Upload a file that is to be reviewed, and return its import."""

@@ -13,7 +13,10 @@ from django.urls import reverse
 from example_project.library import reading
 from example_project.library.models import Document
 
-PROSE = "The quick brown fox jumps over the lazy dog while seven wizards quietly prepare another remarkable journey. "
+PROSE = (
+    "The quick brown fox jumps over the lazy dog while seven wizards quietly prepare another "
+    "remarkable journey. "
+)
 
 
 def logged_in(client: Client) -> Client:
@@ -32,7 +35,9 @@ def upload(
     submission: object = None,
     review: bool = False,
 ) -> Any:
-    """Upload files by the form and return the response; the same ``submission`` is the same form, sent again."""
+    """Upload files by the form and return the response; the same ``submission`` is the same form,
+    sent again.
+    """
     chosen = [SimpleUploadedFile(name, content) for name, content in files]
     data = {"submission": submission or uuid.uuid4(), "folder": folder, "files": chosen}
     if review:

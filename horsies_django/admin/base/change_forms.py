@@ -1,7 +1,9 @@
-"""All that can be done to one row: the table of verbs, and the buttons and forms that the pages make from it.
+"""All that can be done to one row: the table of verbs, and the buttons and forms that the pages
+make from it.
 
-A form with no other field than the reason is a row of the table and nothing else. The functions are those that the commands call,
-too. The last change applies; the user is shown what others changed while the form was open, according to the audit.
+A form with no other field than the reason is a row of the table and nothing else. The functions are
+those that the commands call, too. The last change applies; the user is shown what others changed
+while the form was open, according to the audit.
 """
 
 from __future__ import annotations
@@ -56,9 +58,9 @@ ADD = "add"  # the verb that creates a row; all others change one
 class Verb(NamedTuple):
     """Something that can be done to a row.
 
-    ``run`` takes the key of the row and ``actor`` and ``reason``; what it returns is falsy, but not None, if it changed nothing.
-    ``when`` tells whether the state of a row allows it; the function decides. ``button`` is the text that submits the form, if it
-    is not the label.
+    ``run`` takes the key of the row and ``actor`` and ``reason``; what it returns is falsy, but not
+    None, if it changed nothing. ``when`` tells whether the state of a row allows it; the function
+    decides. ``button`` is the text that submits the form, if it is not the label.
     """
 
     action: str  # its name in the audit
@@ -90,7 +92,10 @@ def is_open(run: WorkflowRun) -> bool:
 
 
 def has_failed(run: WorkflowRun) -> bool:
-    """Whether nodes of a run can be retried. A finished child run is retried with its parent, and one that was undone is not."""
+    """Whether nodes of a run can be retried.
+
+    A finished child run is retried with its parent, and one that was undone is not.
+    """
     if run.finished_at is None:
         return is_open(run) and run.error_node is not None
     error = as_object(as_object(run.result).get("err")).get("data")
@@ -125,96 +130,234 @@ of_run = partial(Verb, permissions=("horsies.operate_workflow",))
 of_task = partial(Verb, permissions=(OPERATE,))
 control = {verb: partial(runs.control, verb=verb) for verb in ("pause", "resume", "cancel")}
 
-# By prefix of the actions, and by the last part of the address of the form; the buttons have this order.
+# By prefix of the actions, and by the last part of the address of the form; the buttons have this
+# order.
 VERBS: dict[str, dict[str, Verb]] = {
     OF_QUEUES: {
         "override": Verb(
-            "queue.override", _("Override"), queues.override, always,
-            _("Leave a limit empty to keep the declared value; enter “none” for no limit. Running tasks continue: after a limit"
-              " is lowered, no task starts until enough of them have finished."), needs_reason=True),
+            "queue.override",
+            _("Override"),
+            queues.override,
+            always,
+            _(
+                "Leave a limit empty to keep the declared value; enter “none” for no limit. "
+                "Running tasks continue: after a limit"
+                " is lowered, no task starts until enough of them have "
+                "finished."
+            ),
+            needs_reason=True,
+        ),
         "clear": Verb(
-            "queue.clear", _("Clear the override"), queues.clear, lambda row: row.override is not None,
-            _("The declared limits apply again. Running tasks continue.")),
+            "queue.clear",
+            _("Clear the override"),
+            queues.clear,
+            lambda row: row.override is not None,
+            _("The declared limits apply again. Running tasks continue."),
+        ),
         "resume": Verb(
-            "queue.resume", _("Resume"), queues.resume, lambda row: row.paused_at is not None,
-            _("Waiting tasks start again, within the limits.")),
+            "queue.resume",
+            _("Resume"),
+            queues.resume,
+            lambda row: row.paused_at is not None,
+            _("Waiting tasks start again, within the limits."),
+        ),
         "pause": Verb(
-            "queue.pause", _("Pause"), queues.pause, lambda row: row.paused_at is None,
-            _("No more tasks start until the queue is resumed. Running tasks continue, and tasks can still be sent.")),
+            "queue.pause",
+            _("Pause"),
+            queues.pause,
+            lambda row: row.paused_at is None,
+            _(
+                "No more tasks start until the queue is resumed. Running tasks continue, and tasks "
+                "can still be sent."
+            ),
+        ),
     },
     OF_SCHEDULES: {
         "run_now": Verb(
-            "schedule.run_now", _("Run now"), schedules.run_now, always,
-            _("Sends its task once, now. The fire times of the schedule do not change.")),
+            "schedule.run_now",
+            _("Run now"),
+            schedules.run_now,
+            always,
+            _("Sends its task once, now. The fire times of the schedule do not change."),
+        ),
         "enable": Verb(
-            "schedule.enable", _("Enable"), schedules.enable, lambda row: row.gone_at is None and is_off(row),
-            _("It fires from now on. Nothing is sent for the time while it was disabled.")),
+            "schedule.enable",
+            _("Enable"),
+            schedules.enable,
+            lambda row: row.gone_at is None and is_off(row),
+            _("It fires from now on. Nothing is sent for the time while it was disabled."),
+        ),
         "disable": Verb(
-            "schedule.disable", _("Disable"), schedules.disable, lambda row: row.gone_at is None and not is_off(row),
-            _("It does not fire until you enable it. Tasks that were sent are not affected.")),
+            "schedule.disable",
+            _("Disable"),
+            schedules.disable,
+            lambda row: row.gone_at is None and not is_off(row),
+            _("It does not fire until you enable it. Tasks that were sent are not affected."),
+        ),
         "edit": Verb(
-            "schedule.change", _("Edit"), schedules.change, always,
-            _("Your changes override what the code declares, until somebody reverts them. A new pattern or time zone, or enabling"
-              " the schedule, takes effect from now on."), button=_("Save"), needs_reason=True),
+            "schedule.change",
+            _("Edit"),
+            schedules.change,
+            always,
+            _(
+                "Your changes override what the code declares, until somebody reverts them. A new "
+                "pattern or time zone, or enabling"
+                " the schedule, takes effect from now on."
+            ),
+            button=_("Save"),
+            needs_reason=True,
+        ),
         "revert": Verb(
-            "schedule.revert", _("Revert to the code"), schedules.revert, lambda row: bool(changed_keys(row)),
-            _("Drops all changes, so that what the code declares is in force again.")),
+            "schedule.revert",
+            _("Revert to the code"),
+            schedules.revert,
+            lambda row: bool(changed_keys(row)),
+            _("Drops all changes, so that what the code declares is in force again."),
+        ),
         "delete": Verb(
-            "schedule.delete", _("Delete"), schedules.delete, lambda row: row.declared_in is None or row.gone_at is not None,
-            _("No code declares it. Tasks that were sent are not affected; the audit keeps its definition."), deletes=True),
+            "schedule.delete",
+            _("Delete"),
+            schedules.delete,
+            lambda row: row.declared_in is None or row.gone_at is not None,
+            _(
+                "No code declares it. Tasks that were sent are not affected; the audit keeps its "
+                "definition."
+            ),
+            deletes=True,
+        ),
         ADD: Verb(
-            "schedule.create", _("Add a schedule"), schedules.create, never,
-            _("Its task must exist in the code; the schedule itself is only in the database."), button=_("Add")),
+            "schedule.create",
+            _("Add a schedule"),
+            schedules.create,
+            never,
+            _("Its task must exist in the code; the schedule itself is only in the database."),
+            button=_("Add"),
+        ),
     },
     OF_WORKFLOWS: {
         "resume": of_run(
-            "workflow.resume", _("Resume"), control["resume"], lambda row: row.status == "PAUSED",
-            _("Nodes that are ready start again.")),
+            "workflow.resume",
+            _("Resume"),
+            control["resume"],
+            lambda row: row.status == "PAUSED",
+            _("Nodes that are ready start again."),
+        ),
         "pause": of_run(
-            "workflow.pause", _("Pause"), control["pause"], lambda row: is_open(row) and row.status != "PAUSED",
-            _("No other node starts until the run is resumed. Running tasks end; tasks that were not tried yet are withdrawn.")),
+            "workflow.pause",
+            _("Pause"),
+            control["pause"],
+            lambda row: is_open(row) and row.status != "PAUSED",
+            _(
+                "No other node starts until the run is resumed. Running tasks end; tasks that were "
+                "not tried yet are withdrawn."
+            ),
+        ),
         "retry": of_run(
-            "workflow.retry", _("Retry"), runs.retry, has_failed,
-            _("Nodes that failed, expired or were cancelled run again, and so do those that were skipped because of them. What"
-              " completed is kept. If nodes were undone, only failed undos run again.")),
+            "workflow.retry",
+            _("Retry"),
+            runs.retry,
+            has_failed,
+            _(
+                "Nodes that failed, expired or were cancelled run again, and so do those that were "
+                "skipped because of them. What"
+                " completed is kept. If nodes were undone, only failed undos run again."
+            ),
+        ),
         "skip": of_run(
-            "workflow.skip", _("Skip a node"), runs.skip, lambda row: row.finished_at is None,
-            _("Only a node that has not begun can be skipped. Nodes that depend on it may be skipped, too.")),
+            "workflow.skip",
+            _("Skip a node"),
+            runs.skip,
+            lambda row: row.finished_at is None,
+            _(
+                "Only a node that has not begun can be skipped. Nodes that depend on it may be "
+                "skipped, too."
+            ),
+        ),
         "cancel": of_run(
-            "workflow.cancel", _("Cancel"), control["cancel"], is_open,
-            _("Nodes that have not started are cancelled. Running tasks are asked to stop. Nodes that have begun are undone if"
-              " they have an undo."), button=_("Cancel the run")),
+            "workflow.cancel",
+            _("Cancel"),
+            control["cancel"],
+            is_open,
+            _(
+                "Nodes that have not started are cancelled. Running tasks are asked to stop. Nodes "
+                "that have begun are undone if"
+                " they have an undo."
+            ),
+            button=_("Cancel the run"),
+        ),
         "approve": of_run(
-            "workflow.approve", _("Approve"), partial(runs.decide_opening, approved=True), never,
-            _("The gate completes, and the nodes that depend on it run.")),
+            "workflow.approve",
+            _("Approve"),
+            partial(runs.decide_opening, approved=True),
+            never,
+            _("The gate completes, and the nodes that depend on it run."),
+        ),
         "reject": of_run(
-            "workflow.reject", _("Reject"), partial(runs.decide_opening, approved=False), never,
-            _("The gate fails, and so does what depends on it.")),
+            "workflow.reject",
+            _("Reject"),
+            partial(runs.decide_opening, approved=False),
+            never,
+            _("The gate fails, and so does what depends on it."),
+        ),
     },
     OF_TASKS: {
         "retry": of_task(
-            "task.retry", _("Retry"), tasks.retry, can_retry,
-            _("It runs again under its id, now. Its attempts are kept, and its retry policy begins anew.")),
+            "task.retry",
+            _("Retry"),
+            tasks.retry,
+            can_retry,
+            _(
+                "It runs again under its id, now. Its attempts are kept, and its retry policy "
+                "begins anew."
+            ),
+        ),
         "skip": of_task(
-            "task.skip", _("Skip"), tasks.skip, lambda row: row.order_stop == "stop",
-            _("Gives it up, so that the next task of its key starts. It stays failed."), needs_reason=True),
+            "task.skip",
+            _("Skip"),
+            tasks.skip,
+            lambda row: row.order_stop == "stop",
+            _("Gives it up, so that the next task of its key starts. It stays failed."),
+            needs_reason=True,
+        ),
         "copy": of_task(
-            "task.copy", _("Send a copy"), tasks.copy, is_kept,
-            _("Sends it once more under a new id, with the same arguments and options, due now.")),
+            "task.copy",
+            _("Send a copy"),
+            tasks.copy,
+            is_kept,
+            _("Sends it once more under a new id, with the same arguments and options, due now."),
+        ),
         "cancel": of_task(
-            "task.cancel", _("Cancel"), cancel, lambda row: row.finished_at is None and row.cancel_requested_at is None,
-            _("If it waits, it never runs. If it runs, it is asked to stop."), button=_("Cancel the task")),
+            "task.cancel",
+            _("Cancel"),
+            cancel,
+            lambda row: row.finished_at is None and row.cancel_requested_at is None,
+            _("If it waits, it never runs. If it runs, it is asked to stop."),
+            button=_("Cancel the task"),
+        ),
         "kill": of_task(
-            "task.terminate", _("Kill"), partial(cancel, terminate=True),
-            lambda row: row.finished_at is None and row.claimed_by is not None and not row.terminate,
-            _("It is asked to stop. If it does not, its process is killed.")),
+            "task.terminate",
+            _("Kill"),
+            partial(cancel, terminate=True),
+            lambda row: (
+                row.finished_at is None and row.claimed_by is not None and not row.terminate
+            ),
+            _("It is asked to stop. If it does not, its process is killed."),
+        ),
         "redact": of_task(
-            "task.redact", _("Redact"), redact, is_kept,
-            _("Removes its arguments, its result, its steps and its messages for good. The reason must not"
-              " contain personal data."),
-            permissions=(OPERATE, PAYLOAD), needs_reason=True),
+            "task.redact",
+            _("Redact"),
+            redact,
+            is_kept,
+            _(
+                "Removes its arguments, its result, its steps and its messages for good. The "
+                "reason must not"
+                " contain personal data."
+            ),
+            permissions=(OPERATE, PAYLOAD),
+            needs_reason=True,
+        ),
     },
-}  # fmt: skip
+}
 
 
 class Tool(NamedTuple):
@@ -225,7 +368,9 @@ class Tool(NamedTuple):
 
 
 class OvertakenError(Exception):
-    """Nothing was done, because the row has changed since the form was opened; the message says how."""
+    """Nothing was done, because the row has changed since the form was opened; the message says
+    how.
+    """
 
 
 class ChangeForm(forms.Form):
@@ -253,7 +398,10 @@ class ChangeForm(forms.Form):
         return [(None, {"fields": list(self.fields)})]
 
     def apply(self, *given: Any, **how: Any) -> Any:
-        """Make the change; return what the function of the verb returns. Raises HorsiesError, LookupError, OvertakenError."""
+        """Make the change; return what the function of the verb returns.
+
+        Raises HorsiesError, LookupError, OvertakenError.
+        """
         who = {} if "user" in how else {"actor": name_of(self.request.user)}
         return self.verb.run(
             self.row.pk, *given, **who, **how, reason=self.cleaned_data["reason"] or None
@@ -281,7 +429,9 @@ class ChangeMixin(ReadOnlyAdminMixin):
         return self.may(request, "cancel")
 
     def get_urls(self) -> list[Any]:
-        """Add the forms. A change blocks all passes until it commits, so each runs in a transaction of its own."""
+        """Add the forms. A change blocks all passes until it commits, so each runs in a transaction
+        of its own.
+        """
         own = []
         for verb in VERBS[self.subjects]:
             view = self.view_of(partial(self.configure_view, name=verb), atomic=False)
@@ -347,7 +497,10 @@ class ChangeMixin(ReadOnlyAdminMixin):
         return self._form_page(request, form, seen, adds=object_id is None)
 
     def _made(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID) -> bool:
-        """Make the change and show what it did, or add the error to the form. Return whether the form is done with."""
+        """Make the change and show what it did, or add the error to the form.
+
+        Return whether the form is done with.
+        """
         try:
             with self.guard():
                 found = form.apply()
@@ -366,7 +519,9 @@ class ChangeMixin(ReadOnlyAdminMixin):
         return False
 
     def tell(self, request: HttpRequest, form: ChangeForm, found: Any, seen: uuid.UUID) -> None:
-        """Show what was sent or changed, according to the audit, and what others changed while the form was open."""
+        """Show what was sent or changed, according to the audit, and what others changed while the
+        form was open.
+        """
         name = {
             "name": str(form.row),
             "kind": self.opts.verbose_name,
@@ -374,7 +529,8 @@ class ChangeMixin(ReadOnlyAdminMixin):
         }
         if found is not None and not found:
             text = gettext(
-                "%(Kind)s %(name)s: nothing was changed, because its state did not need or allow it."
+                "%(Kind)s %(name)s: nothing was changed, because its state did not need or allow "
+                "it."
             )
             self.message_user(request, text % name, messages.INFO)
             return
@@ -389,7 +545,8 @@ class ChangeMixin(ReadOnlyAdminMixin):
         mine = next((entry for entry in since if (entry.actor, entry.action) == (me, action)), None)
         done = gettext("%(Kind)s %(name)s: %(did)s.")
         meanwhile = gettext(
-            "While the form was open, %(actor)s also changed %(kind)s %(name)s: %(did)s. The last change applies."
+            "While the form was open, %(actor)s also changed %(kind)s %(name)s: %(did)s. The last "
+            "change applies."
         )
         for entry in reversed(since):
             values = {
@@ -410,7 +567,9 @@ class ChangeMixin(ReadOnlyAdminMixin):
     def _form_page(
         self, request: Any, form: ChangeForm, seen: uuid.UUID, adds: bool
     ) -> HttpResponse:
-        """Return the page of a form, with all that the change form of Django, or of a theme, has in its context."""
+        """Return the page of a form, with all that the change form of Django, or of a theme, has in
+        its context.
+        """
         context = {
             **self.admin_site.each_context(request),
             "title": form.verb.label if adds else f"{form.verb.label}: {form.row}",

@@ -1,6 +1,8 @@
-"""Definitions of queues and schedules, and audit entries, as pages show them: who changed what, when and why.
+"""Definitions of queues and schedules, and audit entries, as pages show them: who changed what,
+when and why.
 
-The arguments of a schedule are those of the tasks that it sends, so only users with ``horsies.view_payload`` may see them.
+The arguments of a schedule are those of the tasks that it sends, so only users with
+``horsies.view_payload`` may see them.
 """
 
 from __future__ import annotations
@@ -155,8 +157,15 @@ HIDDEN_REASON: str | Promise = gettext_lazy(
 )
 # Columns about who and when, which the entry itself has.
 BESIDES = {
-    "override_by", "override_at", "override_reason", "paused_at", "paused_by", "paused_reason", "partition_version", "sweep",
-}  # fmt: skip
+    "override_by",
+    "override_at",
+    "override_reason",
+    "paused_at",
+    "paused_by",
+    "paused_reason",
+    "partition_version",
+    "sweep",
+}
 
 
 def levels(limits: Mapping[str, Any]) -> str:
@@ -180,7 +189,9 @@ def states(queue: Queue) -> list[SafeString]:
 
 
 def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
-    """Return the declared, overridden and effective limits; ``effective`` is None if reading it timed out."""
+    """Return the declared, overridden and effective limits; ``effective`` is None if reading it
+    timed out.
+    """
     override = queue.override if isinstance(queue.override, dict) else {}
     rows: list[list[Any]] = []
     for key in ("max_concurrency",) if queue.name == CLUSTER else ("priority", *LEVELS):
@@ -234,7 +245,9 @@ def shown_limit(value: object) -> str:
 
 
 def definition_table(schedule: Schedule, visible: bool) -> Table:
-    """Return what is in force and, where a change overrides it, what the code declares; arguments only if ``visible``."""
+    """Return what is in force and, where a change overrides it, what the code declares; arguments
+    only if ``visible``.
+    """
     declared = as_object(schedule.declared)
     held = as_object(schedule.definition)
     changed = changed_keys(schedule)
@@ -270,7 +283,10 @@ def shown_value(key: str, value: object) -> str:
 
 
 def changes_of(before: object, after: object) -> list[str]:
-    """Return what an audit entry changed, a line for each key; of arguments only that they changed."""
+    """Return what an audit entry changed, a line for each key.
+
+    Of arguments only that they changed.
+    """
     old = as_object(before)
     new = as_object(after)
     lines = []
@@ -341,7 +357,9 @@ def changes(entry: AuditEntry) -> list[str]:
 
 
 def _of_run(after: object) -> list[str]:
-    """Return what was done to a run, or the task that was skipped: ``status: RUNNING → PAUSED``, ``node: 3``."""
+    """Return what was done to a run, or the task that was skipped: ``status: RUNNING → PAUSED``,
+    ``node: 3``.
+    """
     found = after if isinstance(after, dict) else {}
     if {"before", "after"} <= found.keys():
         return [_("status: %(old)s → %(new)s") % {"old": found["before"], "new": found["after"]}]
@@ -354,7 +372,10 @@ def _of_run(after: object) -> list[str]:
 
 
 def _flat(columns: object) -> dict[tuple[str, bool], str]:
-    """Return the columns of an entry as text by (column, is override). The JSON of an entry may have any shape."""
+    """Return the columns of an entry as text by (column, is override).
+
+    The JSON of an entry may have any shape.
+    """
     found: dict[tuple[str, bool], str] = {}
     for column, value in columns.items() if isinstance(columns, dict) else ():
         if column == "override":
@@ -384,7 +405,9 @@ def _moment(value: object) -> dt.datetime | None:
 
 
 def shown_reason(entry: AuditEntry, visible: bool) -> str:
-    """Return the reason of a change; that of a decision, which is payload, only if the user may see those (``visible``)."""
+    """Return the reason of a change; that of a decision, which is payload, only if the user may see
+    those (``visible``).
+    """
     hidden = entry.reason and entry.action in DECISIONS and not visible
     return str(HIDDEN_REASON) if hidden else entry.reason or ""
 

@@ -1,6 +1,8 @@
-"""Values as HTML: statuses, datetimes, durations, JSON, tables, charts, links to other pages, reasons; and how much a page shows.
+"""Values as HTML: statuses, datetimes, durations, JSON, tables, charts, links to other pages,
+reasons; and how much a page shows.
 
-All values are escaped. There are no inline styles: a content security policy may forbid them, and colours belong to the theme.
+All values are escaped. There are no inline styles: a content security policy may forbid them, and
+colours belong to the theme.
 """
 
 from __future__ import annotations
@@ -69,10 +71,12 @@ LEAST = 1.5  # height of a bar of something, however little
 Mention: TypeAlias = tuple[type[Model], Any, str]  # what a link leads to, and its text
 HIDDEN: dict[str, str | Promise] = {  # their texts have the key, made from arguments
     ReasonCode.PARTITION_AT_LIMIT: gettext_lazy(
-        "The partition of this task is at its limit. The permission horsies.view_payload is required to see partitions."
+        "The partition of this task is at its limit. The permission horsies.view_payload is "
+        "required to see partitions."
     ),
     ReasonCode.BEHIND_IN_ORDER: gettext_lazy(
-        "Another task comes before it in its partition. The permission horsies.view_payload is required to see partitions."
+        "Another task comes before it in its partition. The permission horsies.view_payload is "
+        "required to see partitions."
     ),
 }
 
@@ -153,7 +157,9 @@ def away(value: dt.datetime, now: dt.datetime) -> str:
 
 
 def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeString | str]:
-    """Return a display method for a datetime column; the rows need ``read_at``, the database's clock."""
+    """Return a display method for a datetime column; the rows need ``read_at``, the database's
+    clock.
+    """
 
     description = model._meta.get_field(name).verbose_name  # type: ignore[union-attr]
     return row_field(description, lambda row: moment(getattr(row, name), row.read_at))
@@ -167,7 +173,9 @@ def row_field(description: Any, form: Callable[[Any], Any]) -> Callable[[Any, An
 def field(
     name: str, description: Any, form: Callable[[Any], Any] = lambda value: value
 ) -> Callable[[Any, Any], Any]:
-    """Return a display method for what ``form`` makes of an attribute of a row, unless that is empty."""
+    """Return a display method for what ``form`` makes of an attribute of a row, unless that is
+    empty.
+    """
 
     def shown(row: Any) -> Any:
         value = getattr(row, name)
@@ -199,9 +207,11 @@ def json_block(value: object) -> SafeString:
 
 
 class Table(NamedTuple):
-    """A table with a heading, and texts ``above`` and below it (``note``). ``id`` is the last part of that of the heading.
+    """A table with a heading, and texts ``above`` and below it (``note``). ``id`` is the last part
+    of that of the heading.
 
-    The first cell of a row is its heading. ``rows`` is None if reading them took too long. Without ``heads``, there is no head.
+    The first cell of a row is its heading. ``rows`` is None if reading them took too long. Without
+    ``heads``, there is no head.
     """
 
     id: str
@@ -241,7 +251,9 @@ def parse_id(term: str) -> uuid.UUID | None:
 def node_link(
     page: Any, request: HttpRequest, run: uuid.UUID, number: int, text: str
 ) -> SafeString | str:
-    """Return ``text`` as a link to the page of a node, or as plain text if the site or user has no such page."""
+    """Return ``text`` as a link to the page of a node, or as plain text if the site or user has no
+    such page.
+    """
     if number < 0 or not page.admin_site.is_registered(WorkflowRun):
         return text
     if not request.user.has_perm("horsies.view_workflowrun"):
@@ -264,7 +276,9 @@ def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) 
 
 
 def worker_links(page: Any, request: HttpRequest, ids: set[Any]) -> dict[Any, SafeString | str]:
-    """Return host and process of workers by their ids, read with one statement; the id of one whose row was deleted."""
+    """Return host and process of workers by their ids, read with one statement; the id of one whose
+    row was deleted.
+    """
     known = ids - {None}
     workers = (
         Worker.objects.using(config().database).only("hostname", "pid").in_bulk(known)
@@ -283,9 +297,11 @@ def bars(
     height: int = 24,
     marks: Sequence[str] = (),
 ) -> SafeString:
-    """Return a chart with a bar for each pair, how many completed and how many failed, the latter above the former.
+    """Return a chart with a bar for each pair, how many completed and how many failed, the latter
+    above the former.
 
-    With ``marks``, texts for the time axis in equal distances, it also shows the greatest number; else it is a sparkline.
+    With ``marks``, texts for the time axis in equal distances, it also shows the greatest number;
+    else it is a sparkline.
     """
     most = max((sum(pair) for pair in pairs), default=0)
     top, floor = (LINE, height - LINE) if marks else (0, height)
@@ -302,11 +318,19 @@ def bars(
         completed += _bar(place * step, floor, step, lower)
         failed += _bar(place * step, floor - lower, step, upper)
     return format_html(
-        '<svg class="horsies-chart" role="img" width="{0}" height="{1}" viewBox="0 0 {0} {1}"><title>{2}</title>'
-        '<path class="horsies-chart-axis" d="M0 {3}h{0}"/><path class="horsies-chart-done" d="{4}"/>'
+        '<svg class="horsies-chart" role="img" width="{0}" height="{1}" viewBox="0 0 {0} '
+        '{1}"><title>{2}</title>'
+        '<path class="horsies-chart-axis" d="M0 {3}h{0}"/><path class="horsies-chart-done" '
+        'd="{4}"/>'
         '<path class="horsies-chart-failed" d="{5}"/>{6}</svg>',
-        str(width), str(height), told(pairs, label), str(floor), completed, failed, _texts(marks, most, width, height),
-    )  # fmt: skip
+        str(width),
+        str(height),
+        told(pairs, label),
+        str(floor),
+        completed,
+        failed,
+        _texts(marks, most, width, height),
+    )
 
 
 def told(pairs: Sequence[tuple[int, int]], label: str) -> str:

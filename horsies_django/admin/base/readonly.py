@@ -1,7 +1,9 @@
-"""Read-only pages that stay fast however many rows there are, and that say why if the database refuses.
+"""Read-only pages that stay fast however many rows there are, and that say why if the database
+refuses.
 
-Django's change list counts all rows twice, loads every column, and lets the URL filter by any field. Here a page reads one row
-more than it shows, to know whether there is a next page; queries have a timeout; and only the declared filters filter.
+Django's change list counts all rows twice, loads every column, and lets the URL filter by any
+field. Here a page reads one row more than it shows, to know whether there is a next page; queries
+have a timeout; and only the declared filters filter.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ REMEDIES: dict[str, str | Promise] = {
         "The database is read-only. Use the site that is connected to the primary."
     ),
     "42501": gettext_lazy(
-        "The site's database role lacks a privilege. The page “Give the database roles no more than they need” of the"
+        "The site's database role lacks a privilege. The page “Give the database roles no more "
+        "than they need” of the"
         " documentation lists the privileges that each page and action requires."
     ),
     **dict.fromkeys(UNDEFINED, gettext_lazy("Check that “migrate” has been run.")),
@@ -55,7 +58,8 @@ REMEDIES: dict[str, str | Promise] = {
         "Another open transaction has locked one of these rows. Try again when it has ended."
     ),
     "57014": gettext_lazy(
-        "This took longer than the statement timeout of the database role. Another transaction may have locked one of these"
+        "This took longer than the statement timeout of the database role. Another transaction may "
+        "have locked one of these"
         " rows. Try again."
     ),
 }
@@ -96,10 +100,12 @@ def _wait_for_locks(alias: str, timeout: str) -> str:
 
 
 def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = None) -> T | None:
-    """Return what ``read`` returns, or None if one of its statements takes longer than ``timeout_ms``, or 3 s.
+    """Return what ``read`` returns, or None if one of its statements takes longer than
+    ``timeout_ms``, or 3 s.
 
-    Indexes are preferred whatever the statistics say. The settings are made in a savepoint that is rolled back. So ``read``
-    may not write, and an outer transaction (``ATOMIC_REQUESTS``) keeps its own settings and continues after a timeout.
+    Indexes are preferred whatever the statistics say. The settings are made in a savepoint that is
+    rolled back. So ``read`` may not write, and an outer transaction (``ATOMIC_REQUESTS``) keeps its
+    own settings and continues after a timeout.
     """
     try:
         with transaction.atomic(using=alias):
@@ -118,7 +124,9 @@ def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = Non
 
 
 def read_all(alias: str, reads: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Return what each of ``reads`` returns, with few statements: only if one takes too long, each is read by itself."""
+    """Return what each of ``reads`` returns, with few statements: only if one takes too long, each
+    is read by itself.
+    """
     found = read_bounded(alias, lambda: [read() for read in reads])
     return [read_bounded(alias, read) for read in reads] if found is None else found
 
@@ -199,7 +207,9 @@ class ChosenFilter(admin.SimpleListFilter):
 
 
 class ReadOnlyAdminMixin(Base):
-    """Base of all pages: rows cannot be added, changed or deleted, and only the declared filters filter."""
+    """Base of all pages: rows cannot be added, changed or deleted, and only the declared filters
+    filter.
+    """
 
     actions: Any = None
     searched: Any = None  # takes rows and a term, and returns the rows that fit
@@ -241,7 +251,9 @@ class ReadOnlyAdminMixin(Base):
         return super().render_change_form(request, context, add, change, form_url, obj)
 
     def view_of(self, view: Callable[..., HttpResponse], *, atomic: bool = True) -> Any:
-        """Return a view for users of this site, which explains refusals; ``atomic``: in the transaction of the request."""
+        """Return a view for users of this site, which explains refusals; ``atomic``: in the
+        transaction of the request.
+        """
 
         def shown(request: HttpRequest, **of: Any) -> HttpResponse:
             return self.answered(request, lambda: view(request, **of))
@@ -282,7 +294,10 @@ class ReadOnlyAdminMixin(Base):
         return TemplateResponse(request, f"admin/horsies/{template}.html", context, status=status)
 
     def crumbs(self, *below: tuple[str, str | Promise]) -> list[tuple[str, str | Promise]]:
-        """Return the way to a page below the list: addresses and texts. The page itself, which is the last, has no address."""
+        """Return the way to a page below the list: addresses and texts.
+
+        The page itself, which is the last, has no address.
+        """
         site = self.admin_site.name
         app = self.opts.app_config
         listed = reverse(
@@ -301,7 +316,9 @@ class ReadOnlyAdminMixin(Base):
         return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
 
     def find(self, request: HttpRequest, object_id: str, *, whole: bool = False) -> Any:
-        """Return the row of an address, None if there is none; the ``whole`` row if the user may see payload."""
+        """Return the row of an address, None if there is none; the ``whole`` row if the user may
+        see payload.
+        """
         if (key := self.key_of(object_id)) is None:
             return None
         rows = self.get_queryset(request)
@@ -309,7 +326,9 @@ class ReadOnlyAdminMixin(Base):
         return rows.filter(pk=key).first()
 
     def key_of(self, text: str) -> uuid.UUID | str | None:
-        """Return the primary key in a text, None if it cannot be one: no name and no query can contain NUL bytes."""
+        """Return the primary key in a text, None if it cannot be one: no name and no query can
+        contain NUL bytes.
+        """
         if isinstance(self.opts.pk, UUIDField):
             return parse_id(text)
         return None if "\x00" in text else text
@@ -361,18 +380,24 @@ class ReadOnlyAdminMixin(Base):
         return request.user.has_perm("horsies.view_payload")
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        """Allow only the declared filters: ``?kwargs__password__startswith=a`` would reveal secrets."""
+        """Allow only the declared filters: ``?kwargs__password__startswith=a`` would reveal
+        secrets.
+        """
         return lookup in {getattr(item, "parameter_name", None) for item in self.list_filter}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read from the alias of the queue, and add ``read_at``, the database's clock, from which ages are computed."""
+        """Read from the alias of the queue, and add ``read_at``, the database's clock, from which
+        ages are computed.
+        """
         rows: QuerySet[Any] = (
             super().get_queryset(request).using(config().database).annotate(read_at=Now())
         )
         return rows.defer(*self.payload_columns)
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """Return the actions of the page, none of the whole site: an export would show payload to those who may not see it."""
+        """Return the actions of the page, none of the whole site: an export would show payload to
+        those who may not see it.
+        """
         where = (
             () if action_location is None else (action_location,)
         )  # which Django passes since 6.1
@@ -384,7 +409,9 @@ class ReadOnlyAdminMixin(Base):
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **how: Any
     ) -> Any:
-        """Act on the ticked rows only, as no page has a link to tick all that match; pass over what is not the id of a row."""
+        """Act on the ticked rows only, as no page has a link to tick all that match; pass over what
+        is not the id of a row.
+        """
         post = request.POST.copy()
         post.setlist(
             ACTION_CHECKBOX_NAME,
@@ -402,7 +429,9 @@ class ReadOnlyAdminMixin(Base):
     def link(
         self, request: HttpRequest, model: type[Model], pk: uuid.UUID | str, text: str
     ) -> SafeString | str:
-        """Return ``text`` as a link to the page of a row, or as plain text if the site or user has no such page."""
+        """Return ``text`` as a link to the page of a row, or as plain text if the site or user has
+        no such page.
+        """
         permission = f"{model._meta.app_label}.view_{model._meta.model_name}"
         if (
             pk == ""

@@ -1,4 +1,6 @@
-"""The pages about schedules: when each fires, what it sends, the tasks of its last fire times, and who changed what."""
+"""The pages about schedules: when each fires, what it sends, the tasks of its last fire times, and
+who changed what.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,9 @@ def coming_table(schedule: Any, reading: Reading) -> Table:
 
 
 def wall(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
-    """Return a fire time in the local time of a zone: ``Sun 2027-03-28 09:00``; with seconds unless they are zero."""
+    """Return a fire time in the local time of a zone: ``Sun 2027-03-28 09:00``; with seconds unless
+    they are zero.
+    """
     local = aware(fire_time).astimezone(zone)
     return f"{date_format(local, 'D')} {local:%Y-%m-%d} {local:%H:%M:%S}".removesuffix(":00")
 
@@ -156,7 +160,9 @@ def shown_run(run: Recent) -> tuple[str, str, str | Promise]:
 
 
 def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
-    """Return the last runs as blocks, newest at the right, coloured and shaped by status; screen readers get one sentence."""
+    """Return the last runs as blocks, newest at the right, coloured and shaped by status; screen
+    readers get one sentence.
+    """
     if not runs:
         return NOTHING
     shapes = [(shown_run(run), run.fire_at) for run in runs]
@@ -185,7 +191,8 @@ class StateFilter(ChosenFilter):
 def with_runs(page: Any, request: HttpRequest, alias: str, schedules: list[Any]) -> list[Any]:
     """Set ``reading``, ``runs`` and ``linked_last`` of each schedule, read with one statement.
 
-    ``runs`` is None if that took too long; ``linked_last`` is the status of the last task, linked if the user may see the task.
+    ``runs`` is None if that took too long; ``linked_last`` is the status of the last task, linked
+    if the user may see the task.
     """
     names = [schedule.name for schedule in schedules]
     store = ScheduleStore(connections[alias])
@@ -265,7 +272,9 @@ class ScheduleAdminMixin(ChangeMixin):
     def configure_view(
         self, request: HttpRequest, object_id: str | None = None, *, name: str
     ) -> HttpResponse:
-        """Show a form or make its change, after importing the project's tasks, which a web process does only when needed."""
+        """Show a form or make its change, after importing the project's tasks, which a web process
+        does only when needed.
+        """
         if self.may(request, name):
             for problem in registry.autodiscover():
                 text = _(
@@ -296,7 +305,9 @@ class ScheduleAdminMixin(ChangeMixin):
         with_runs(self, request, row._state.db, [row])
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the definition, the next and the last fire times, the last changes and the change buttons."""
+        """Return the definition, the next and the last fire times, the last changes and the change
+        buttons.
+        """
         return {
             "problem": _problem(obj),
             "failed": moment(obj.error_at, obj.read_at) if obj.error else "",
@@ -377,7 +388,10 @@ class ScheduleAdminMixin(ChangeMixin):
         if fire_time is None:
             return NOTHING
         late = obj.next_at is not None and now - aware(obj.next_at) > LATE
-        template = '<time datetime="{}">{}</time><br><span class="horsies-quiet horsies-below">{}, {}</span> {}'
+        template = (
+            '<time datetime="{}">{}</time><br><span class="horsies-quiet horsies-below">{}, '
+            "{}</span> {}"
+        )
         mark = badge("full", "■", _("Late")) if late else ""
         local = wall(fire_time, reading.zone)
         return format_html(

@@ -1,6 +1,7 @@
 """The forms that add and edit a schedule.
 
-A form writes only what its user changed in it, so two people may edit two keys of a schedule at the same time.
+A form writes only what its user changed in it, so two people may edit two keys of a schedule at the
+same time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ DEFAULTS = {
 }
 WIDE = {"class": "vTextField", "autocomplete": "off"}
 HIDDEN = gettext_lazy(
-    "Its arguments do not fit its task. You need the permission horsies.view_payload to see and change them."
+    "Its arguments do not fit its task. You need the permission horsies.view_payload to see and "
+    "change them."
 )
 
 
@@ -62,7 +64,9 @@ def number(help_text: Any, *, required: bool = True) -> forms.IntegerField:
 
 
 class DefinitionForm(ChangeForm):
-    """A schedule's definition, a field for each key; hidden inputs keep the values that the form was opened with."""
+    """A schedule's definition, a field for each key; hidden inputs keep the values that the form
+    was opened with.
+    """
 
     task = forms.ChoiceField()
     pattern = forms.CharField(max_length=LONGEST_NAME, widget=forms.TextInput(attrs=WIDE))
@@ -82,12 +86,16 @@ class DefinitionForm(ChangeForm):
     queue = forms.TypedChoiceField(required=False, empty_value=None)
     priority = number(gettext_lazy("1 (first) to 100. Empty: the task's own."), required=False)
     good_for_ms = number(
-        gettext_lazy("Milliseconds. A task that has not started this long after its fire time expires. Empty: no limit."),
+        gettext_lazy(
+            "Milliseconds. A task that has not started this long after its fire time expires. "
+            "Empty: no limit."
+        ),
         required=False,
-    )  # fmt: skip
+    )
     jitter_ms = number(
         gettext_lazy(
-            "Milliseconds. Each task is sent up to this much later; the delay of a fire time is always the same."
+            "Milliseconds. Each task is sent up to this much later; the delay of a fire time is "
+            "always the same."
         )
     )
     overlap = forms.ChoiceField(
@@ -126,7 +134,9 @@ class DefinitionForm(ChangeForm):
     def _offer(
         self, key: str, first: list[tuple[str, Any]], choices: Iterable[tuple[str, str | Promise]]
     ) -> None:
-        """Offer choices and the current value, even if no code declares it: otherwise saving would change it unnoticed."""
+        """Offer choices and the current value, even if no code declares it: otherwise saving would
+        change it unnoticed.
+        """
         field = self.fields[key]
         assert isinstance(field, forms.ChoiceField)
         offered = [*first, *choices]
@@ -176,7 +186,9 @@ class DefinitionForm(ChangeForm):
         return str(self.row.name)
 
     def altered(self) -> dict[str, Any]:
-        """Return the keys that the user changed, with their new values, and the keys whose current values are invalid."""
+        """Return the keys that the user changed, with their new values, and the keys whose current
+        values are invalid.
+        """
         changed = {*self.changed_data, *(key for key, _problem in read_definition(self.held)[1])}
         return {
             key: self.cleaned_data[key]

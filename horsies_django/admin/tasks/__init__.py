@@ -1,4 +1,6 @@
-"""The admin pages for tasks: the list, and one task with its arguments, its result and its attempts."""
+"""The admin pages for tasks: the list, and one task with its arguments, its result and its
+attempts.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ LANES = {"async": gettext_lazy("async function"), "sync": gettext_lazy("sync fun
 
 
 class TaskForm(ChangeForm):
-    """Does something to one task, unless somebody has done something to it since, or it has ended or begun again."""
+    """Does something to one task, unless somebody has done something to it since, or it has ended
+    or begun again.
+    """
 
     state = forms.CharField(widget=forms.HiddenInput)
 
@@ -64,7 +68,10 @@ class TaskForm(ChangeForm):
         return f"{self.last and self.last.pk} {task.finished_at and task.finished_at.isoformat()}"
 
     def apply(self, *given: Any, **how: Any) -> Any:
-        """Act in the open transaction. The lock keeps the second of two clicks waiting, until it sees what the first one did."""
+        """Act in the open transaction.
+
+        The lock keeps the second of two clicks waiting, until it sees what the first one did.
+        """
         rows = (
             Task.objects.using(self.row._state.db)
             .select_for_update(no_key=True)
@@ -73,7 +80,8 @@ class TaskForm(ChangeForm):
         task = rows.only("status", "finished_at").first()
         if task is not None and self.state_of(task) != self.cleaned_data["state"]:
             text = _(
-                "Nothing was done, because the task has changed since the form was opened: it is %(status)s now."
+                "Nothing was done, because the task has changed since the form was opened: it is "
+                "%(status)s now."
             )
             last = f" {self.last.actor}: {shown_action(self.last)}." if self.last else ""
             raise OvertakenError(text % {"status": task.status} + last)
@@ -89,9 +97,16 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
     change_list_mixin = TaskListMixin
     actions = TASK_ACTIONS
     list_display = (
-        "shown_status", "shown_name", "shown_queue", "shown_error_code", "shown_when", "shown_wait", "shown_duration",
-        "shown_attempt", "listed_worker",
-    )  # fmt: skip
+        "shown_status",
+        "shown_name",
+        "shown_queue",
+        "shown_error_code",
+        "shown_when",
+        "shown_wait",
+        "shown_duration",
+        "shown_attempt",
+        "listed_worker",
+    )
     list_display_links = ("shown_name",)
     search_fields = ("task_name",)  # shows the box; searched() and the change list do the search
     search_help_text = gettext_lazy(
@@ -139,7 +154,9 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
         )
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the headline, the buttons, why the task is not running, its attempts, its steps and who changed it."""
+        """Return the headline, the buttons, why the task is not running, its attempts, its steps
+        and who changed it.
+        """
         visible = self.has_view_payload_permission(request)
         kept = (
             TaskAttempt.objects.using(obj._state.db)
@@ -174,7 +191,9 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
 
     @admin.display(description=gettext_lazy("duration"))
     def shown_duration(self, obj: Any) -> SafeString | str:
-        """Return the duration of the last attempt; a very long one that is still running is highlighted."""
+        """Return the duration of the last attempt; a very long one that is still running is
+        highlighted.
+        """
         if obj.started_at is None:
             return NOTHING
         if obj.finished_at:

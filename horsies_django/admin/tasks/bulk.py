@@ -1,8 +1,9 @@
 """The pages about many tasks: acts on all that match, and failures in groups.
 
-An act says which tasks match, and how many, and then retries, cancels or redacts them, some seconds a request. What was asked for
-travels from request to request as a signed text: the selection, where to go on, and what was done so far. So nothing is stored,
-and whoever stops or loses the page can go on, or begin again.
+An act says which tasks match, and how many, and then retries, cancels or redacts them, some seconds
+a request. What was asked for travels from request to request as a signed text: the selection, where
+to go on, and what was done so far. So nothing is stored, and whoever stops or loses the page can go
+on, or begin again.
 """
 
 from __future__ import annotations
@@ -75,9 +76,12 @@ class WhyForm(forms.Form):
     """Why, and how soon."""
 
     reason = forms.CharField(
-        label=gettext_lazy("Reason"), max_length=LONGEST_REASON, required=False,
-        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}), help_text=gettext_lazy("Recorded in the audit."),
-    )  # fmt: skip
+        label=gettext_lazy("Reason"),
+        max_length=LONGEST_REASON,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+        help_text=gettext_lazy("Recorded in the audit."),
+    )
     spread = forms.ChoiceField(
         label=gettext_lazy("Retry them"), required=False, choices=[*SPREADS.items()]
     )
@@ -85,7 +89,9 @@ class WhyForm(forms.Form):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an act is: what it does to which tasks, for what reason, where it goes on, and what was done so far."""
+    """How far an act is: what it does to which tasks, for what reason, where it goes on, and what
+    was done so far.
+    """
 
     user: str
     chosen: selection.Selection
@@ -110,7 +116,10 @@ class Progress:
 
     @classmethod
     def read(cls, text: str, user: str) -> Progress:
-        """Return what was signed. Raises PermissionDenied if it was signed for somebody else, or not here."""
+        """Return what was signed.
+
+        Raises PermissionDenied if it was signed for somebody else, or not here.
+        """
         try:
             found, chosen, *rest = signing.loads(text, salt=SALT)
         except signing.BadSignature:
@@ -193,7 +202,9 @@ class BulkMixin(ReadOnlyAdminMixin):
         return self._answer(request, progress=progress, error=error, stopped="stop" in request.POST)
 
     def _part(self, progress: Progress) -> tuple[Progress, str]:
-        """Act for some seconds; return how far it is, and why it ended early if something was refused."""
+        """Act for some seconds; return how far it is, and why it ended early if something was
+        refused.
+        """
         spread = dt.timedelta(minutes=int(progress.spread)) if progress.spread else None
         until = time.monotonic() + REQUEST_SECONDS
         try:
@@ -201,9 +212,14 @@ class BulkMixin(ReadOnlyAdminMixin):
                 began = time.monotonic()
                 with patiently():
                     step = selection.act(
-                        progress.chosen, progress.verb, actor=progress.user, reason=progress.reason or None,
-                        after=progress.after, spread=spread, act_id=uuid.UUID(progress.act_id),
-                    )  # fmt: skip
+                        progress.chosen,
+                        progress.verb,
+                        actor=progress.user,
+                        reason=progress.reason or None,
+                        after=progress.after,
+                        spread=spread,
+                        act_id=uuid.UUID(progress.act_id),
+                    )
                 verdicts = Counter(progress.verdicts) + Counter(step.verdicts)
                 ended = step.after is None
                 done = progress.done + step.tasks
@@ -235,9 +251,13 @@ class BulkMixin(ReadOnlyAdminMixin):
         since = history.counted_from(now - length if length else timezone.make_aware(evening), now)
         task, code = (request.GET.get(name, "").replace("\0", "") for name in ("task", "code"))
         seen = self.has_view_payload_permission(request)
-        read = read_bounded(config().database, lambda: (
-            history.groups(since, now), history.places(task, code, since, payload=seen) if task and code else []
-        ))  # fmt: skip
+        read = read_bounded(
+            config().database,
+            lambda: (
+                history.groups(since, now),
+                history.places(task, code, since, payload=seen) if task and code else [],
+            ),
+        )
         found, places = read or ([], [])
         pages = ["changelist", *(["all"] if request.user.has_perm("horsies.operate_task") else [])]
 
@@ -256,11 +276,20 @@ class BulkMixin(ReadOnlyAdminMixin):
             )
 
         context = {
-            "spans": {key: text for key, (text, _length) in SPANS.items()}, "span": span, "since": absolute(since),
-            "late": read is None, "many": f"{sum(one.n for one in found):,}", "task": task, "code": code,
-            "groups": [(one.task, one.code, f"{one.n:,}", links(one.task, one.code)) for one in found[:SHOWN]],
-            "places": [
-                (place, away(place.at, now), links(task, code, **of_place(place))) for place in places[:SHOWN]
+            "spans": {key: text for key, (text, _length) in SPANS.items()},
+            "span": span,
+            "since": absolute(since),
+            "late": read is None,
+            "many": f"{sum(one.n for one in found):,}",
+            "task": task,
+            "code": code,
+            "groups": [
+                (one.task, one.code, f"{one.n:,}", links(one.task, one.code))
+                for one in found[:SHOWN]
             ],
-        }  # fmt: skip
+            "places": [
+                (place, away(place.at, now), links(task, code, **of_place(place)))
+                for place in places[:SHOWN]
+            ],
+        }
         return self.shown(request, "task/failures", _("Failures"), context)

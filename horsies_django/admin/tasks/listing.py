@@ -1,7 +1,9 @@
-"""The task list: the form that describes which tasks are shown, their order, and the actions on those that are ticked.
+"""The task list: the form that describes which tasks are shown, their order, and the actions on
+those that are ticked.
 
-How far a list reads, and in which order, is said in ``horsies_django.tasks.selection``. Tasks of a workflow run are read by
-horsies_tasks_node instead, and one task, searched by its id, by the primary key.
+How far a list reads, and in which order, is said in ``horsies_django.tasks.selection``. Tasks of a
+workflow run are read by horsies_tasks_node instead, and one task, searched by its id, by the
+primary key.
 """
 
 from __future__ import annotations
@@ -35,9 +37,19 @@ from horsies_django.models import Queue, Task
 from horsies_django.tasks import registry, selection
 
 COLUMNS = (
-    "task_name", "queue_name", "status", "error_code", "sent_at", "enqueued_at", "started_at", "finished_at", "claimed_by",
-    "retry_count", "max_retries", "attempts_before",
-)  # fmt: skip
+    "task_name",
+    "queue_name",
+    "status",
+    "error_code",
+    "sent_at",
+    "enqueued_at",
+    "started_at",
+    "finished_at",
+    "claimed_by",
+    "retry_count",
+    "max_retries",
+    "attempts_before",
+)
 DONE = {
     "RETRIED",
     "HASTENED",
@@ -63,14 +75,21 @@ class MomentField(forms.CharField):
 
 
 class SelectionForm(forms.Form):
-    """What describes tasks, in lists and for acts on all of them. Once it is valid, ``selected`` are these tasks."""
+    """What describes tasks, in lists and for acts on all of them.
 
-    status = forms.ChoiceField(label=gettext_lazy("Status"), required=False, choices=[
-        ("", gettext_lazy("Any")),
-        *((status.value, text) for status, (_shape, text) in STATUSES.items()),
-        (selection.UNSUCCESSFUL, gettext_lazy("Failed, cancelled or expired")),
-        (selection.FINISHED, gettext_lazy("Finished")),
-    ])  # fmt: skip
+    Once it is valid, ``selected`` are these tasks.
+    """
+
+    status = forms.ChoiceField(
+        label=gettext_lazy("Status"),
+        required=False,
+        choices=[
+            ("", gettext_lazy("Any")),
+            *((status.value, text) for status, (_shape, text) in STATUSES.items()),
+            (selection.UNSUCCESSFUL, gettext_lazy("Failed, cancelled or expired")),
+            (selection.FINISHED, gettext_lazy("Finished")),
+        ],
+    )
     queue = forms.CharField(label=gettext_lazy("Queue"), required=False, max_length=100)
     name = forms.CharField(
         label=gettext_lazy("Name, or a part of it"), required=False, max_length=255
@@ -151,7 +170,9 @@ class TaskListMixin(NextPageMixin):
         super().get_results(request)
 
     def source(self) -> QuerySet[Task]:
-        """Return the described tasks in the order of an index, limited to the newest ones where that has other rows, too."""
+        """Return the described tasks in the order of an index, limited to the newest ones where
+        that has other rows, too.
+        """
         tasks: QuerySet[Task] = self.queryset.only(*COLUMNS)
         if not self.form.is_valid():
             return tasks.none()
@@ -182,7 +203,9 @@ class TaskListMixin(NextPageMixin):
 
 
 def action(verb: str, label: Any) -> Callable[..., None]:
-    """Return an action that does something to the ticked tasks, in one transaction; see ``selection.act_on``."""
+    """Return an action that does something to the ticked tasks, in one transaction; see
+    ``selection.act_on``.
+    """
 
     def act(self: Any, request: HttpRequest, queryset: QuerySet[Task]) -> None:
         ids = list(queryset.order_by("pk").values_list("pk", flat=True))

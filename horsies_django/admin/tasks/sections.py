@@ -1,7 +1,8 @@
-"""What the page of a task shows: the first sentence, why it does not run, its payload, place, copies, steps and attempts.
+"""What the page of a task shows: the first sentence, why it does not run, its payload, place,
+copies, steps and attempts.
 
-The payload is for users with ``horsies.view_payload``. It is shown as the stored JSON: no code of the project is imported, so
-the page works even if the task's module does not.
+The payload is for users with ``horsies.view_payload``. It is shown as the stored JSON: no code of
+the project is imported, so the page works even if the task's module does not.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class Panel(NamedTuple):
 
 
 def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel | None:
-    """Return the reasons for an unfinished task, None for a finished one; ``visible``: the user may see its payload."""
+    """Return the reasons for an unfinished task, None for a finished one; ``visible``: the user may
+    see its payload.
+    """
     if task.finished_at is not None:
         return None
     title = (
@@ -96,7 +99,10 @@ def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel |
 
 
 def step_table(task: Task) -> Table:
-    """Return the newest steps of a task, the newest first. Results are not read: those of a long task could be a gigabyte."""
+    """Return the newest steps of a task, the newest first.
+
+    Results are not read: those of a long task could be a gigabyte.
+    """
     steps = (
         TaskStep.objects.using(task._state.db)
         .filter(task_id=task.pk)
@@ -107,7 +113,9 @@ def step_table(task: Task) -> Table:
 
 
 class SectionsMixin(ReadOnlyAdminMixin):
-    """Adds to the page of a task its payload, or a note about the required permission, and its place in a workflow."""
+    """Adds to the page of a task its payload, or a note about the required permission, and its
+    place in a workflow.
+    """
 
     def payload_fieldsets(self, request: HttpRequest, obj: Task | None) -> tuple[Any, ...]:
         """Return the fields that the task has and the user may see."""
@@ -198,7 +206,10 @@ class SectionsMixin(ReadOnlyAdminMixin):
 
 
 def _error(obj: Task) -> dict[str, Any]:
-    """Return the error in the stored result, {} if there is none. The stored JSON may have any shape."""
+    """Return the error in the stored result, {} if there is none.
+
+    The stored JSON may have any shape.
+    """
     error = obj.result.get("err") if isinstance(obj.result, dict) else None
     return error if isinstance(error, dict) else {}
 
@@ -220,7 +231,9 @@ def _exception(obj: Task) -> dict[str, Any]:
 
 
 def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
-    """Set ``linked_original`` (the task that it is a copy of) and ``linked_copies`` of a task; "" if there are none."""
+    """Set ``linked_original`` (the task that it is a copy of) and ``linked_copies`` of a task; ""
+    if there are none.
+    """
     task.linked_original = ""
     if task.copy_of is not None:
         there = Task.objects.using(task._state.db).filter(pk=task.copy_of).exists()
@@ -243,7 +256,10 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
 def headline(
     page: Any, request: Any, task: Any, panel: Panel | None, site: str | None
 ) -> SafeString:
-    """Return the sentence; ``site`` is where the last attempt failed. The texts of reasons are as this user may see them."""
+    """Return the sentence; ``site`` is where the last attempt failed.
+
+    The texts of reasons are as this user may see them.
+    """
     if task.merged_into is not None:
         other = page.link(request, type(task), task.merged_into, str(task.merged_into))
         return format_html(
@@ -437,7 +453,9 @@ def attempt_table(
 
 
 def error_cell(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeString:
-    """Return code and place, and if they are ``visible`` the message and the traceback, ``unfolded`` or not."""
+    """Return code and place, and if they are ``visible`` the message and the traceback,
+    ``unfolded`` or not.
+    """
     place = (
         _("%(site)s, line %(line)s") % {"site": attempt.site, "line": attempt.site_line}
         if attempt.site
@@ -458,7 +476,9 @@ def error_cell(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeSt
 def timeline(
     kind: str, before: dt.timedelta, wait: dt.timedelta, ran: dt.timedelta, whole: dt.timedelta
 ) -> SafeString | str:
-    """Return when it waited and ran, between the time when the task was sent and its last end; a text beside it says it, too."""
+    """Return when it waited and ran, between the time when the task was sent and its last end; a
+    text beside it says it, too.
+    """
     if whole <= dt.timedelta():
         return ""
     start, middle, end = (
@@ -466,8 +486,13 @@ def timeline(
         for part in (before, before + wait, before + wait + ran)
     )
     return format_html(
-        '<svg class="horsies-timeline horsies-timeline-{}" width="200" height="8" viewBox="0 0 200 8" preserveAspectRatio="none"'
+        '<svg class="horsies-timeline horsies-timeline-{}" width="200" height="8" viewBox="0 0 200 '
+        '8" preserveAspectRatio="none"'
         ' aria-hidden="true">'
         '<path d="M{} 4H{}"/><rect x="{}" y="0" width="{}" height="8"/></svg>',
-        kind, start, middle, min(middle, 198), max(end - middle, 2),
-    )  # fmt: skip
+        kind,
+        start,
+        middle,
+        min(middle, 198),
+        max(end - middle, 2),
+    )

@@ -1,6 +1,8 @@
-"""The admin pages for workflow runs: the list, one run with its nodes and who changed it, and one node.
+"""The admin pages for workflow runs: the list, one run with its nodes and who changed it, and one
+node.
 
-``WorkflowNode`` has a composite primary key, which the admin cannot register, so its page is a view of the run's page.
+``WorkflowNode`` has a composite primary key, which the admin cannot register, so its page is a view
+of the run's page.
 """
 
 from __future__ import annotations
@@ -167,7 +169,9 @@ def reasons(
 def neighbours(
     page: Any, request: HttpRequest, run: Any, titled: tuple[str, str], **of: int
 ) -> Table:
-    """Return the first nodes at the other end of the edges of a node, which ``titled`` names, with the title."""
+    """Return the first nodes at the other end of the edges of a node, which ``titled`` names, with
+    the title.
+    """
     alias = run._state.db
     end = titled[0]
     edges = WorkflowEdge.objects.using(alias).filter(workflow_id=run.pk, **of).order_by(end)
@@ -191,9 +195,15 @@ class WorkflowAdminMixin(PicturePageMixin):
     actions = RUN_ACTIONS
     action_form = ReasonForm
     list_display = (
-        "shown_status", "shown_name", "shown_key", "shown_progress", "shown_waits", "shown_sent", "shown_finished",
+        "shown_status",
+        "shown_name",
+        "shown_key",
+        "shown_progress",
+        "shown_waits",
+        "shown_sent",
+        "shown_finished",
         "shown_error_code",
-    )  # fmt: skip
+    )
     list_display_links = ("shown_name",)
     list_filter = (NeedsFilter, StatusFilter, NameFilter, ParentFilter)
     search_fields = ("key",)  # shows the box; searched() does the search
@@ -253,13 +263,23 @@ class WorkflowAdminMixin(PicturePageMixin):
         visible = self.has_view_payload_permission(request)
         result = "shown_result" if obj is not None and visible else "hidden_payload"
         return (
-            (None, {"fields": (
-                "shown_id", ("name", "shown_key"), ("shown_status", "shown_progress"), *failure, *parent,
-                ("on_error", "shown_in_flight", "shown_output"), "shown_tasks",
-            )}),
+            (
+                None,
+                {
+                    "fields": (
+                        "shown_id",
+                        ("name", "shown_key"),
+                        ("shown_status", "shown_progress"),
+                        *failure,
+                        *parent,
+                        ("on_error", "shown_in_flight", "shown_output"),
+                        "shown_tasks",
+                    )
+                },
+            ),
             (gettext_lazy("Times"), {"fields": (("sent", "finished", "good_until_"),)}),
             (gettext_lazy("Result"), {"fields": (result,)}),
-        )  # fmt: skip
+        )
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the nodes, what it waits for, the last changes and links to the change forms."""

@@ -1,9 +1,11 @@
-"""Gives the nodes of a graph their places on the picture, and its edges their lines. Pure code; the unit is a CSS pixel.
+"""Gives the nodes of a graph their places on the picture, and its edges their lines. Pure code; the
+unit is a CSS pixel.
 
-The nodes are put into layers, each below its upstream nodes, in an order with few crossings. The method is that of Sugiyama:
-the layer of a node is the length of the longest path to it; an edge that passes layers gets a bend in each of them; and nodes
-are moved towards their neighbours, layer by layer. Edges from one node share their bends. A layer with many nodes is a block of
-several rows. Lines reach its nodes through the gaps between the columns.
+The nodes are put into layers, each below its upstream nodes, in an order with few crossings. The
+method is that of Sugiyama: the layer of a node is the length of the longest path to it; an edge
+that passes layers gets a bend in each of them; and nodes are moved towards their neighbours, layer
+by layer. Edges from one node share their bends. A layer with many nodes is a block of several rows.
+Lines reach its nodes through the gaps between the columns.
 """
 
 from __future__ import annotations
@@ -29,12 +31,16 @@ MARGIN = 16
 WIDEST = 10  # boxes side by side; a layer of more is a block
 SIDE = 9  # from a box in a block to the lines beside it
 CORNER = 6
-# How much a bend pulls at a node, compared with another node: chains of nodes are straight, and bends lie beside them.
+# How much a bend pulls at a node, compared with another node: chains of nodes are straight, and
+# bends lie beside them.
 ASIDE = 0.001
 
 
 class Edge(NamedTuple):
-    """An edge between two nodes. Edges of one node share their lines if they are of one ``style``."""
+    """An edge between two nodes.
+
+    Edges of one node share their lines if they are of one ``style``.
+    """
 
     upstream: int
     downstream: int
@@ -42,9 +48,11 @@ class Edge(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """Nodes and bends in layers. A bend is named by a negative number. ``layer`` is the number of that of each.
+    """Nodes and bends in layers. A bend is named by a negative number. ``layer`` is the number of
+    that of each.
 
-    ``steps`` lead from a node or bend to one in the next layer; ``direct`` are edges that pass layers without bends.
+    ``steps`` lead from a node or bend to one in the next layer; ``direct`` are edges that pass
+    layers without bends.
     """
 
     rows: list[list[int]]
@@ -54,7 +62,10 @@ class Layers(NamedTuple):
 
 
 def layered(numbers: Iterable[int], edges: Iterable[Edge]) -> Layers:
-    """Return the layers of a graph. Edges from or to unknown nodes, and edges that would go up in a circle, are left out."""
+    """Return the layers of a graph.
+
+    Edges from or to unknown nodes, and edges that would go up in a circle, are left out.
+    """
     nodes = sorted(set(numbers))
     edges = [edge for edge in dict.fromkeys(edges) if edge.upstream != edge.downstream]
     layer = longest_paths(nodes, edges)
@@ -69,7 +80,10 @@ def layered(numbers: Iterable[int], edges: Iterable[Edge]) -> Layers:
 
 
 def longest_paths(nodes: Sequence[int], edges: list[Edge]) -> dict[int, int]:
-    """Return the layer of each node, in the order of the nodes. If there is a circle, only edges to higher numbers count."""
+    """Return the layer of each node, in the order of the nodes.
+
+    If there is a circle, only edges to higher numbers count.
+    """
     above: dict[int, list[int]] = {node: [] for node in nodes}
     for upstream, downstream, _style in edges:
         if upstream in above and downstream in above:
@@ -84,7 +98,9 @@ def longest_paths(nodes: Sequence[int], edges: list[Edge]) -> dict[int, int]:
 
 
 def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge], list[Edge]]:
-    """Add bends to ``layer``, at most ``most``, the shortest lines first; return steps, and edges without bends."""
+    """Add bends to ``layer``, at most ``most``, the shortest lines first; return steps, and edges
+    without bends.
+    """
     last: dict[tuple[int, str], int] = defaultdict(int)
     for upstream, downstream, style in edges:
         last[upstream, style] = max(last[upstream, style], layer[downstream])
@@ -124,7 +140,9 @@ def neighbours(steps: Iterable[Edge]) -> tuple[dict[int, list[int]], dict[int, l
 
 
 def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
-    """Order each layer by the mean place of the neighbours in the layer above, then below, and so on; keep the best order."""
+    """Order each layer by the mean place of the neighbours in the layer above, then below, and so
+    on; keep the best order.
+    """
     above, below = neighbours(steps)
     place: dict[int, float] = {}
     for row in rows:
@@ -150,7 +168,9 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
 def crossings(
     rows: Iterable[Collection[int]], below: dict[int, list[int]], place: dict[int, float]
 ) -> int:
-    """Return how many pairs of steps cross: those whose ends are in another order than their starts."""
+    """Return how many pairs of steps cross: those whose ends are in another order than their
+    starts.
+    """
     found = 0
     for row in rows:
         ends: list[float] = []
@@ -162,13 +182,17 @@ def crossings(
 
 
 def _number(row: Collection[int], place: dict[int, float]) -> None:
-    """Give the items of a layer their places in it, from 0 to 1: layers of different lengths can be compared."""
+    """Give the items of a layer their places in it, from 0 to 1: layers of different lengths can be
+    compared.
+    """
     for number, item in enumerate(row):
         place[item] = (number + 0.5) / len(row)
 
 
 class Box(NamedTuple):
-    """Where the box of a node is: its left upper corner, and its row in a block (None: the layer is no block)."""
+    """Where the box of a node is: its left upper corner, and its row in a block (None: the layer is
+    no block).
+    """
 
     number: int
     x: int
@@ -177,7 +201,9 @@ class Box(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A graph as it is drawn: the boxes in reading order, and by style the lines and the arrowheads, as SVG paths."""
+    """A graph as it is drawn: the boxes in reading order, and by style the lines and the
+    arrowheads, as SVG paths.
+    """
 
     width: int
     height: int
@@ -232,7 +258,10 @@ def drawn(numbers: Iterable[int], edges: Iterable[Edge]) -> Drawing:
 
 
 def _slots(row: list[int]) -> list[Slot]:
-    """Return what a layer has side by side. In one with a block, bends are at the side of it that is nearer."""
+    """Return what a layer has side by side.
+
+    In one with a block, bends are at the side of it that is nearer.
+    """
     nodes = [item for item in row if item >= 0]
     if len(nodes) <= WIDEST:
         return [Slot([item], WIDTH + GAP if item >= 0 else BEND, 0) for item in row]
@@ -247,7 +276,9 @@ def _slots(row: list[int]) -> list[Slot]:
 
 
 def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]:
-    """Return the horizontal middle of the slot of each item: as near as possible to those of its neighbours."""
+    """Return the horizontal middle of the slot of each item: as near as possible to those of its
+    neighbours.
+    """
     above, below = neighbours(steps)
     x: dict[int, float] = {}
     for row in slots:
@@ -270,9 +301,11 @@ def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]
 def _place(
     row: Sequence[Slot], x: dict[int, float], wishes: Sequence[float], weights: Sequence[float]
 ) -> None:
-    """Place slots side by side so that the weighted sum of the squared distances to their wishes is the least.
+    """Place slots side by side so that the weighted sum of the squared distances to their wishes is
+    the least.
 
-    That is an isotonic regression: neighbours that would overlap are pooled, and each pool lies at the mean of its wishes.
+    That is an isotonic regression: neighbours that would overlap are pooled, and each pool lies at
+    the mean of its wishes.
     """
     offsets = []
     edge = 0.0

@@ -1,7 +1,8 @@
-"""The list of runs: the newest first, read through an index until the page is full; its filters, and the actions on runs.
+"""The list of runs: the newest first, read through an index until the page is full; its filters,
+and the actions on runs.
 
-The statuses of unfinished runs and the names have an index; see ``monitoring.workflows``. The actions, pause, resume, cancel
-and retry, need ``horsies.operate_workflow`` and are audited.
+The statuses of unfinished runs and the names have an index; see ``monitoring.workflows``. The
+actions, pause, resume, cancel and retry, need ``horsies.operate_workflow`` and are audited.
 """
 
 from __future__ import annotations
@@ -108,12 +109,15 @@ class RunListMixin(NextPageMixin):
     """The change list of runs; loads only the columns that it shows, no payload."""
 
     def source(self) -> QuerySet[WorkflowRun]:
-        """Return the filtered runs in the order of an index, limited to the newest ones where the filter needs it."""
+        """Return the filtered runs in the order of an index, limited to the newest ones where the
+        filter needs it.
+        """
         runs: QuerySet[WorkflowRun] = self.queryset.only(*COLUMNS)
         term = self.query.strip()
         child = self.chosen(ParentFilter)
         if self.chosen(NeedsFilter):
-            self.note = LOOKED_AT_FIRST  # the newest that are halted and the first gates, by the indexes of both
+            # the newest that are halted and the first gates, by the indexes of both
+            self.note = LOOKED_AT_FIRST
             halted = (
                 WorkflowRun.objects.using(runs.db)
                 .filter(HALTED, error_code__isnull=False)

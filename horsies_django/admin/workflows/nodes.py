@@ -1,4 +1,6 @@
-"""What the pages of a run share: the forms about its nodes; and tables of nodes, some at a time, of gates and of signals."""
+"""What the pages of a run share: the forms about its nodes; and tables of nodes, some at a time, of
+gates and of signals.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,23 @@ PAGE = 500
 LARGEST = 2**63 - 1
 LONGEST_ERROR = 500
 COLUMNS = (
-    "workflow_id", "number", "name", "kind", "status", "task_name", "open", "ok", "bad", "total", "in_flight", "items_ok",
-    "items_bad", "task_id", "finished_at", "error_code",
-)  # fmt: skip
+    "workflow_id",
+    "number",
+    "name",
+    "kind",
+    "status",
+    "task_name",
+    "open",
+    "ok",
+    "bad",
+    "total",
+    "in_flight",
+    "items_ok",
+    "items_bad",
+    "task_id",
+    "finished_at",
+    "error_code",
+)
 SHOWN = ("number", "name", "status", "permission", "due_at", "decided_by", "finished_at")
 
 
@@ -64,7 +80,10 @@ def progress_of(run: Any) -> Progress | None:
 
 
 def progress_bar(progress: Progress | None) -> SafeString | str:
-    """Return a bar, the percentage and the counts. The text says all that the bar shows, so readers of screens skip the bar."""
+    """Return a bar, the percentage and the counts.
+
+    The text says all that the bar shows, so readers of screens skip the bar.
+    """
     if progress is None:
         return NOTHING
     done = int(progress.share * 100)
@@ -75,7 +94,8 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
     counts += [_("%(n)s failed") % {"n": f"{progress.failed:,}"}] if progress.failed else []
     counts += [_("%(n)s skipped") % {"n": f"{progress.skipped:,}"}] if progress.skipped else []
     return format_html(
-        '<progress class="horsies-progress{}" max="100" value="{}" aria-hidden="true"></progress> {} %'
+        '<progress class="horsies-progress{}" max="100" value="{}" aria-hidden="true"></progress> '
+        "{} %"
         ' <span class="horsies-quiet">{}</span>',
         " horsies-progress-failed" if progress.failed else "",
         done,
@@ -85,7 +105,9 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
 
 
 def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
-    """Return the nodes of a run that the address asks for, with messages of errors for those who may see payload."""
+    """Return the nodes of a run that the address asks for, with messages of errors for those who
+    may see payload.
+    """
     visible = page.has_view_payload_permission(request)
     alias = run._state.db
     columns = (*COLUMNS, "error") if visible else COLUMNS
@@ -117,8 +139,16 @@ def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
             '{} <a rel="next" href="?{}#horsies-nodes">{} ›</a>', left, query, _("Next")
         )
     heads = (
-        _("Number"), _("Name"), _("Kind"), _("Task"), _("Status"), _("Leads to"), _("Upstream nodes"), _("Elements"), _("Error"),
-    )  # fmt: skip
+        _("Number"),
+        _("Name"),
+        _("Kind"),
+        _("Task"),
+        _("Status"),
+        _("Leads to"),
+        _("Upstream nodes"),
+        _("Elements"),
+        _("Error"),
+    )
     return Table("nodes", _("Nodes"), heads, rows, note, above=choices(counted, status))
 
 
@@ -126,11 +156,18 @@ def node_row(page: Any, request: HttpRequest, node: WorkflowNode, visible: bool)
     link = partial(node_link, page, request, node.workflow_id, node.number)
     error = Truncator(node.error or "").chars(LONGEST_ERROR) if visible else ""
     return [
-        node.number, link(node.name), _(node.kind), breakable(node.task_name) if node.task_name else NOTHING,
-        format_html("{} {}", status_badge(node.status), "" if node.finished_at else link(_("Why?"))),
-        leads_to(page, request, node), upstream(node), elements(node),
+        node.number,
+        link(node.name),
+        _(node.kind),
+        breakable(node.task_name) if node.task_name else NOTHING,
+        format_html(
+            "{} {}", status_badge(node.status), "" if node.finished_at else link(_("Why?"))
+        ),
+        leads_to(page, request, node),
+        upstream(node),
+        elements(node),
         format_html("{}{}", node.error_code or NOTHING, block(error) if error else ""),
-    ]  # fmt: skip
+    ]
 
 
 def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
@@ -147,7 +184,9 @@ def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
 
 
 def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
-    """Return a link to the task of a node, to the tasks of a map, or to the run of a workflow; "" if the user sees none."""
+    """Return a link to the task of a node, to the tasks of a map, or to the run of a workflow; ""
+    if the user sees none.
+    """
     kind = kind_of(node.kind)
     if node.task_id is None:
         mapped = bool(node.total) and not kind.waits
@@ -162,7 +201,9 @@ def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString 
 def tasks_link(
     page: Any, request: HttpRequest, run: uuid.UUID, number: int | None, text: str
 ) -> SafeString | str:
-    """Return a link to the tasks of a run, or of one node of it; "" if the site or user has no such page."""
+    """Return a link to the tasks of a run, or of one node of it; "" if the site or user has no such
+    page.
+    """
     if not page.admin_site.is_registered(Task) or not request.user.has_perm("horsies.view_task"):
         return ""
     address = reverse("admin:horsies_task_changelist", current_app=page.admin_site.name)
@@ -177,7 +218,9 @@ def upstream(node: WorkflowNode) -> str:
 
 
 def elements(node: WorkflowNode) -> str:
-    """Return how many of what is counted, such as the tasks of a map, completed, did not, and are in flight, of all."""
+    """Return how many of what is counted, such as the tasks of a map, completed, did not, and are
+    in flight, of all.
+    """
     if node.total is None:
         return NOTHING
     text = _("%(ok)s of %(total)s completed") % {
@@ -269,7 +312,9 @@ def signal_table(page: Any, request: HttpRequest, run: Any, found: Any, visible:
 def first_rows(
     found: Sequence[Any] | None, row: Callable[[Any], list[Any]]
 ) -> tuple[list[Any] | None, str]:
-    """Return the rows of the first of what was found, and a note if that is not all; None if reading took too long."""
+    """Return the rows of the first of what was found, and a note if that is not all; None if
+    reading took too long.
+    """
     return rows_or_none(found and found[:MANY], row), _("There are more.") if found and len(
         found
     ) > MANY else ""
@@ -325,7 +370,9 @@ class SkipForm(ChangeForm):
 
 
 class DecisionForm(ChangeForm):
-    """Decides about one opening of a gate, the one that the page of the gate showed: a later one is another decision."""
+    """Decides about one opening of a gate, the one that the page of the gate showed: a later one is
+    another decision.
+    """
 
     node = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=LARGEST)
     opening = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=2**31 - 1)
@@ -362,7 +409,10 @@ class RunPagesMixin(ChangeMixin):
         return self.shown(request, f"workflowrun/{template}", title, context)
 
     def find_run(self, request: HttpRequest, object_id: str) -> Any:
-        """Return the run of an address, None if there is none. Raises PermissionDenied if the user may not see it."""
+        """Return the run of an address, None if there is none.
+
+        Raises PermissionDenied if the user may not see it.
+        """
         if not self.has_view_permission(request):
             raise PermissionDenied
         return self.find(request, unquote(object_id))

@@ -1,7 +1,9 @@
-"""The picture of a run: what it shows, what the box of a node says, also for those who do not see it, and the page.
+"""The picture of a run: what it shows, what the box of a node says, also for those who do not see
+it, and the page.
 
-SVG does not wrap text, and the server does not know the browser's font, so widths of text are estimated. While the run is
-unfinished, the script of the page fetches the picture anew every few seconds.
+SVG does not wrap text, and the server does not know the browser's font, so widths of text are
+estimated. While the run is unfinished, the script of the page fetches the picture anew every few
+seconds.
 """
 
 from __future__ import annotations
@@ -40,9 +42,25 @@ from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
 MOST_NODES = 2_000
 MOST_EDGES = 10_000
 COLUMNS = (
-    "workflow_id", "number", "name", "kind", "status", "task_name", "added_by", "task_id", "total", "items_ok", "items_bad",
-    "in_flight", "signal", "due_at", "permission", "undoes", "finished_at", "error_code",
-)  # fmt: skip
+    "workflow_id",
+    "number",
+    "name",
+    "kind",
+    "status",
+    "task_name",
+    "added_by",
+    "task_id",
+    "total",
+    "items_ok",
+    "items_bad",
+    "in_flight",
+    "signal",
+    "due_at",
+    "permission",
+    "undoes",
+    "finished_at",
+    "error_code",
+)
 # Hundredths of the size of the font.
 WIDTHS = {
     **dict.fromkeys("ijl.,:;'|!()[] ", 32),
@@ -121,7 +139,9 @@ def _read(alias: str, run: uuid.UUID) -> Graph:
 
 
 def styled_edges(graph: Graph) -> list[Edge]:
-    """Return the edges with their styles, and edges to nodes from what added them and from what they undo."""
+    """Return the edges with their styles, and edges to nodes from what added them and from what
+    they undo.
+    """
     nodes = {node.number: node for node in graph.nodes}
     found: dict[tuple[int, int], str] = dict.fromkeys(graph.edges, "")  # "": as the statuses say
     for node in graph.nodes:
@@ -145,7 +165,9 @@ def _style(upstream: WorkflowNode, downstream: WorkflowNode) -> str:
 
 
 def width(text: str) -> int:
-    """Return the estimated width of a text, in hundredths of the size of its font; rather too much than too little."""
+    """Return the estimated width of a text, in hundredths of the size of its font; rather too much
+    than too little.
+    """
     return sum(map(_width, text))
 
 
@@ -159,7 +181,9 @@ def cut(text: str, most: float) -> str:
 
 
 def lines(text: str, most: float) -> list[str]:
-    """Return a name in one line or two, broken after a space, a dot, a hyphen or an underscore where there is one."""
+    """Return a name in one line or two, broken after a space, a dot, a hyphen or an underscore
+    where there is one.
+    """
     text = " ".join(text.split())
     if width(text) <= most:
         return [text]
@@ -185,7 +209,10 @@ def _width(each: str) -> int:
 def card(
     node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url: str, child: str
 ) -> dict[str, Any]:
-    """Return a box with its texts, for the template. ``child`` is the address of the picture of a child run, or ""."""
+    """Return a box with its texts, for the template.
+
+    ``child`` is the address of the picture of a child run, or "".
+    """
     status = shown_status(node, work)
     lines_of_name = lines(node.name, NAME_ROOM)
     tall = len(lines_of_name) > 1
@@ -220,7 +247,9 @@ def shown_status(node: WorkflowNode, work: Work | None) -> str:
 
 
 def state(node: Any, status: str, work: Work | None, now: dt.datetime) -> str:
-    """Return the line below the name: the kind unless it is a task, the status or the counts, and what else is worth knowing."""
+    """Return the line below the name: the kind unless it is a task, the status or the counts, and
+    what else is worth knowing.
+    """
     kind = "" if node.kind == TASK.name else capfirst(_(node.kind))
     if counted(node):
         failed = _(", %(n)s failed") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
@@ -231,7 +260,9 @@ def state(node: Any, status: str, work: Work | None, now: dt.datetime) -> str:
 
 
 def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
-    """Return name, kind, status and the rest in words, such as ``charge, task, completed, took 1.2 s``."""
+    """Return name, kind, status and the rest in words, such as ``charge, task, completed, took 1.2
+    s``.
+    """
     parts = [node.name, _(node.kind), str(shape_of(status)[2]).lower()]
     if counted(node):
         parts.append(
@@ -250,7 +281,9 @@ def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
 
 
 def counted(node: WorkflowNode) -> bool:
-    """Whether a node has several tasks, as a map whose elements are known, and the undo of a map; or waits for several things."""
+    """Whether a node has several tasks, as a map whose elements are known, and the undo of a map;
+    or waits for several things.
+    """
     return node.total is not None and (kind_of(node.kind).many or node.total > 1)
 
 
@@ -265,7 +298,9 @@ def waits(node: WorkflowNode, now: dt.datetime) -> str:
 
 
 def took(work: Work | None, now: dt.datetime) -> str:
-    """Return how long a task or a child run took, or takes so far; "" if it has not started or never ran."""
+    """Return how long a task or a child run took, or takes so far; "" if it has not started or
+    never ran.
+    """
     if work is None or work.started_at is None:
         return ""
     if work.finished_at is None and work.status not in ("RUNNING", "PAUSED", "COMPENSATING"):
@@ -292,7 +327,10 @@ class PicturePageMixin(RunPagesMixin):
         return [path("<path:object_id>/picture/", view, name=PICTURE_PAGE), *super().get_urls()]
 
     def picture_view(self, request: Any, object_id: str) -> HttpResponse:
-        """Show the picture; with ``?live`` only what changes while the run goes on. Raises PermissionDenied."""
+        """Show the picture; with ``?live`` only what changes while the run goes on.
+
+        Raises PermissionDenied.
+        """
         run = self.find_run(request, object_id)
         if run is None:
             text = _("There is no workflow run “%(name)s”.")
@@ -338,7 +376,9 @@ class PicturePageMixin(RunPagesMixin):
         return context
 
     def _gates(self, request: HttpRequest, graph: Graph) -> list[dict[str, Any]]:
-        """Return the gates that wait for a decision, the first ones: their pages, and what the user lacks to decide."""
+        """Return the gates that wait for a decision, the first ones: their pages, and what the user
+        lacks to decide.
+        """
         waiting = [node for node in graph.nodes if node.kind == "gate" and node.status == "WAITING"]
         return [
             {

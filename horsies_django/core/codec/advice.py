@@ -1,4 +1,6 @@
-"""What is said about an annotation that cannot be encoded: its name, why it is refused, and what to write instead."""
+"""What is said about an annotation that cannot be encoded: its name, why it is refused, and what to
+write instead.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
     (
         _any_of(TaskResult),
         "is a result",
-        "use it only as the return annotation of a task, or as the whole annotation of a parameter, as in TaskResult[int]",
+        "use it only as the return annotation of a task, or as the whole annotation of a "
+        "parameter, as in TaskResult[int]",
     ),
     (_any_of(object), "says nothing about the value", "write Any for any plain JSON value"),
     (_any_of(tuple), "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]"),

@@ -55,15 +55,23 @@ from horsies_django.core.errors import TaskDefinitionError
 
 CONTAINERS = (list, dict, tuple, set, frozenset)
 WRAP = "declare one of them, or put each into a dataclass of its own"
-DISCRIMINATE = "declare one of them, or give pydantic a discriminator: Annotated[{pair}, Field(discriminator='kind')]"
+DISCRIMINATE = (
+    "declare one of them, or give pydantic a discriminator: Annotated[{pair}, "
+    "Field(discriminator='kind')]"
+)
 
 
 class UnsupportedType(TaskDefinitionError):  # noqa: N818 - named for what the reader must change
-    """An annotation is a type that cannot be encoded as JSON; the message says what to write instead."""
+    """An annotation is a type that cannot be encoded as JSON; the message says what to write
+    instead.
+    """
 
 
 def shape_of(annotation: Any, where: str) -> Shape:
-    """Compile ``annotation``; ``where`` is for messages. Raises UnsupportedType; NameError for an undefined name."""
+    """Compile ``annotation``; ``where`` is for messages.
+
+    Raises UnsupportedType; NameError for an undefined name.
+    """
     compiler = Compiler()
     try:
         shape = compiler.shape(annotation, where)
@@ -105,7 +113,9 @@ def nested(stored: Any) -> list[Any]:
 
 
 class Compiler:
-    """One compilation: the dataclasses found so far, for recursive types, and the unions to check at the end."""
+    """One compilation: the dataclasses found so far, for recursive types, and the unions to check
+    at the end.
+    """
 
     def __init__(self) -> None:
         self.recursive = False
@@ -286,7 +296,9 @@ class Compiler:
 
 
 def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
-    """Return the annotations of the fields of a class, with the types for its parameters if it is generic. Raises NameError."""
+    """Return the annotations of the fields of a class, with the types for its parameters if it is
+    generic. Raises NameError.
+    """
     types = dict(zip(getattr(cls, "__parameters__", ()), get_args(annotation), strict=False))
 
     def substituted(hint: Any) -> Any:
@@ -307,7 +319,9 @@ def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
 
 
 def is_required(hint: Any, otherwise: bool) -> bool:
-    """Return whether a TypedDict needs a field; with postponed annotations only the annotation tells it."""
+    """Return whether a TypedDict needs a field; with postponed annotations only the annotation
+    tells it.
+    """
     return get_origin(hint) is Required or (get_origin(hint) is not NotRequired and otherwise)
 
 

@@ -1,4 +1,5 @@
-"""The arguments of a call: bound to the signature of the function, encoded by name, and decoded for the call.
+"""The arguments of a call: bound to the signature of the function, encoded by name, and decoded for
+the call.
 
 Defaults of omitted parameters are not stored, so that workers with older code can run the task.
 """
@@ -29,8 +30,8 @@ from horsies_django.core.results import TaskResult
 class CallCodec(Compiled):
     """The arguments of one function, whose first ``given`` parameters whoever runs it gives.
 
-    ``names``: the parameters that take one argument each, ``optional`` those with a default. ``takes_any``: it takes keywords of
-    any other name.
+    ``names``: the parameters that take one argument each, ``optional`` those with a default.
+    ``takes_any``: it takes keywords of any other name.
     """
 
     def __init__(self, function: Callable[..., Any], given: int = 0) -> None:
@@ -49,13 +50,16 @@ class CallCodec(Compiled):
 
     @functools.cached_property
     def defaults(self) -> str:
-        """The defaults of parameters as JSON text, as they are stored if they are given: none, unless they have types."""
+        """The defaults of parameters as JSON text, as they are stored if they are given: none,
+        unless they have types.
+        """
         return "{}"
 
     def refuse_misfit(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], stored: bool = False
     ) -> None:
-        """Raise CodecError, worded like Python's TypeError, for a call that does not fit the signature.
+        """Raise CodecError, worded like Python's TypeError, for a call that does not fit the
+        signature.
 
         Of one that was stored, the name of an unknown argument is data, which no message shows.
         """
@@ -77,7 +81,8 @@ class CallCodec(Compiled):
     def called(
         self, args: list[Any], kwargs: dict[str, Any], stored: bool = True
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return a call, without ``args`` one by name, ready for ``function(*args, **kwargs)``. Raises CodecError.
+        """Return a call, without ``args`` one by name, ready for ``function(*args, **kwargs)``.
+        Raises CodecError.
 
         A positional-only argument that was omitted before one that was given gets its default.
         """
@@ -117,7 +122,10 @@ class ArgumentsCodec(CallCodec):
         self._compiled = True
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Return a call's arguments by name, as JSON text, checked against signature and types. Raises CodecError."""
+        """Return a call's arguments by name, as JSON text, checked against signature and types.
+
+        Raises CodecError.
+        """
         return self.encode_values(self.bind(args, kwargs))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -134,7 +142,9 @@ class ArgumentsCodec(CallCodec):
 
     @functools.cached_property
     def defaults(self) -> str:
-        """The defaults of parameters as JSON text, as they are stored if they are given; without those that cannot be given."""
+        """The defaults of parameters as JSON text, as they are stored if they are given; without
+        those that cannot be given.
+        """
         found = {name: self.signature.parameters[name].default for name in self.optional}
         for name in self.optional:
             try:
@@ -165,7 +175,10 @@ class ArgumentsCodec(CallCodec):
         return made
 
     def decode(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments that ``encode`` wrote, ready for ``function(*args, **kwargs)``. Raises CodecError."""
+        """Return the arguments that ``encode`` wrote, ready for ``function(*args, **kwargs)``.
+
+        Raises CodecError.
+        """
         stored = read_json(text, "arguments")
         if type(stored) is not dict:
             raise CodecError(
@@ -184,7 +197,10 @@ class ArgumentsCodec(CallCodec):
 
 
 def parameter_shape(annotation: Any, where: str) -> Shape:
-    """Return the shape of a parameter, which alone may take the result of a task. Raises UnsupportedType."""
+    """Return the shape of a parameter, which alone may take the result of a task.
+
+    Raises UnsupportedType.
+    """
     if get_origin(annotation) is TaskResult and (args := get_args(annotation)):
         return outcome_shape(shape_of(args[0], where))
     return shape_of(annotation, where)

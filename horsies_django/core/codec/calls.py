@@ -1,7 +1,9 @@
-"""Calls of any function, as durable steps make them: a digest of the arguments, and the shape of the result.
+"""Calls of any function, as durable steps make them: a digest of the arguments, and the shape of
+the result.
 
-Unlike a task, such a function needs no annotations. Its arguments are encoded by the types of their values, only to be compared.
-Its result is encoded by the return annotation if there is one, else it has to be plain JSON data.
+Unlike a task, such a function needs no annotations. Its arguments are encoded by the types of their
+values, only to be compared. Its result is encoded by the return annotation if there is one, else it
+has to be plain JSON data.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from horsies_django.core.codec.signatures import EMPTY, origin_of, signature_of,
 from horsies_django.core.errors import TaskDefinitionError
 
 OWN = "atomic"  # the keyword that a step keeps for itself
-INSTEAD = "pass a key or plain values; what cannot be passed can be a variable of a function of your own that makes the call"
+INSTEAD = (
+    "pass a key or plain values; what cannot be passed can be a variable of a function of your own "
+    "that makes the call"
+)
 
 R = TypeVar("R")
 
@@ -58,8 +63,8 @@ def digest_of(
 ) -> str:
     """Return a digest of the arguments of a call, with those that ``functools.partial`` holds.
 
-    An argument counts under its name, however it is passed. Raises CodecError for one that cannot be encoded, and TypeError if
-    the arguments do not fit the function.
+    An argument counts under its name, however it is passed. Raises CodecError for one that cannot
+    be encoded, and TypeError if the arguments do not fit the function.
     """
     while isinstance(function, functools.partial):
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
@@ -71,7 +76,8 @@ def digest_of(
         and OWN not in signature.bind_partial(*args, **kwargs).arguments
     ):
         raise TypeError(
-            f"{function.__name__}() has a parameter {OWN!r} of its own, and step() takes a keyword of that name: write "
+            f"{function.__name__}() has a parameter {OWN!r} of its own, and step() takes a keyword "
+            "of that name: write "
             f"functools.partial({function.__name__}, {OWN}=...)"
         )
     bound = (
@@ -98,9 +104,11 @@ def canonical(value: Any) -> Any:
 
 
 def result_shape(function: Callable[..., Any]) -> Shape:
-    """Return the shape of what a function returns: by its annotation, else any plain JSON data. Raises TaskDefinitionError.
+    """Return the shape of what a function returns: by its annotation, else any plain JSON data.
+    Raises TaskDefinitionError.
 
-    Only the return annotation is resolved, because those of parameters may exist for type checkers alone.
+    Only the return annotation is resolved, because those of parameters may exist for type checkers
+    alone.
     """
     while isinstance(function, functools.partial):
         function = function.func

@@ -1,4 +1,6 @@
-"""The JSON envelope of a result: ``{"ok": ...}``, encoded by the declared type, or ``{"err": {...}}``."""
+"""The JSON envelope of a result: ``{"ok": ...}``, encoded by the declared type, or ``{"err":
+{...}}``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ R = TypeVar("R")
 
 
 class ResultCodec(Compiled):
-    """The result of one function in its envelope. ``wraps_result``: the function is annotated to return a TaskResult."""
+    """The result of one function in its envelope.
+
+    ``wraps_result``: the function is annotated to return a TaskResult.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -37,11 +42,13 @@ class ResultCodec(Compiled):
             args = get_args(annotation)
             if not args:
                 raise UnsupportedType(
-                    f"{self.origin}: TaskResult has no type argument: write '-> TaskResult[int]', for example"
+                    f"{self.origin}: TaskResult has no type argument: write '-> TaskResult[int]', "
+                    "for example"
                 )
             if len(args) > 1 and args[1] is not TaskError and args[1] is not Any:
                 raise UnsupportedType(
-                    f"{self.origin}: the error type of a TaskResult must be TaskError: write '-> TaskResult[T]'"
+                    f"{self.origin}: the error type of a TaskResult must be TaskError: write '-> "
+                    "TaskResult[T]'"
                 )
             annotation = args[0]
         self._shape = shape_of(annotation, f"{self.origin}: the return annotation")
@@ -52,7 +59,10 @@ class ResultCodec(Compiled):
         return of_result(lambda given: f'{{"ok":{write_json(self._made().dump(given))}}}', value)
 
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
-        """Return the result in an envelope. Raises CodecError if it does not fit the current annotation."""
+        """Return the result in an envelope.
+
+        Raises CodecError if it does not fit the current annotation.
+        """
         return of_result(
             lambda stored: read_outcome(stored, self._made() if "ok" in stored else None),
             opened(envelope),
@@ -60,7 +70,10 @@ class ResultCodec(Compiled):
 
     @staticmethod
     def decode_error(envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
-        """Return the error in an envelope, whose format does not depend on the function. Raises CodecError."""
+        """Return the error in an envelope, whose format does not depend on the function.
+
+        Raises CodecError.
+        """
         return of_result(lambda stored: read_outcome(stored, None), opened(envelope))
 
     def _made(self) -> Shape:
@@ -92,7 +105,10 @@ def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:
 
 
 def encode_error(error: TaskError) -> str:
-    """Return the envelope of an error. Never raises: values that cannot be stored are replaced by their repr."""
+    """Return the envelope of an error.
+
+    Never raises: values that cannot be stored are replaced by their repr.
+    """
     message = printable(error.message)
     data = None
     try:
@@ -115,7 +131,10 @@ def encode_error(error: TaskError) -> str:
 
 
 def with_texts(data: Any, depth: int = 0) -> Any:
-    """Return the data of an error with its lazy texts in the language that is active now. Raises CodecError."""
+    """Return the data of an error with its lazy texts in the language that is active now.
+
+    Raises CodecError.
+    """
     if depth > MAX_DEPTH:
         raise too_deep()
     if type(data) is dict:
@@ -154,7 +173,9 @@ def shown(value: Any) -> str:
 
 
 def outcome_shape(item: Shape) -> Shape:
-    """Return the shape of ``TaskResult[item]``: the result of an upstream node of a workflow, whether it failed or not."""
+    """Return the shape of ``TaskResult[item]``: the result of an upstream node of a workflow,
+    whether it failed or not.
+    """
     name = f"TaskResult[{item.name}]"
 
     def dump(value: Any) -> Any:
@@ -179,7 +200,10 @@ def outcome_shape(item: Shape) -> Shape:
 
 
 def read_outcome(stored: Any, item: Shape | None) -> TaskResult[Any]:
-    """Return a stored result, whose errors have one format for all functions. Raises CodecError; without ``item`` for a value."""
+    """Return a stored result, whose errors have one format for all functions.
+
+    Raises CodecError; without ``item`` for a value.
+    """
     if not isinstance(stored, Mapping) or ("ok" in stored) == ("err" in stored):
         raise CodecError('expected {"ok": ...} or {"err": ...}')
     if item is not None and "ok" in stored:

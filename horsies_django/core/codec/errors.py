@@ -1,4 +1,7 @@
-"""What cannot be encoded or decoded. Messages contain types and positions but no values, because they are logged."""
+"""What cannot be encoded or decoded.
+
+Messages contain types and positions but no values, because they are logged.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ LONGEST_PATH = 200  # characters that are shown
 class CodecError(HorsiesError):
     """A value cannot be encoded, or stored JSON cannot be decoded.
 
-    ``path`` is its position ("order.lines[3].price"). ``kind`` is "type" if the value does not have the declared type, "value" if
-    it does but cannot be encoded.
+    ``path`` is its position ("order.lines[3].price"). ``kind`` is "type" if the value does not have
+    the declared type, "value" if it does but cannot be encoded.
     """
 
     def __init__(
@@ -39,11 +42,17 @@ class CodecError(HorsiesError):
 
 
 class ModelRefused(CodecError):
-    """The value is a model instance. Its row may change before the task runs, so its key must be sent instead."""
+    """The value is a model instance.
+
+    Its row may change before the task runs, so its key must be sent instead.
+    """
 
     def __str__(self) -> str:
         if self.subject != "argument":
-            return f"{self.subject} {self.path and repr(self.path) + ' '}is a model instance ({self.problem}): return its pk"
+            return (
+                f"{self.subject} {self.path and repr(self.path) + ' '}is a model instance "
+                f"({self.problem}): return its pk"
+            )
         return f"argument '{self.path}' is a model instance ({self.problem}): pass {self.path}.pk"
 
 

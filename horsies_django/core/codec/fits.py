@@ -34,7 +34,9 @@ def optional(annotation: Any) -> Any:
 
 
 def fits(result: Any, parameter: Any) -> bool:
-    """Return whether every value of the type ``result`` can be an argument of the type ``parameter``."""
+    """Return whether every value of the type ``result`` can be an argument of the type
+    ``parameter``.
+    """
     if (
         Any in (result, parameter)
         or result == parameter

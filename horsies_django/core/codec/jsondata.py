@@ -33,7 +33,8 @@ def check_text(text: str) -> None:
             text.encode()
         except UnicodeEncodeError as error:
             raise CodecError(
-                f"the text has a lone surrogate (character {error.start}), so it is not valid Unicode",
+                f"the text has a lone surrogate (character {error.start}), so it is not valid "
+                "Unicode",
                 "value",
             ) from None
 
@@ -67,7 +68,10 @@ def check_key(key: Any) -> None:
 
 
 def each_item(values: Iterable[Any], convert: Callable[[Any], Any]) -> list[Any]:
-    """Return a list of what ``convert`` makes of each value. Raises CodecError with the position."""
+    """Return a list of what ``convert`` makes of each value.
+
+    Raises CodecError with the position.
+    """
     made: list[Any] = []
     try:
         for value in values:
@@ -79,7 +83,8 @@ def each_item(values: Iterable[Any], convert: Callable[[Any], Any]) -> list[Any]
 
 
 def each_entry(values: Mapping[Any, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a dict of what ``convert`` makes of each value. Raises CodecError with the position, also for a key.
+    """Return a dict of what ``convert`` makes of each value. Raises CodecError with the position,
+    also for a key.
 
     A key is data, so a position tells only its place.
     """
@@ -97,8 +102,9 @@ def each_entry(values: Mapping[Any, Any], convert: Callable[[Any], Any]) -> dict
 def plain(value: Any, lenient: bool = False, depth: int = 0) -> Any:
     """Return ``value`` as JSON data of exact types at every level. Raises CodecError.
 
-    With ``lenient``, what only resembles JSON becomes JSON, as Django's ``normalize_json`` does it: tuples and other sequences
-    become lists, mappings dicts, bytes text, members of str and int enums their values.
+    With ``lenient``, what only resembles JSON becomes JSON, as Django's ``normalize_json`` does it:
+    tuples and other sequences become lists, mappings dicts, bytes text, members of str and int
+    enums their values.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -121,7 +127,8 @@ def plain(value: Any, lenient: bool = False, depth: int = 0) -> Any:
             )
         if lenient and isinstance(value, enum.Enum):
             raise CodecError(
-                f"{type(value).__name__} is an Enum whose members are neither str nor int: pass its value"
+                f"{type(value).__name__} is an Enum whose members are neither str nor int: pass "
+                "its value"
             )
         raise misfit(f"plain JSON ({PLAIN_TYPES})", value)
     if depth >= MAX_DEPTH:
@@ -159,7 +166,8 @@ _encoder = json.JSONEncoder(
 def _make_write() -> Callable[[Any], str]:
     """Return a function that writes JSON, with one C encoder for all calls.
 
-    JSONEncoder.encode creates an encoder for each call, which takes longer than encoding a small value.
+    JSONEncoder.encode creates an encoder for each call, which takes longer than encoding a small
+    value.
     """
     make = getattr(json_encoder, "c_make_encoder", None)
     if make is None:

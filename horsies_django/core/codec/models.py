@@ -1,4 +1,5 @@
-"""The shapes of pydantic's models and types, and of types with its constraints: pydantic itself writes and validates them.
+"""The shapes of pydantic's models and types, and of types with its constraints: pydantic itself
+writes and validates them.
 
 Pydantic is imported at the first such type; for projects without them it costs nothing.
 """
@@ -30,7 +31,9 @@ def is_pydantic(annotation: Any) -> bool:
 
 
 def has_discriminator(metadata: Iterable[Any]) -> bool:
-    """Return whether the metadata of Annotated[...] tells pydantic how to distinguish the members of a union."""
+    """Return whether the metadata of Annotated[...] tells pydantic how to distinguish the members
+    of a union.
+    """
     return any(
         type(item).__module__.startswith("pydantic.")
         and getattr(item, "discriminator", None) is not None
@@ -39,7 +42,9 @@ def has_discriminator(metadata: Iterable[Any]) -> bool:
 
 
 def has_constraints(metadata: Iterable[Any]) -> bool:
-    """Return whether the metadata of Annotated[...] contains constraints that pydantic checks, such as Field(gt=0) or Len(1)."""
+    """Return whether the metadata of Annotated[...] contains constraints that pydantic checks, such
+    as Field(gt=0) or Len(1).
+    """
     return any(
         type(item).__module__.partition(".")[0] in ("pydantic", "annotated_types")
         for item in metadata
@@ -47,14 +52,17 @@ def has_constraints(metadata: Iterable[Any]) -> bool:
 
 
 def is_pydantic_type(cls: type) -> bool:
-    """Return whether a class is one of pydantic (as its Url before 2.10), or says how pydantic handles it."""
+    """Return whether a class is one of pydantic (as its Url before 2.10), or says how pydantic
+    handles it.
+    """
     return hasattr(cls, "__get_pydantic_core_schema__") or cls.__module__.startswith(
         "pydantic_core."
     )
 
 
 def checked_shape(annotation: Any, inner: Shape) -> Shape:
-    """Return the shape of a type with constraints: stored as the type without, and checked by pydantic on both ways.
+    """Return the shape of a type with constraints: stored as the type without, and checked by
+    pydantic on both ways.
 
     A validator that changes a value does so when it is decoded.
     """
@@ -69,7 +77,10 @@ def checked_shape(annotation: Any, inner: Shape) -> Shape:
 
 
 def pydantic_text_shape(annotation: Any, name: str) -> Shape:
-    """Return the shape of a type that pydantic writes as text, such as a URL. Raises ValueError if it does not."""
+    """Return the shape of a type that pydantic writes as text, such as a URL.
+
+    Raises ValueError if it does not.
+    """
     adapter = Adapter(annotation, name)
     schema = adapter.schema()
     if schema.get("type") != "string":
@@ -91,7 +102,8 @@ def pydantic_text_shape(annotation: Any, name: str) -> Shape:
 def model_shape(annotation: Any, name: str) -> Shape:
     """Return the shape of a model, or of a union with a discriminator.
 
-    Raises NameError for an undefined name in a field, and whatever pydantic raises for models that it cannot use.
+    Raises NameError for an undefined name in a field, and whatever pydantic raises for models that
+    it cannot use.
     """
     classes = tuple(classes_in(annotation))
     cls: Any
@@ -103,7 +115,8 @@ def model_shape(annotation: Any, name: str) -> Shape:
     def dump(value: Any) -> Any:
         """Return a model as pydantic writes it, by its aliases. Raises CodecError.
 
-        What was written is validated: pydantic does not check what is assigned to a field, and need not accept what it writes.
+        What was written is validated: pydantic does not check what is assigned to a field, and need
+        not accept what it writes.
         """
         if not isinstance(value, classes):
             raise misfit(name, value)
@@ -132,7 +145,9 @@ def classes_in(annotation: Any) -> Iterator[type]:
 
 
 def is_object(cls: Any) -> bool:
-    """Return whether the JSON of a class is an object in any case: a root model and a serializer can write anything."""
+    """Return whether the JSON of a class is an object in any case: a root model and a serializer
+    can write anything.
+    """
     root = getattr(cls, "__pydantic_root_model__", False)
     decorators = getattr(cls, "__pydantic_decorators__", None)
     return not root and not getattr(decorators, "model_serializers", None)
@@ -174,7 +189,10 @@ class Adapter:
             ) from error
 
     def load(self, stored: Any) -> Any:
-        """Return what pydantic makes of JSON data. Raises CodecError with the position of the first problem."""
+        """Return what pydantic makes of JSON data.
+
+        Raises CodecError with the position of the first problem.
+        """
         return self._made(self.adapter.validate_json, write_json(stored))
 
     def check(self, value: Any) -> Any:
@@ -213,7 +231,9 @@ class Adapter:
 
 
 def step(part: int | str, declared: Collection[str]) -> str:
-    """Return one item of pydantic's position of an error as a step of a path; a key that is no declared field is data."""
+    """Return one item of pydantic's position of an error as a step of a path; a key that is no
+    declared field is data.
+    """
     if isinstance(part, int):
         return f"[{part}]"
     return f".{part}" if part in declared else "[key]"

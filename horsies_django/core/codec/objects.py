@@ -1,4 +1,6 @@
-"""The shapes of lists, sets, tuples and dictionaries; and of dataclasses and TypedDicts, which are objects of their fields."""
+"""The shapes of lists, sets, tuples and dictionaries; and of dataclasses and TypedDicts, which are
+objects of their fields.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Convert = Callable[[Any], Any]
 
 
 class Fields:
-    """The fields of a dataclass, with their encoders and decoders; they may be recursive, so ``complete`` sets them later."""
+    """The fields of a dataclass, with their encoders and decoders; they may be recursive, so
+    ``complete`` sets them later.
+    """
 
     def __init__(self, cls: type, name: str, record: Record) -> None:
         self.cls = cls
@@ -37,7 +41,8 @@ class Fields:
         }
         self.record.choices = choices
         self.dumps = [(field, shape.dump) for field, shape in shapes.items()]
-        # Fields with few values first: in a union they exclude other classes before nested values are decoded.
+        # Fields with few values first: in a union they exclude other classes before nested values
+        # are decoded.
         self.loads = [
             (field, shapes[field].load)
             for field in sorted(shapes, key=lambda field: field not in choices)
@@ -79,7 +84,10 @@ class Fields:
         return made
 
     def load(self, stored: Any) -> Any:
-        """Return the instance with the fields ``stored`` and defaults for missing ones. Raises CodecError."""
+        """Return the instance with the fields ``stored`` and defaults for missing ones.
+
+        Raises CodecError.
+        """
         if type(stored) is not dict:
             raise misfit(f"{self.name} as an object", stored)
         made = self._converted(stored, self.loads, "the stored object")
@@ -112,7 +120,10 @@ class Fields:
 
 
 class TypedFields(Fields):
-    """The fields of a TypedDict, whose values are dicts. One that is not required and missing stays missing."""
+    """The fields of a TypedDict, whose values are dicts.
+
+    One that is not required and missing stays missing.
+    """
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, dict)

@@ -1,8 +1,10 @@
-"""The codec of plain functions, those of ``django.tasks``: positional and untyped arguments, and values that are JSON.
+"""The codec of plain functions, those of ``django.tasks``: positional and untyped arguments, and
+values that are JSON.
 
-The arguments of a call are stored as they were given, ``{"args": [...], "kwargs": {...}, "names": [...]}``; ``names`` are the
-parameters that the positional arguments are for, as far as they have one. By keyword and by ``names``, partition rules and the
-admin find an argument. What only resembles JSON becomes JSON; everything else is refused when it is sent.
+The arguments of a call are stored as they were given, ``{"args": [...], "kwargs": {...}, "names":
+[...]}``; ``names`` are the parameters that the positional arguments are for, as far as they have
+one. By keyword and by ``names``, partition rules and the admin find an argument. What only
+resembles JSON becomes JSON; everything else is refused when it is sent.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def named_arguments(stored: Any) -> Any:
 class PlainArguments(CallCodec):
     """The arguments of one plain function.
 
-    With ``takes_context``, its first parameter is given by whoever runs it: it is no part of the signature nor of what is stored.
+    With ``takes_context``, its first parameter is given by whoever runs it: it is no part of the
+    signature nor of what is stored.
     """
 
     def __init__(self, function: Callable[..., Any], takes_context: bool = False) -> None:
@@ -75,7 +78,8 @@ class PlainArguments(CallCodec):
         return write_json(stored)
 
     def decode(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments that ``encode`` wrote, ready for ``function(*args, **kwargs)``. Raises CodecError.
+        """Return the arguments that ``encode`` wrote, ready for ``function(*args, **kwargs)``.
+        Raises CodecError.
 
         Arguments that were put together by name may be those of positional-only parameters.
         """
@@ -85,14 +89,18 @@ class PlainArguments(CallCodec):
         )
         if type(args) is not list or type(kwargs) is not dict:
             raise CodecError(
-                'expected {"args": [...], "kwargs": {...}}, as tasks of django.tasks are sent; was it sent by a task with typed '
+                'expected {"args": [...], "kwargs": {...}}, as tasks of django.tasks are sent; was '
+                "it sent by a task with typed "
                 "arguments, which had this name before?",
                 subject="arguments",
             )
         return self.called(args, kwargs)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a call's arguments by name, for a node of a workflow. Raises CodecError if they do not fit the signature."""
+        """Return a call's arguments by name, for a node of a workflow.
+
+        Raises CodecError if they do not fit the signature.
+        """
         if self.positional_only and self.takes_any:
             raise Misbound(
                 self.fit("has positional-only parameters beside **, so it cannot be called by name")
@@ -114,7 +122,10 @@ class PlainArguments(CallCodec):
         return write_json(_named(given))
 
     def decode_values(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Return a call whose arguments ``encode_values`` wrote. Raises CodecError if they do not fit the signature."""
+        """Return a call whose arguments ``encode_values`` wrote.
+
+        Raises CodecError if they do not fit the signature.
+        """
         stored = read_json(text, "arguments")
         if type(stored) is not dict:
             raise CodecError(

@@ -1,4 +1,6 @@
-"""The shapes of single values: JSON types, types stored as text or numbers, and Enum and Literal, stored as plain values."""
+"""The shapes of single values: JSON types, types stored as text or numbers, and Enum and Literal,
+stored as plain values.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,10 @@ def _dump_str(value: Any) -> str:
 def text_shape(
     cls: type, write: Callable[[Any], str], read: Callable[[str], Any], barred: type | None = None
 ) -> Shape:
-    """Return the shape of a type that is stored as text. ``barred`` is a subclass with a different meaning."""
+    """Return the shape of a type that is stored as text.
+
+    ``barred`` is a subclass with a different meaning.
+    """
     name = cls.__name__
 
     def accepts(value: Any) -> bool:

@@ -1,11 +1,13 @@
 """Shapes: how values of one declared type are encoded as JSON and decoded.
 
-A Shape has two functions, ``dump`` and ``load``, which do not know their position. An error starts with an empty path, and each
-container that it passes adds its own step, so that paths cost nothing without an error.
+A Shape has two functions, ``dump`` and ``load``, which do not know their position. An error starts
+with an empty path, and each container that it passes adds its own step, so that paths cost nothing
+without an error.
 
-Arguments and results of tasks are stored as they were written. Values of workflows, signals, schedules and steps are jsonb, which
-changes some numbers: -0.0 becomes 0.0, and a float without a fraction may become an integer literal (1e16, 1e308). So a float
-is decoded from both; under ``Any`` and ``int | float`` such a value is an int.
+Arguments and results of tasks are stored as they were written. Values of workflows, signals,
+schedules and steps are jsonb, which changes some numbers: -0.0 becomes 0.0, and a float without a
+fraction may become an integer literal (1e16, 1e308). So a float is decoded from both; under ``Any``
+and ``int | float`` such a value is an int.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from horsies_django.core.codec.jsondata import plain, too_deep
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What distinguishes two classes of objects: their field names, the required ones, and fields with few values."""
+    """What distinguishes two classes of objects: their field names, the required ones, and fields
+    with few values.
+    """
 
     names: frozenset[str]
     required: frozenset[str]
@@ -32,8 +36,9 @@ class Record:
 class Shape:
     """One declared type, compiled.
 
-    ``accepts`` checks only the outermost type of a value. ``kinds`` are the types of its JSON after ``json.loads``. ``plain``:
-    ``load`` changes nothing. ``values`` are all possible JSON values, if there are only a few.
+    ``accepts`` checks only the outermost type of a value. ``kinds`` are the types of its JSON after
+    ``json.loads``. ``plain``: ``load`` changes nothing. ``values`` are all possible JSON values, if
+    there are only a few.
     """
 
     name: str

@@ -40,7 +40,10 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the resolved annotations. Raises Unresolved, or TaskDefinitionError for an invalid annotation."""
+    """Return the resolved annotations.
+
+    Raises Unresolved, or TaskDefinitionError for an invalid annotation.
+    """
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, AttributeError) as error:
@@ -54,7 +57,8 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 def unresolved(function: Callable[..., Any], error: Exception) -> Unresolved:
     """Return the error for an annotation with an undefined name."""
     return Unresolved(
-        f"{origin_of(function)}: an annotation cannot be resolved: {error}. Define or import the name at the top level of "
+        f"{origin_of(function)}: an annotation cannot be resolved: {error}. Define or import the "
+        "name at the top level of "
         "its module, not under TYPE_CHECKING and not inside a function"
     )
 
@@ -65,7 +69,8 @@ def refuse_bad_parameters(function: Callable[..., Any], signature: inspect.Signa
         if stars := STARRED.get(parameter.kind):
             instead = "list[str]" if stars == "*" else "dict[str, str]"
             raise TaskDefinitionError(
-                f"{origin_of(function)} takes {stars}{name}, but the arguments of a task are sent by name: declare what it "
+                f"{origin_of(function)} takes {stars}{name}, but the arguments of a task are sent "
+                "by name: declare what it "
                 f"takes, as in\n    {definition(function, signature, {name: instead})}"
             )
 
@@ -77,13 +82,17 @@ def refuse_models(
     for name in signature.parameters:
         if is_model(hints.get(name)):
             raise TaskDefinitionError(
-                f"{origin_of(function)}: parameter '{name}' is a model ({hints[name].__name__}), whose row may change before "
-                f"the task runs: annotate int and pass {name}.pk, as in\n    {definition(function, signature, {name: 'int'})}"
+                f"{origin_of(function)}: parameter '{name}' is a model ({hints[name].__name__}), "
+                "whose row may change before "
+                f"the task runs: annotate int and pass {name}.pk, as in\n    "
+                f"{definition(function, signature, {name: 'int'})}"
             )
 
 
 def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Raise TaskDefinitionError for all missing annotations, also those of later tasks of the module, which would be next."""
+    """Raise TaskDefinitionError for all missing annotations, also those of later tasks of the
+    module, which would be next.
+    """
     missing = {
         name: _guess(one.default)
         for name, one in signature.parameters.items()
@@ -94,8 +103,10 @@ def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signatur
     if missing:
         others = "".join(f"\nSo does {other}" for other in _others_unannotated(function))
         raise TaskDefinitionError(
-            f"{origin_of(function)} lacks annotations, without which values cannot be encoded and decoded: "
-            f"{', '.join(missing)}. Write types, as in\n    {definition(function, signature, missing)}{others}"
+            f"{origin_of(function)} lacks annotations, without which values cannot be encoded and "
+            "decoded: "
+            f"{', '.join(missing)}. Write types, as in\n    "
+            f"{definition(function, signature, missing)}{others}"
         )
 
 
@@ -106,7 +117,9 @@ def _guess(default: Any) -> str:
 
 
 def _others_unannotated(function: Callable[..., Any]) -> list[str]:
-    """Return the other functions of the module that have a decorator of this one and lack annotations."""
+    """Return the other functions of the module that have a decorator of this one and lack
+    annotations.
+    """
     try:
         tree = ast.parse(inspect.getsource(sys.modules[function.__module__]))
     except (KeyError, OSError, TypeError, SyntaxError):  # a shell has no source
@@ -136,7 +149,9 @@ def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 def definition(
     function: Callable[..., Any], signature: inspect.Signature, changed: dict[str, str]
 ) -> str:
-    """Return the ``def`` line of ``function`` with some annotations ``changed``, which may include "return"."""
+    """Return the ``def`` line of ``function`` with some annotations ``changed``, which may include
+    "return".
+    """
     word = "async def" if inspect.iscoroutinefunction(function) else "def"
     return f"{word} {function.__name__}{written(signature, changed)}:"
 
@@ -178,7 +193,10 @@ class Verbatim(str):
 
 
 class Compiled:
-    """A part of a signature. Its shapes are compiled at decoration, or at first use if a name is defined later."""
+    """A part of a signature.
+
+    Its shapes are compiled at decoration, or at first use if a name is defined later.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function

@@ -1,6 +1,7 @@
 """Annotations as texts, so that a process that knows only the text can check data.
 
-A text is read without running anything: it names types of JSON, or classes in modules that this process has imported already.
+A text is read without running anything: it names types of JSON, or classes in modules that this
+process has imported already.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Unknown(Exception):  # noqa: N818 - not an error: what is unknown is not c
 
 
 def text_of(annotation: Any) -> str | None:
-    """Return an annotation as a text that ``problem`` reads; None for Any and for what has no such text, which is not checked."""
+    """Return an annotation as a text that ``problem`` reads; None for Any and for what has no such
+    text, which is not checked.
+    """
     try:
         text = None if annotation is Any else _written(annotation)
     except Unknown:
@@ -47,7 +50,9 @@ def text_of(annotation: Any) -> str | None:
 
 
 def problem(text: str, stored: str) -> str | None:
-    """Return why JSON does not fit the annotation of a text, None if it does, or if that is not known in this process."""
+    """Return why JSON does not fit the annotation of a text, None if it does, or if that is not
+    known in this process.
+    """
     try:
         shape = shape_of(annotation_of(text), "data")
         shape.decode(json.loads(stored), "data")
@@ -112,7 +117,9 @@ def _argument(tree: ast.expr) -> Any:
 
 
 def _class(parts: list[str]) -> type:
-    """Return the class of a dotted name in a module that is imported; attributes are not computed, and nothing is called."""
+    """Return the class of a dotted name in a module that is imported; attributes are not computed,
+    and nothing is called.
+    """
     for cut in range(len(parts) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(parts[:cut]))
         for part in parts[cut:]:

@@ -1,7 +1,7 @@
 """The shapes of unions, and the rule that their members must be distinguishable in JSON.
 
-The JSON does not say which member encoded a value, so members that could be confused are refused when the task is defined. Plain
-members may overlap, because both decode to the same value.
+The JSON does not say which member encoded a value, so members that could be confused are refused
+when the task is defined. Plain members may overlap, because both decode to the same value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ WORDS: dict[type, str] = {
 
 
 def union_shape(members: Sequence[Shape]) -> Shape:
-    """Return the shape of a union without clashes. The first member that accepts a value encodes or decodes it."""
+    """Return the shape of a union without clashes.
+
+    The first member that accepts a value encodes or decodes it.
+    """
     name = " | ".join(member.name for member in members)
     ordered = sorted(
         members, key=lambda member: member is FLOAT
@@ -115,6 +118,7 @@ def _record_clash(one: Record, other: Record) -> str | None:
         if not {*map(scalar_key, one.choices[field])} & {*map(scalar_key, other.choices[field])}:
             return None
     return (
-        "their fields do not tell them apart: give each a field without a default that the other does not have, "
+        "their fields do not tell them apart: give each a field without a default that the other "
+        "does not have, "
         "or both a field such as kind: Literal['...'] with different values"
     )

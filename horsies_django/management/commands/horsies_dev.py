@@ -35,7 +35,9 @@ NO_WINDOWS = "the worker does not run on Windows: use WSL or a container, or 'ru
 
 
 class Program:
-    """A program to run; ``stop`` is the signal that it gets instead of another one, None: each as it is."""
+    """A program to run; ``stop`` is the signal that it gets instead of another one, None: each as
+    it is.
+    """
 
     process: subprocess.Popen[bytes]
 
@@ -64,7 +66,10 @@ class Program:
 
 
 class Together:
-    """Runs programs until one of them ends, or until a signal; then ends all. ``say(name, line)`` prints a line."""
+    """Runs programs until one of them ends, or until a signal; then ends all.
+
+    ``say(name, line)`` prints a line.
+    """
 
     def __init__(self, programs: Sequence[Program], say: Callable[[str, str], None]) -> None:
         self.programs = programs
@@ -152,7 +157,8 @@ class Command(BaseCommand):
     _called_from_command_line: bool  # Django sets it
 
     help = (
-        "Run the development server and a worker, both of which restart when code changes. Ctrl-C ends both. Options are those "
+        "Run the development server and a worker, both of which restart when code changes. Ctrl-C "
+        "ends both. Options are those "
         "of horsies_worker."
     )
 

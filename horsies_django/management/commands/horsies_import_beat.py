@@ -41,8 +41,10 @@ class Command(shared.Command):
     """Imports the entries of a Celery beat schedule and the rows of django-celery-beat."""
 
     help = (
-        "Create schedules like those of Celery beat: of CELERY_BEAT_SCHEDULE in the settings, or of a Celery app, and of "
-        "django-celery-beat's tables. It lists what it leaves out, and then exits with 1. Nothing is created twice."
+        "Create schedules like those of Celery beat: of CELERY_BEAT_SCHEDULE in the settings, or "
+        "of a Celery app, and of "
+        "django-celery-beat's tables. It lists what it leaves out, and then exits with 1. Nothing "
+        "is created twice."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -88,7 +90,8 @@ class Command(shared.Command):
         (self.stderr if options["print"] else self.stdout).write(summary(found, done, now))
         if left := sum(one.state == LEFT_OUT for one in done):
             raise CommandError(
-                f"horsies_import_beat: {left} of {len(found)} schedules were left out, for the reasons above"
+                f"horsies_import_beat: {left} of {len(found)} schedules were left out, for the "
+                "reasons above"
             )
 
     def write(self, one: Translation, replace: bool, dry_run: bool) -> Done:
@@ -106,7 +109,10 @@ class Command(shared.Command):
         if not keys:
             return Done("unchanged", one.notes)
         if not replace:
-            why = f"a schedule of this name exists here, with another {', '.join(keys)}: --replace changes it"
+            why = (
+                f"a schedule of this name exists here, with another {', '.join(keys)}: --replace "
+                "changes it"
+            )
             return Done(LEFT_OUT, [why])
         if not dry_run:
             schedules.change(name, definition, actor=actor(), reason=REASON)
@@ -114,7 +120,10 @@ class Command(shared.Command):
 
 
 def celery_app(path: str | None) -> Any:
-    """Import the Celery app of a dotted path, also if it is written as module:name. Raises CommandError."""
+    """Import the Celery app of a dotted path, also if it is written as module:name.
+
+    Raises CommandError.
+    """
     if path is None:
         return None
     try:
@@ -128,7 +137,8 @@ def celery_app(path: str | None) -> Any:
         TypeError,
     ) as error:  # the last two of paths such as ":"
         raise CommandError(
-            f"horsies_import_beat: --app={path}: {error}. Name a Celery app, such as shop.celery.app"
+            f"horsies_import_beat: --app={path}: {error}. Name a Celery app, such as "
+            "shop.celery.app"
         ) from error
     return app
 
@@ -137,12 +147,14 @@ def chosen(found: dict[str, Entry], names: list[str]) -> list[Entry]:
     """Return the entries of these names, or all. Raises CommandError if there are none."""
     if not found:
         raise CommandError(
-            "horsies_import_beat: there is nothing to import: no CELERY_BEAT_SCHEDULE in the settings, and no rows of "
+            "horsies_import_beat: there is nothing to import: no CELERY_BEAT_SCHEDULE in the "
+            "settings, and no rows of "
             "django_celery_beat. If the schedule is on a Celery app, name it with --app"
         )
     if unknown := [name for name in names if name not in found]:
         raise CommandError(
-            f"horsies_import_beat: beat has no {', '.join(map(repr, unknown))}; it has: {', '.join(sorted(found))}"
+            f"horsies_import_beat: beat has no {', '.join(map(repr, unknown))}; it has: "
+            f"{', '.join(sorted(found))}"
         )
     return [found[name] for name in sorted(names or found)]
 
@@ -160,7 +172,9 @@ def full(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def twice(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) -> list[str]:
-    """Return what to do about schedules that exist here and that beat fires as well: their tasks would be sent twice."""
+    """Return what to do about schedules that exist here and that beat fires as well: their tasks
+    would be sent twice.
+    """
     here = [one.entry for one, (state, _) in zip(found, done, strict=True) if state in HERE]
     firing = [one for one in here if one.enabled and not (one.ends and one.ends <= now)]
     return [
@@ -174,7 +188,9 @@ def twice(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) 
 
 
 def summary(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) -> str:
-    """Return a line per schedule, the reasons, how many there were of each kind, and which of them beat fires as well."""
+    """Return a line per schedule, the reasons, how many there were of each kind, and which of them
+    beat fires as well.
+    """
     rows = []
     for one, (state, _) in zip(found, done, strict=True):
         pattern = one.pattern

@@ -27,7 +27,10 @@ from horsies_django.monitoring.overview import (
 from horsies_django.store.queues import DECLARED
 
 UNTIL_EXAMPLES = "2h, 30m, 1d12h, or 2030-01-31T18:00+01:00"
-NOT_FOR_LONG = "This lasts until 'migrate' or 'horsies_queue sync' applies the settings: change HORSIES too, or use 'override'."
+NOT_FOR_LONG = (
+    "This lasts until 'migrate' or 'horsies_queue sync' applies the settings: change HORSIES too, "
+    "or use 'override'."
+)
 
 LIMIT_WORDS = {
     "max_concurrency": "",
@@ -36,14 +39,26 @@ LIMIT_WORDS = {
     "partition_local_limit": " per partition and worker",
 }
 HEADINGS = (
-    "QUEUE", "PRIORITY", "DECLARED", "OVERRIDE", "IN FORCE", "RUNNING", "CLAIMED", "PENDING", "FULL PARTITIONS", "WORKERS",
-)  # fmt: skip
+    "QUEUE",
+    "PRIORITY",
+    "DECLARED",
+    "OVERRIDE",
+    "IN FORCE",
+    "RUNNING",
+    "CLAIMED",
+    "PENDING",
+    "FULL PARTITIONS",
+    "WORKERS",
+)
 
 
 class Command(shared.Command):
     """Lists queues with their limits and counts; sets, pauses and overrides them."""
 
-    help = "List, inspect and change queues. A change takes effect at once in all running workers, and is audited."
+    help = (
+        "List, inspect and change queues. A change takes effect at once in all running workers, "
+        "and is audited."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verb = verbs_of(parser, required=False)
@@ -62,7 +77,8 @@ class Command(shared.Command):
         verb("list", "list the queues (the default)")
         of_queue(
             "show",
-            "show a queue: its limits, who holds its permits, its busiest partitions, and what failed tasks stop",
+            "show a queue: its limits, who holds its permits, its busiest partitions, and what "
+            "failed tasks stop",
         )
         add_columns(change("set", "change declared values until the settings are next applied"))
         change("pause", "stop starting tasks of a queue; running tasks continue")
@@ -75,9 +91,15 @@ class Command(shared.Command):
         change("clear", "remove the override, so that the declared limits apply again")
         made = change("skip", "give up the failed task that stops a key of an ordered queue")
         made.add_argument(
-            "--key", type=argument_value, action="append", default=[], metavar="NAME=VALUE",
-            help="a value of the key, as JSON, or else as a text: --key account_id=7 --key region=eu",
-        )  # fmt: skip
+            "--key",
+            type=argument_value,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=(
+                "a value of the key, as JSON, or else as a text: --key account_id=7 --key region=eu"
+            ),
+        )
         made.add_argument(
             "--task", metavar="NAME", help="the name of the task, if the rule is by task"
         )
@@ -147,7 +169,9 @@ class Command(shared.Command):
     def tell(
         self, options: dict[str, Any], change: Callable[..., list[str]], *given: Any, **how: Any
     ) -> list[str]:
-        """Make a change and print it, and warn about partition limits without a partition rule; return the changed columns."""
+        """Make a change and print it, and warn about partition limits without a partition rule;
+        return the changed columns.
+        """
         name = target(options)
         before = rows()
         columns = change(name, *given, actor=actor(), reason=options["reason"], **how)
@@ -170,14 +194,18 @@ class Command(shared.Command):
             self.stdout.write(as_json({"changed": found}))
         else:
             lines = [
-                f"{title(one['queue'])}: {one['column']}: {as_json(one['before'], None)} -> {as_json(one['after'], None)}"
+                f"{title(one['queue'])}: {one['column']}: {as_json(one['before'], None)} -> "
+                f"{as_json(one['after'], None)}"
                 for one in found
             ]
             self.stdout.write("\n".join(lines) or "Nothing changed: the values are the same.")
 
 
 def add_limits(parser: ArgumentParser) -> None:
-    """Add the options for limits. Options that are not given are absent, because None is a value."""
+    """Add the options for limits.
+
+    Options that are not given are absent, because None is a value.
+    """
     for name, help_ in (
         ("max-concurrency", "running tasks in the whole cluster; 0 lets none start"),
         ("local-limit", "running tasks in each worker"),
@@ -200,18 +228,28 @@ def add_columns(parser: ArgumentParser) -> None:
     )
     add_limits(parser)
     parser.add_argument(
-        "--partition-by-args", type=argument_names, default=argparse.SUPPRESS, metavar="A,B|all|none",
+        "--partition-by-args",
+        type=argument_names,
+        default=argparse.SUPPRESS,
+        metavar="A,B|all|none",
         help="the arguments whose values make a partition",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--partition-by-task", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
+        "--partition-by-task",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
         help="make a partition for each task name",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--partition-policy", type=lambda text: None if text.lower() == "none" else text, default=argparse.SUPPRESS,
+        "--partition-policy",
+        type=lambda text: None if text.lower() == "none" else text,
+        default=argparse.SUPPRESS,
         metavar=f"{'|'.join(POLICIES)}|none",
-        help="run the tasks of a partition in order, and what a failed one does to the others; or merge equal ones",
-    )  # fmt: skip
+        help=(
+            "run the tasks of a partition in order, and what a failed one does to the others; or "
+            "merge equal ones"
+        ),
+    )
 
 
 def target(options: dict[str, Any]) -> str:
@@ -307,7 +345,9 @@ def queue_page(
     partitions: Sequence[PartitionLoad],
     stopped: Sequence[OrderedKey],
 ) -> str:
-    """Return one queue: its limits, who set them, who holds its permits, its busiest partitions, and what failed tasks stop."""
+    """Return one queue: its limits, who set them, who holds its permits, its busiest partitions,
+    and what failed tasks stop.
+    """
     rows = [("in force", in_force(queue)), ("declared", limits(queue.declared))]
     if queue.override is not None:
         ends = "" if queue.override_until is None else f", until {moment(queue.override_until)}"
@@ -369,11 +409,17 @@ def permit_table(holders: Iterable[PermitHolder]) -> str:
     headings = ("TASK", "NAME", "STATUS", "SINCE", "HOST", "PROCESS", "WORKER", "PARTITION")
     rows = (
         (
-            one.task_id, one.task_name, one.status, moment(one.since), one.hostname or "-", one.child_pid or "-",
-            f"{one.worker_id}{'' if one.alive else ' (dead)'}", one.partition or "-",
+            one.task_id,
+            one.task_name,
+            one.status,
+            moment(one.since),
+            one.hostname or "-",
+            one.child_pid or "-",
+            f"{one.worker_id}{'' if one.alive else ' (dead)'}",
+            one.partition or "-",
         )
         for one in holders
-    )  # fmt: skip
+    )
     return table(headings, rows)
 
 

@@ -1,4 +1,6 @@
-"""``manage.py horsies_schedule``: list, enable, disable and delete schedules, and send their tasks, from the shell."""
+"""``manage.py horsies_schedule``: list, enable, disable and delete schedules, and send their tasks,
+from the shell.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ STATES = {"on": "on", "off": "off", "gone": "gone from the code", "error": "ERRO
 class Command(shared.Command):
     """Lists schedules and their fire times, enables, disables and deletes them, sends a task now."""
 
-    help = "List, enable, disable, delete and run schedules. Changes are audited and reach all schedulers at once."
+    help = (
+        "List, enable, disable, delete and run schedules. Changes are audited and reach all "
+        "schedulers at once."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verb = verbs_of(parser, required=False)
@@ -108,7 +113,10 @@ def unreadable(name: str) -> str:
 def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
     """Return a line per schedule, and the errors below it."""
     if not schedules:
-        return "There are no schedules: 'horsies_scheduler' writes those of the code to the table when it starts."
+        return (
+            "There are no schedules: 'horsies_scheduler' writes those of the code to the table "
+            "when it starts."
+        )
     headings = (
         "SCHEDULE",
         "FIRES",
@@ -121,12 +129,19 @@ def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
     )
     rows = (
         (
-            one.name, one.in_words or one.pattern, one.zone, one.task, STATES[one.state], wall(one.next_fire_at, one.zone),
+            one.name,
+            one.in_words or one.pattern,
+            one.zone,
+            one.task,
+            STATES[one.state],
+            wall(one.next_fire_at, one.zone),
             wall(one.last_fire_at, one.zone),
-            f"skipped, {one.last_task} had not finished" if one.last_skipped else one.last_status or "-",
+            f"skipped, {one.last_task} had not finished"
+            if one.last_skipped
+            else one.last_status or "-",
         )
         for one in schedules
-    )  # fmt: skip
+    )
     errors = [visible(f"{one.name}: {one.error}") for one in schedules if one.error]
     return "\n\n".join([table(headings, rows), *errors])
 

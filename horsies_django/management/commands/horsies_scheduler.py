@@ -23,7 +23,10 @@ class Command(shared.Command):
 
     _called_from_command_line: bool  # Django sets it: whether the process ends with this command
 
-    help = "Send the tasks of schedules at their fire times. Any number may run: each fire time becomes exactly one task."
+    help = (
+        "Send the tasks of schedules at their fire times. Any number may run: each fire time "
+        "becomes exactly one task."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

@@ -1,4 +1,6 @@
-"""``manage.py horsies_status``: the state of queues, workers and the database, for people and for health checks."""
+"""``manage.py horsies_status``: the state of queues, workers and the database, for people and for
+health checks.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ from horsies_django.monitoring.reading import alias, connected
 
 UNHEALTHY = 1
 UNKNOWN = 2
-REFUSED = ". Check that 'migrate' has been run, that this role may read the tables, and that no table is locked"
+REFUSED = (
+    ". Check that 'migrate' has been run, that this role may read the tables, and that no table is "
+    "locked"
+)
 
 
 class Command(shared.Command):
     """Reads the state once, on a connection of its own with a statement timeout."""
 
     help = (
-        "Report the state of queues, workers and the database. Exit code: 0 healthy, 1 a critical problem, 2 the state could not "
+        "Report the state of queues, workers and the database. Exit code: 0 healthy, 1 a critical "
+        "problem, 2 the state could not "
         "be read."
     )
     requires_system_checks = []  # it runs often, and is about the database only
@@ -34,17 +40,27 @@ class Command(shared.Command):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.add_argument(
-            "--fail-on", type=Severity, choices=[*Severity], default=Severity.CRITICAL, metavar="SEVERITY",
+            "--fail-on",
+            type=Severity,
+            choices=[*Severity],
+            default=Severity.CRITICAL,
+            metavar="SEVERITY",
             help="the least severity for exit code 1: critical (default) or warning",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--max-wait", type=seconds, default=MAX_WAIT_SECONDS, metavar="SECONDS",
+            "--max-wait",
+            type=seconds,
+            default=MAX_WAIT_SECONDS,
+            metavar="SECONDS",
             help="warn if a due task has been waiting for longer (default: 900)",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--timeout", type=seconds, default=3.0, metavar="SECONDS",
+            "--timeout",
+            type=seconds,
+            default=3.0,
+            metavar="SECONDS",
             help="cancel a statement that takes longer (default: 3); 0 means no limit",
-        )  # fmt: skip
+        )
 
     def handle(self, **options: Any) -> None:
         what = "cannot be reached"

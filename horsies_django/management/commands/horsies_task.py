@@ -96,7 +96,8 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
         "partition": (
             "KEY",
             str,
-            "tasks of this partition of the queue: customer_id=7, a JSON object of several arguments, or as stored",
+            "tasks of this partition of the queue: customer_id=7, a JSON object of several "
+            "arguments, or as stored",
         ),
     }
     for name, (metavar, type_, text) in texts.items():
@@ -153,11 +154,15 @@ def worker_id(text: str) -> uuid.UUID:
 
 
 def is_of_many(options: Mapping[str, Any]) -> bool:
-    """Return whether the options describe tasks. Raises ValueError unless there is either a description or an id."""
+    """Return whether the options describe tasks.
+
+    Raises ValueError unless there is either a description or an id.
+    """
     given = any(options.get(name) is not None for name in ("status", *GIVEN))
     if given == (options["task"] is not None):
         raise ValueError(
-            "give the id of a task, or else what describes all of them: --status, --queue, --name, --code, --since"
+            "give the id of a task, or else what describes all of them: --status, --queue, --name, "
+            "--code, --since"
         )
     return given
 
@@ -170,7 +175,10 @@ def described(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def purged(options: Mapping[str, Any]) -> str:
-    """Return the status of the tasks that a purge concerns. Raises ValueError for options that do not go together."""
+    """Return the status of the tasks that a purge concerns.
+
+    Raises ValueError for options that do not go together.
+    """
     if options["finished"] and options["until"] is None:
         raise ValueError(
             "--finished deletes tasks with their results: say which, as in --older-than=7d"
@@ -197,7 +205,10 @@ def told(found: selection.Preview, status: str) -> str:
 
 
 def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
-    """Send a task with arguments in JSON, checked as in any send. Raises LookupError, ValueError and TaskSendError."""
+    """Send a task with arguments in JSON, checked as in any send.
+
+    Raises LookupError, ValueError and TaskSendError.
+    """
     task = find(name)
     given = read_json("--kwargs", kwargs)
     if not isinstance(given, dict):
@@ -209,7 +220,10 @@ def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
 
 
 def find(name: str) -> TaskDefinition:
-    """Return the task of a name. Raises LookupError, which also says which modules of tasks cannot be imported."""
+    """Return the task of a name.
+
+    Raises LookupError, which also says which modules of tasks cannot be imported.
+    """
     if (task := registry.find_or_import(name)) is not None:
         return task
     failed = [
@@ -222,7 +236,9 @@ def find(name: str) -> TaskDefinition:
 
 
 def readable_json(value: Any) -> str:
-    """Return JSON with the letters of all languages, unless some characters are not safe for a terminal."""
+    """Return JSON with the letters of all languages, unless some characters are not safe for a
+    terminal.
+    """
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return text if visible(text, keep="\n") == text else json.dumps(value, indent=2)
 
@@ -381,7 +397,10 @@ class Command(shared.Command):
             raise CommandError(f"horsies_task: {error.error_code}: {error.message}")
 
     def act(self, options: Mapping[str, Any]) -> None:
-        """Do something to all tasks that the options describe, after a question. Raises what ``selection.matching`` raises."""
+        """Do something to all tasks that the options describe, after a question.
+
+        Raises what ``selection.matching`` raises.
+        """
         verb = "terminate" if options.get("terminate") else options["verb"]
         status = purged(options) if verb == "purge" else options["status"] or USUAL.get(verb)
         if status is None:
@@ -396,7 +415,8 @@ class Command(shared.Command):
                 known = selection.known_names()
                 if not any(options["name"] in one for one in known):
                     self.stdout.write(
-                        f"No name is known that contains {options['name']!r}{close_to(options['name'], known)}"
+                        "No name is known that contains "
+                        f"{options['name']!r}{close_to(options['name'], known)}"
                     )
         verdicts: Counter[str] = Counter()
         if found.many and not options["dry_run"]:
@@ -462,7 +482,9 @@ def add_send(parser: ArgumentParser) -> None:
 
 
 def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
-    """Return a task line by line, followed by its copies and attempts; the payload only if ``payload``."""
+    """Return a task line by line, followed by its copies and attempts; the payload only if
+    ``payload``.
+    """
     known = {**facts(info, payload), "priority": shown_priority(info.priority, info.codec)}
     given = {name: value for name, value in known.items() if value not in (None, "")}
     lines = [
@@ -477,7 +499,8 @@ def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str
         again = ", retried" if attempt.will_retry else ""
         seconds = (attempt.finished_at - attempt.started_at).total_seconds()
         lines.append(
-            f"attempt {attempt.attempt}: {visible(attempt.outcome)}{end}{again}, {shown(attempt.started_at)}, "
+            f"attempt {attempt.attempt}: {visible(attempt.outcome)}{end}{again}, "
+            f"{shown(attempt.started_at)}, "
             f"{seconds:.3f} s, worker {attempt.worker_id}, process {attempt.child_pid or '-'}"
             + (f", in {visible(attempt.site)}, line {attempt.site_line}" if attempt.site else "")
         )
@@ -518,9 +541,15 @@ def task_table(found: TaskList) -> str:
     headings = ("ID", "NAME", "QUEUE", "STATUS", "SENT", "STARTED", "FINISHED", "ERROR")
     rows = (
         (
-            task.id, task.task_name, task.queue_name, task.status, moment(task.sent_at), moment(task.started_at),
-            moment(task.finished_at), task.error_code or "-",
+            task.id,
+            task.task_name,
+            task.queue_name,
+            task.status,
+            moment(task.sent_at),
+            moment(task.started_at),
+            moment(task.finished_at),
+            task.error_code or "-",
         )
         for task in found.tasks
-    )  # fmt: skip
+    )
     return table(headings, rows) if found.tasks else "There are no such tasks."

@@ -1,9 +1,11 @@
-"""``manage.py horsies_worker``: run a worker until it is told to stop; with ``--reload``, again when its code has changed.
+"""``manage.py horsies_worker``: run a worker until it is told to stop; with ``--reload``, again
+when its code has changed.
 
-Then there are two processes. The outer one looks for changed files as ``runserver`` does, lets the worker stop in order, and
-starts it again. It imports no tasks, so it survives code that cannot be imported, and then waits for the next change. The worker
-runs in a session of its own, so a terminal sends Ctrl-C to the outer process only, which passes signals on. On Linux the worker
-also stops when the outer process is killed.
+Then there are two processes. The outer one looks for changed files as ``runserver`` does, lets the
+worker stop in order, and starts it again. It imports no tasks, so it survives code that cannot be
+imported, and then waits for the next change. The worker runs in a session of its own, so a terminal
+sends Ctrl-C to the outer process only, which passes signals on. On Linux the worker also stops when
+the outer process is killed.
 """
 
 from __future__ import annotations
@@ -62,9 +64,13 @@ class Command(shared.Command):
     def add_arguments(self, parser: ArgumentParser) -> None:
         number = partial(parser.add_argument, metavar="N")
         number(
-            "--processes", type=whole(0),
-            help="number of child processes (default: the usable CPUs); 0 runs tasks in the worker process itself",
-        )  # fmt: skip
+            "--processes",
+            type=whole(0),
+            help=(
+                "number of child processes (default: the usable CPUs); 0 runs tasks in the worker "
+                "process itself"
+            ),
+        )
         number(
             "--threads",
             type=whole(1),
@@ -78,8 +84,11 @@ class Command(shared.Command):
             help="running async tasks per process (default: 100)",
         )
         parser.add_argument(
-            "--queues", action="append", metavar="A,B", help="queues to serve, comma-separated; may be repeated (default: all)"
-        )  # fmt: skip
+            "--queues",
+            action="append",
+            metavar="A,B",
+            help="queues to serve, comma-separated; may be repeated (default: all)",
+        )
         parser.add_argument(
             "--loglevel",
             type=str.upper,
@@ -88,26 +97,42 @@ class Command(shared.Command):
             help="log level (default: INFO)",
         )
         number(
-            "--max-claim-batch", type=whole(0), default=0,
-            help="tasks claimed from a queue at a time, so that one worker does not take them all (default: 0, the free slots)",
-        )  # fmt: skip
+            "--max-claim-batch",
+            type=whole(0),
+            default=0,
+            help=(
+                "tasks claimed from a queue at a time, so that one worker does not take them all "
+                "(default: 0, the free slots)"
+            ),
+        )
         number(
-            "--max-claim-per-worker", type=whole(0), default=0,
-            help="tasks that may be claimed and not started (default: 0, the slots plus the prefetch buffer)",
-        )  # fmt: skip
+            "--max-claim-per-worker",
+            type=whole(0),
+            default=0,
+            help=(
+                "tasks that may be claimed and not started (default: 0, the slots plus the "
+                "prefetch buffer)"
+            ),
+        )
         number(
-            "--max-tasks-per-child", type=whole(0),
+            "--max-tasks-per-child",
+            type=whole(0),
             help="replace a child after this many tasks, which frees leaked memory; 0: never "
             "(default: 100, but no child before it is a minute old)",
-        )  # fmt: skip
+        )
         self.add_arguments_of_service(parser)
 
     def add_arguments_of_service(self, parser: ArgumentParser) -> None:
         """Add the options for recycling, shutdown, scheduling and health checks."""
         parser.add_argument(
-            "--max-memory-per-child-mb", type=megabytes, metavar="MB",
-            help="replace a child whose resident memory has reached this after a task (default: never)",
-        )  # fmt: skip
+            "--max-memory-per-child-mb",
+            type=megabytes,
+            metavar="MB",
+            help=(
+                "replace a child whose resident memory has reached this after a task (default: "
+                "never)"
+            ),
+        )
         parser.add_argument("--until-empty", action="store_true", help="exit when no task is due")
         parser.add_argument(
             "--reload",
@@ -115,22 +140,34 @@ class Command(shared.Command):
             help="for development: restart when code changes; running tasks finish first",
         )
         parser.add_argument(
-            "--shutdown-timeout", type=seconds, default=300.0, metavar="SECONDS",
-            help="time for running tasks to finish after the first stop signal (default: 300); a second one ends them at once",
-        )  # fmt: skip
+            "--shutdown-timeout",
+            type=seconds,
+            default=300.0,
+            metavar="SECONDS",
+            help=(
+                "time for running tasks to finish after the first stop signal (default: 300); a "
+                "second one ends them at once"
+            ),
+        )
         parser.add_argument(
-            "--start-method", choices=START_METHODS, default=START_METHOD,
+            "--start-method",
+            choices=START_METHODS,
+            default=START_METHOD,
             help="how children start: forks of what the worker has loaded, or new interpreters",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "--with-scheduler",
             action="store_true",
             help="also send the tasks of schedules, as horsies_scheduler does",
         )
         parser.add_argument(
-            "--health-port", type=port, metavar="PORT",
-            help="answer GET /live and /ready on this port (default: no port); 0 chooses a free one",
-        )  # fmt: skip
+            "--health-port",
+            type=port,
+            metavar="PORT",
+            help=(
+                "answer GET /live and /ready on this port (default: no port); 0 chooses a free one"
+            ),
+        )
         parser.add_argument(
             "--health-host",
             default="127.0.0.1",
@@ -190,7 +227,9 @@ class Command(shared.Command):
 
 
 class OuterProcess:
-    """Runs the worker of this command line until it is told to stop, or ends for another reason than changed code."""
+    """Runs the worker of this command line until it is told to stop, or ends for another reason
+    than changed code.
+    """
 
     def __init__(self) -> None:
         self.signals: list[int] = []
@@ -238,7 +277,9 @@ class OuterProcess:
         return 0
 
     def run_worker(self, before: dict[Path, float]) -> int:
-        """Run the worker until it ends, or code changes; return its exit code, -n if signal n killed it."""
+        """Run the worker until it ends, or code changes; return its exit code, -n if signal n
+        killed it.
+        """
         self.restarting = False
         self.worker = subprocess.Popen(
             get_child_arguments(),
@@ -262,7 +303,9 @@ class OuterProcess:
         return code
 
     def wait_for_change(self, before: dict[Path, float]) -> Path | None:
-        """Wait until a file differs from what it was, and return its path; None: a signal came, or the worker ended, first."""
+        """Wait until a file differs from what it was, and return its path; None: a signal came, or
+        the worker ended, first.
+        """
         while not self.signals and (self.worker is None or self.worker.poll() is None):
             now = dict(self.files.snapshot_files())
             if changed := [path for path in {**before, **now} if before.get(path) != now.get(path)]:
@@ -280,19 +323,26 @@ class OuterProcess:
             self.ringer.send(b".")
 
     def pass_on(self) -> None:
-        """Pass signals on to the worker, each once, although a handler may interrupt this at any instruction."""
+        """Pass signals on to the worker, each once, although a handler may interrupt this at any
+        instruction.
+        """
         with suppress(IndexError):
             while self.worker is not None:
                 self.worker.send_signal(self.owed.popleft())
 
 
 def is_inner() -> bool:
-    """Return whether this process is the worker that an outer process restarts. Tasks do not inherit the mark."""
+    """Return whether this process is the worker that an outer process restarts.
+
+    Tasks do not inherit the mark.
+    """
     return os.environ.pop(INNER, None) is not None
 
 
 def project_directories() -> Iterator[Path]:
-    """Yield the directories of apps and settings, and the packages beside manage.py; not what is installed."""
+    """Yield the directories of apps and settings, and the packages beside manage.py; not what is
+    installed.
+    """
     found = [Path(config.path) for config in apps.get_app_configs()]
     module = getattr(settings, "SETTINGS_MODULE", None)
     spec = importlib.util.find_spec(module) if module else None

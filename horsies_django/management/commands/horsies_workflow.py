@@ -36,7 +36,9 @@ CONTROLS = {
 
 
 class Command(shared.Command):
-    """Lists, shows, explains and changes runs; each verb that is in no table has a method ``do_<verb>``."""
+    """Lists, shows, explains and changes runs; each verb that is in no table has a method
+    ``do_<verb>``.
+    """
 
     help = "List, inspect and change runs of workflows. Every change is audited."
 
@@ -69,7 +71,8 @@ class Command(shared.Command):
 
         verb(
             "check",
-            "find unfinished runs that this code would fail, before it is deployed; exit code 1 if there are any",
+            "find unfinished runs that this code would fail, before it is deployed; exit code 1 if "
+            "there are any",
         )
 
         made = verb("show", "show a run, its nodes, and who changed it")
@@ -229,7 +232,10 @@ def add_target(parser: ArgumentParser, kind: str) -> None:
 
 
 def target(options: dict[str, Any], kind: str) -> str | int:
-    """Return the name of a node or gate, or its number. Raises ValueError unless there is one of them."""
+    """Return the name of a node or gate, or its number.
+
+    Raises ValueError unless there is one of them.
+    """
     name: str | None = options[kind]
     number: int | None = options["number"]
     if name is not None and number is not None:
@@ -249,11 +255,17 @@ def run_table(runs: Sequence[RunOverview]) -> str:
     headings = ("RUN", "NAME", "KEY", "STATUS", "PROGRESS", "SENT", "FINISHED", "ERROR")
     rows = (
         (
-            run.id, run.name, run.key or "-", run.status, part(run.progress), moment(run.sent_at), moment(run.finished_at),
+            run.id,
+            run.name,
+            run.key or "-",
+            run.status,
+            part(run.progress),
+            moment(run.sent_at),
+            moment(run.finished_at),
             run.error_code or "-",
         )
         for run in runs
-    )  # fmt: skip
+    )
     return table(headings, rows)
 
 
@@ -267,15 +279,26 @@ def run_text(
     payload: bool,
     more: bool,
 ) -> str:
-    """Return a run line by line, its nodes, what they wait for, the signals that none of them took, and who changed it."""
+    """Return a run line by line, its nodes, what they wait for, the signals that none of them took,
+    and who changed it.
+    """
     facts: dict[str, Any] = {
-        "run": run.id, "name": run.name, "key": run.key, "status": run.status, "error": run.error_code,
-        "failed node": run.error_node, "on error": run.on_error, "in flight": run.max_in_flight,
+        "run": run.id,
+        "name": run.name,
+        "key": run.key,
+        "status": run.status,
+        "error": run.error_code,
+        "failed node": run.error_node,
+        "on error": run.on_error,
+        "in flight": run.max_in_flight,
         "parent": None if run.parent_id is None else f"{run.parent_id}, node {run.parent_node}",
-        "continues": run.continues, "continued as": run.continued_as,
-        "progress": counts(run.progress), "sent": moment(run.sent_at),
-        "finished": run.finished_at and moment(run.finished_at), "good until": run.good_until and moment(run.good_until),
-    }  # fmt: skip
+        "continues": run.continues,
+        "continued as": run.continued_as,
+        "progress": counts(run.progress),
+        "sent": moment(run.sent_at),
+        "finished": run.finished_at and moment(run.finished_at),
+        "good until": run.good_until and moment(run.good_until),
+    }
     blocks = [
         "\n".join(
             f"{label:<14}{visible(value)}" for label, value in facts.items() if value is not None
@@ -318,11 +341,18 @@ def node_table(nodes: Sequence[Any], *, payload: bool) -> str:
     headings = ("NODE", "NAME", "KIND", "STATUS", "UPSTREAM", "ELEMENTS", "TASK", "ID", "ERROR")
     rows = (
         (
-            node.number, node.name, node.kind, node.status, upstream(node), elements(node), node.task_name or "-",
-            node.task_id or "-", error(node, payload),
+            node.number,
+            node.name,
+            node.kind,
+            node.status,
+            upstream(node),
+            elements(node),
+            node.task_name or "-",
+            node.task_id or "-",
+            error(node, payload),
         )
         for node in nodes
-    )  # fmt: skip
+    )
     return table(headings, rows)
 
 
@@ -382,7 +412,10 @@ def check_text(found: CodeCheck) -> str:
         return f"{compared} {'fits' if found.nodes == 1 else 'fit'} the code."
     lines = []
     for one in found.problems:
-        where = f"{amount(one.nodes, 'node')} of {amount(one.runs, 'run')}, for example {one.node!r} of {one.run}"
+        where = (
+            f"{amount(one.nodes, 'node')} of {amount(one.runs, 'run')}, for example {one.node!r} "
+            f"of {one.run}"
+        )
         task = f"{one.task}{' (undo)' if one.undo else ''}"
         lines.append(visible(f"{task}: {one.problem}. {one.advice}. Concerns {where}."))
     return "\n".join([*lines, f"{amount(len(lines), 'problem')} in {compared}."])

@@ -1,6 +1,8 @@
-"""What is wrong: with the database, workers, queues, schedules, tasks and workflows. Only reads, without locks.
+"""What is wrong: with the database, workers, queues, schedules, tasks and workflows. Only reads,
+without locks.
 
-``examine`` reads the state, and ``problems`` decides what in it needs attention; both doors, the command and the URL, call them.
+``examine`` reads the state, and ``problems`` decides what in it needs attention; both doors, the
+command and the URL, call them.
 """
 
 from __future__ import annotations
@@ -20,9 +22,20 @@ from horsies_django.monitoring.health.state import LATE, Health, QueueHealth, ex
 from horsies_django.store.health import MOST, DatabaseHealth, WorkerHealth, XminHolder
 
 __all__ = [
-    "LATE", "MAX_WAIT_SECONDS", "DatabaseHealth", "Health", "Problem", "ProblemCode", "QueueHealth", "Severity", "WorkerHealth",
-    "XminHolder", "examine", "named", "problems",
-]  # fmt: skip
+    "LATE",
+    "MAX_WAIT_SECONDS",
+    "DatabaseHealth",
+    "Health",
+    "Problem",
+    "ProblemCode",
+    "QueueHealth",
+    "Severity",
+    "WorkerHealth",
+    "XminHolder",
+    "examine",
+    "named",
+    "problems",
+]
 
 MAX_WAIT_SECONDS = 900.0
 START_SECONDS = 30.0  # in which a worker need not be ready
@@ -36,31 +49,54 @@ START = "start 'manage.py horsies_scheduler' or a worker with --with-scheduler"
 ADVICE = {
     "READ_ONLY": "point DATABASES to the primary, or make the database writable",
     "BLOCKED": "let it finish, or if its work may be lost, run {}",
-    "NOTIFY_QUEUE": "a listening session has a transaction open: find the oldest one in pg_stat_activity and end it",
-    "CONNECTIONS": "lower --threads, CONN_MAX_AGE and CHILD_CONN_MAX_AGE, pool connections, or raise max_connections",
+    "NOTIFY_QUEUE": (
+        "a listening session has a transaction open: find the oldest one in pg_stat_activity and "
+        "end it"
+    ),
+    "CONNECTIONS": (
+        "lower --threads, CONN_MAX_AGE and CHILD_CONN_MAX_AGE, pool connections, or raise "
+        "max_connections"
+    ),
     "XMIN_HELD": "{}",
     "STALE_WORKER": "any live worker recovers them: start one, or see in its log why it does not",
     "NO_LIVING_WORKER": "start one that serves it, as in 'manage.py horsies_worker --queues={}'",
-    "WORKER_NOT_READY": "read in its log why; an import, middleware or a receiver of child_started may hang",
+    "WORKER_NOT_READY": (
+        "read in its log why; an import, middleware or a receiver of child_started may hang"
+    ),
     "NO_SCHEDULER": START,
     "SCHEDULE_LATE": f"{START}, or read in its log why it does not send it",
     "SCHEDULE_FAILS": "correct it in the code or in the admin",
-    "RECORD_LOST": "remove what the error names; what the record is about was done, and the log has more",
+    "RECORD_LOST": (
+        "remove what the error names; what the record is about was done, and the log has more"
+    ),
     "ORDER_STOPPED": "retry or skip them; 'manage.py horsies_queue show {}' lists them",
     "WAITS_TOO_LONG": (
-        "start more workers, or raise the limit that holds it back; 'manage.py horsies_explain ID' shows the reason"
+        "start more workers, or raise the limit that holds it back; 'manage.py horsies_explain ID' "
+        "shows the reason"
     ),
-    "PARTITION_WAITS": "raise the limit of partitions, or send less; 'manage.py horsies_queue show {}' lists full partitions",
-    "FAILURES": "see their errors in the admin or with 'manage.py horsies_task list --status FAILED', and correct the task",
+    "PARTITION_WAITS": (
+        "raise the limit of partitions, or send less; 'manage.py horsies_queue show {}' lists full "
+        "partitions"
+    ),
+    "FAILURES": (
+        "see their errors in the admin or with 'manage.py horsies_task list --status FAILED', and "
+        "correct the task"
+    ),
     "CRASHES": "see the worker's log for what killed them: memory, a C extension, or os._exit",
-    "UNKNOWN_TASK": "start a worker whose code has the task, or cancel them; then retry those that failed",
-    "SCHEDULED_TASKS_FAIL": "see their errors in the admin or with 'manage.py horsies_task list', and correct the task",
+    "UNKNOWN_TASK": (
+        "start a worker whose code has the task, or cancel them; then retry those that failed"
+    ),
+    "SCHEDULED_TASKS_FAIL": (
+        "see their errors in the admin or with 'manage.py horsies_task list', and correct the task"
+    ),
     "FIRE_TIMES_MISSED": (
-        "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule run-now', or set 'catch_up'"
+        "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule "
+        "run-now', or set 'catch_up'"
     ),
     "RUNS_STAND_STILL": "{}",
     "RETENTION_BEHIND": (
-        "see in the workers' logs whether rows cannot be deleted; if there are too many, keep them for longer or send less"
+        "see in the workers' logs whether rows cannot be deleted; if there are too many, keep them "
+        "for longer or send less"
     ),
 }
 REMEDIES = {
@@ -72,14 +108,19 @@ REMEDIES = {
 
 
 class Severity(enum.StrEnum):
-    """critical: tasks cannot be sent, claimed or finished, or will soon not be. warning: somebody should look at it today."""
+    """critical: tasks cannot be sent, claimed or finished, or will soon not be. warning: somebody
+    should look at it today.
+    """
 
     CRITICAL = "critical"
     WARNING = "warning"
 
 
 class ProblemCode(enum.StrEnum):
-    """Kinds of problems, the worst first; the names are stable. Those from ORDER_STOPPED on are warnings, the others critical."""
+    """Kinds of problems, the worst first; the names are stable.
+
+    Those from ORDER_STOPPED on are warnings, the others critical.
+    """
 
     READ_ONLY = "READ_ONLY"
     BLOCKED = "BLOCKED"
@@ -116,9 +157,11 @@ RANK = {code: place for place, code in enumerate(ProblemCode)}
 
 
 class Problem(NamedTuple):
-    """A problem. ``subject`` says what has it, for programs: "queue mail", "task shop.tasks.pay", "database".
+    """A problem. ``subject`` says what has it, for programs: "queue mail", "task shop.tasks.pay",
+    "database".
 
-    ``since`` is aware, or None if that is not known. ``text`` says what is wrong, ``advice`` what to do.
+    ``since`` is aware, or None if that is not known. ``text`` says what is wrong, ``advice`` what
+    to do.
     """
 
     code: ProblemCode
@@ -130,13 +173,24 @@ class Problem(NamedTuple):
 
 
 def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECONDS) -> list[Problem]:
-    """Return the problems in the order of ``ProblemCode``, critical ones first, and of a code the oldest first.
+    """Return the problems in the order of ``ProblemCode``, critical ones first, and of a code the
+    oldest first.
 
-    A due task that has been waiting longer than ``max_wait_seconds`` is a problem, unless its queue is paused; None: no limit.
+    A due task that has been waiting longer than ``max_wait_seconds`` is a problem, unless its queue
+    is paused; None: no limit.
     """
     parts = (
-        of_server, of_blockers, of_xmin, of_lost, of_workers, of_schedules, of_counts, of_unknown, of_workflows, of_retention,
-    )  # fmt: skip
+        of_server,
+        of_blockers,
+        of_xmin,
+        of_lost,
+        of_workers,
+        of_schedules,
+        of_counts,
+        of_unknown,
+        of_workflows,
+        of_retention,
+    )
     found = [*of_queues(health, max_wait_seconds), *(one for part in parts for one in part(health))]
     return sorted(
         found, key=lambda one: (RANK[one.code], one.since.timestamp() if one.since else 0.0)
@@ -193,13 +247,17 @@ def of_blockers(health: Health) -> Iterator[Problem]:
         age = "" if one.seconds is None else f" for {span(one.seconds)}"
         lock = f"{'holds' if one.granted else 'waits for'} the lock {one.mode} on {one.table}"
         told = "" if health.complete else ", as this check did until it was cancelled"
-        text = f"{who} has had a transaction open{age} that {lock}, for which workers have to wait{told}"
+        text = (
+            f"{who} has had a transaction open{age} that {lock}, for which workers have to "
+            f"wait{told}"
+        )
         yield problem(ProblemCode.BLOCKED, f"table {one.table}", text, health.ago(one.seconds), end)
 
 
 def of_xmin(health: Health) -> Iterator[Problem]:
     for one in health.database.xmin_holders:
-        # fewer transactions leave too few dead rows to matter; a role may not see the start time, and then only many count
+        # fewer transactions leave too few dead rows to matter; a role may not see the start time,
+        # and then only many count
         least = 10_000_000 if one.seconds is None else 1_000
         if one.transactions > least and (one.seconds is None or one.seconds > 3_600.0):
             minutes = "" if one.seconds is None else f"{one.seconds / 60:,.0f} minutes, "
@@ -229,7 +287,10 @@ def of_workers(health: Health) -> Iterator[Problem]:
             yield problem(ProblemCode.WORKER_NOT_READY, name, text)
         if one.holds and not one.up:
             silent = f"{one.silent_seconds:,.0f} s"
-            text = f"{name} is {one.state}, was last seen {silent} ago, and holds {amount(one.holds, 'task')}"
+            text = (
+                f"{name} is {one.state}, was last seen {silent} ago, and holds "
+                f"{amount(one.holds, 'task')}"
+            )
             yield problem(ProblemCode.STALE_WORKER, name, text, one.seen_at)
 
 
@@ -245,7 +306,10 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
         waits = queue.oldest_seconds
         parked = queue.partition_seconds
         if queue.pending and not queue.workers:
-            text = f"{name} has {amount(queue.pending, 'task', queue.pending_more)} due and no live worker"
+            text = (
+                f"{name} has {amount(queue.pending, 'task', queue.pending_more)} due and no live "
+                "worker"
+            )
             yield problem(ProblemCode.NO_LIVING_WORKER, name, text, health.ago(waits), queue.name)
         if queue.stopped_seconds is not None:
             keys = amount(min(queue.stopped, 1_000), "key", queue.stopped > 1_000)
@@ -273,7 +337,10 @@ def of_schedules(health: Health) -> Iterator[Problem]:
     # a scheduler records once a minute which schedules its code declares
     if health.declared_schedules and (kept_at is None or silent > 180):
         told = "loaded them" if kept_at is None else f"had them in its code for {span(silent)}"
-        text = f"the code declares {amount(health.declared_schedules, 'schedule')}, but no scheduler has {told}"
+        text = (
+            f"the code declares {amount(health.declared_schedules, 'schedule')}, but no scheduler "
+            f"has {told}"
+        )
         yield problem(ProblemCode.NO_SCHEDULER, "schedules", text, kept_at)
     late = [
         (one.name, one.late_seconds)
@@ -299,7 +366,9 @@ def of_schedules(health: Health) -> Iterator[Problem]:
 
 
 def of_counts(health: Health) -> Iterator[Problem]:
-    """Yield the tasks that fail, and those that end children; of each kind the worst first, and no more than 20."""
+    """Yield the tasks that fail, and those that end children; of each kind the worst first, and no
+    more than 20.
+    """
     failed = _failing(health.lately, MANY_FAILURES, SHARE)
     told = {
         task: f"{amount(n, 'task')} {task} failed in the last 15 minutes, of {of}"
@@ -322,7 +391,9 @@ def of_counts(health: Health) -> Iterator[Problem]:
 
 
 def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[str, int, int]]:
-    """Return the tasks with so many final failures that are such a share of all outcomes, and both numbers; the worst first."""
+    """Return the tasks with so many final failures that are such a share of all outcomes, and both
+    numbers; the worst first.
+    """
     failures = Counter[str]()
     outcomes = Counter[str]()
     for one in totals:
@@ -339,7 +410,10 @@ def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[st
 def of_unknown(health: Health) -> Iterator[Problem]:
     for one in health.unknown_tasks[:MOST]:
         waiting = f"{amount(one.many, 'due task')} {one.task_name} of queue {one.queue} wait"
-        text = f"{waiting}, and no live worker of the queue knows them: they will fail with WORKER_RESOLUTION_ERROR"
+        text = (
+            f"{waiting}, and no live worker of the queue knows them: they will fail with "
+            "WORKER_RESOLUTION_ERROR"
+        )
         yield problem(ProblemCode.UNKNOWN_TASK, f"task {one.task_name}", text, one.since)
 
     failed = Counter[str]()
@@ -349,7 +423,10 @@ def of_unknown(health: Health) -> Iterator[Problem]:
     waiting_names = {one.task_name for one in health.unknown_tasks}
     for task, n in failed.most_common(MOST):
         if task not in waiting_names:
-            text = f"{amount(n, 'task')} {task} failed in the last 15 minutes, because no worker had their code"
+            text = (
+                f"{amount(n, 'task')} {task} failed in the last 15 minutes, because no worker had "
+                "their code"
+            )
             yield problem(ProblemCode.UNKNOWN_TASK, f"task {task}", text)
 
 
@@ -377,7 +454,10 @@ def of_retention(health: Health) -> Iterator[Problem]:
         return
     for one in health.late_retentions:
         late = (health.database.clock - one.done_at).total_seconds()
-        text = f"workers have not deleted all that is old enough of {retention_name(one.key)} for {span(late)}"
+        text = (
+            f"workers have not deleted all that is old enough of {retention_name(one.key)} for "
+            f"{span(late)}"
+        )
         yield problem(ProblemCode.RETENTION_BEHIND, f"retention {one.key}", text, one.done_at)
 
 

@@ -44,12 +44,14 @@ CANCELLED = "57014"  # the SQLSTATE of a statement that took too long
 
 
 class QueueHealth(NamedTuple):
-    """A queue, or the cluster as ``*``. ``limit`` is the effective ``max_concurrency``, None without one.
+    """A queue, or the cluster as ``*``. ``limit`` is the effective ``max_concurrency``, None
+    without one.
 
-    ``pending`` counts the due tasks that wait, up to 10,000. ``oldest_seconds`` is how long the oldest of them has been waiting,
-    without those whose partition is at its limit; None if there is none. ``workers`` counts the live workers of the queue.
-    ``stopped`` counts the keys that failed tasks stop, up to 1,001; ``stopped_seconds`` is for how long the first.
-    ``partition_seconds`` is how long the oldest task has been waiting whose partition is at a limit that somebody set, among
+    ``pending`` counts the due tasks that wait, up to 10,000. ``oldest_seconds`` is how long the
+    oldest of them has been waiting, without those whose partition is at its limit; None if there is
+    none. ``workers`` counts the live workers of the queue. ``stopped`` counts the keys that failed
+    tasks stop, up to 1,001; ``stopped_seconds`` is for how long the first. ``partition_seconds`` is
+    how long the oldest task has been waiting whose partition is at a limit that somebody set, among
     those of the first 1,000 partitions.
     """
 
@@ -68,13 +70,16 @@ class QueueHealth(NamedTuple):
 
 
 class Health(NamedTuple):
-    """The state at one moment; ``schedules`` has only those that are late or failing, or missed fire times.
+    """The state at one moment; ``schedules`` has only those that are late or failing, or missed
+    fire times.
 
-    ``clock_skew_seconds`` is how far the clock of this host is ahead of the database's. ``complete`` is False if only the
-    database and the blockers could be read, because these kept the check from the tables. ``declared_schedules`` counts those of
-    this code that are not disabled, and ``schedules_kept_at`` is when a scheduler last had one of them in its code. ``lately``
-    and ``day`` count results by task in the last 15 minutes and 24 hours. ``late_retentions`` are the kinds of records of which
-    workers have not deleted all that is old enough, for a day.
+    ``clock_skew_seconds`` is how far the clock of this host is ahead of the database's.
+    ``complete`` is False if only the database and the blockers could be read, because these kept
+    the check from the tables. ``declared_schedules`` counts those of this code that are not
+    disabled, and ``schedules_kept_at`` is when a scheduler last had one of them in its code.
+    ``lately`` and ``day`` count results by task in the last 15 minutes and 24 hours.
+    ``late_retentions`` are the kinds of records of which workers have not deleted all that is old
+    enough, for a day.
     """
 
     complete: bool
@@ -165,7 +170,10 @@ def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
 def _queues(
     store: HealthStore, queues: Sequence[QueueOverview], workers: Sequence[WorkerHealth]
 ) -> list[QueueHealth]:
-    """Return the health of queues. Silent workers do not count, even if they are not yet declared dead."""
+    """Return the health of queues.
+
+    Silent workers do not count, even if they are not yet declared dead.
+    """
     waits = store.waits(queue.name for queue in queues if queue.name != CLUSTER)
     stops = store.stopped(
         queue.name for queue in queues if queue.declared["partition_policy"] is not None
@@ -190,8 +198,18 @@ def _queues(
         stopped, stopped_seconds = stops.get(name, (0, None))
         found.append(
             QueueHealth(
-                name, most, queue.running, queue.claimed, queue.pending, queue.pending_more, oldest, most == 0, living,
-                stopped, stopped_seconds, parked.get(name),
+                name,
+                most,
+                queue.running,
+                queue.claimed,
+                queue.pending,
+                queue.pending_more,
+                oldest,
+                most == 0,
+                living,
+                stopped,
+                stopped_seconds,
+                parked.get(name),
             )
-        )  # fmt: skip
+        )
     return found

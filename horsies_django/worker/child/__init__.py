@@ -1,1 +1,3 @@
-"""Code that runs in the processes of the pool: the lanes, the run of a task, and restoring the process afterwards."""
+"""Code that runs in the processes of the pool: the lanes, the run of a task, and restoring the
+process afterwards.
+"""

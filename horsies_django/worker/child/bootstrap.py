@@ -1,4 +1,6 @@
-"""The start of a process of the pool: it dies with its parent, leaves signals to the worker, and loads the project."""
+"""The start of a process of the pool: it dies with its parent, leaves signals to the worker, and
+loads the project.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Ask the kernel to signal this process when its parent dies (Linux); exit now if the parent is already dead."""
+    """Ask the kernel to signal this process when its parent dies (Linux); exit now if the parent is
+    already dead.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
@@ -25,7 +29,8 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def keep_out_of_the_way() -> None:
-    """Ignore signals that stop the worker: terminals and containers send them to the whole process group.
+    """Ignore signals that stop the worker: terminals and containers send them to the whole process
+    group.
 
     Uses an empty handler, because programs started by tasks would inherit SIG_IGN.
     """
@@ -33,7 +38,9 @@ def keep_out_of_the_way() -> None:
 
 
 class Output(io.FileIO):
-    """A standard stream that may break, as a pipe to a log shipper that dies, or a full disk: what is written to it is lost."""
+    """A standard stream that may break, as a pipe to a log shipper that dies, or a full disk: what
+    is written to it is lost.
+    """
 
     def write(self, data: Any) -> int:
         """Write, or do as if, so that no task fails that prints."""
@@ -58,7 +65,8 @@ def outlive_output() -> None:
 
 
 def load_project(others: Iterable[str]) -> list[Any]:
-    """Set Django up and import all task modules, and ``others``; return an ImportProblem for each of these that failed.
+    """Set Django up and import all task modules, and ``others``; return an ImportProblem for each
+    of these that failed.
 
     Raises RuntimeError naming the task modules that failed.
     """

@@ -1,30 +1,42 @@
-"""Database sessions: Django's connections around a task. Changes that a task makes to a session do not reach the next task.
+"""Database sessions: Django's connections around a task. Changes that a task makes to a session do
+not reach the next task.
 
-Django keeps a connection if ``CONN_MAX_AGE`` is not 0, and returns it to its pool if ``OPTIONS["pool"]`` is set. When a request
-ends, Django checks a kept connection, but misses a ``BEGIN`` sent by hand, an ``atomic`` that was entered by hand and never left
-(which makes the wrapper unusable), and session state: ``SET``, advisory locks, temporary tables, LISTEN. So after each task:
+Django keeps a connection if ``CONN_MAX_AGE`` is not 0, and returns it to its pool if
+``OPTIONS["pool"]`` is set. When a request ends, Django checks a kept connection, but misses a
+``BEGIN`` sent by hand, an ``atomic`` that was entered by hand and never left (which makes the
+wrapper unusable), and session state: ``SET``, advisory locks, temporary tables, LISTEN. So after
+each task:
 
-- A connection in a transaction, or with changed autocommit, is closed, and Django's wrapper is discarded.
-- A connection that would be kept is sent ``DISCARD ALL`` and set up as Django sets up a new one. ``connection_created`` is sent
-  too, because projects set ``search_path`` or a tenant in its receivers. This takes one or two round trips, a hundredth of the
-  time of a new connection. Looking for changes first would cost as much and miss some: PostgreSQL has no list of custom
-  settings, which row-level security often uses.
-- A backend of django-tenants is set to the public schema. Its wrapper keeps the tenant, also without a connection.
+- A connection in a transaction, or with changed autocommit, is closed, and Django's wrapper is
+  discarded.
+- A connection that would be kept is sent ``DISCARD ALL`` and set up as Django sets up a new one.
+  ``connection_created`` is sent too, because projects set ``search_path`` or a tenant in its
+  receivers. This takes one or two round trips, a hundredth of the time of a new connection. Looking
+  for changes first would cost as much and miss some: PostgreSQL has no list of custom settings,
+  which row-level security often uses.
+- A backend of django-tenants is set to the public schema. Its wrapper keeps the tenant, also
+  without a connection.
 - With ``CONN_MAX_AGE`` 0 and ``CHILD_CONN_MAX_AGE`` 0, Django closes the connection.
 
-Children keep connections by default: Django's default is made for requests, and a new connection takes longer than many tasks.
+Children keep connections by default: Django's default is made for requests, and a new connection
+takes longer than many tasks.
 
-Whether a thread holds a connection is read from Django's wrappers. The signal ``connection_created`` is not sufficient: Django
-stores a new connection, sets it up, and sends the signal last. If the server dies in between, or a receiver raises, a wrapper
-holds a connection for which no signal was sent.
+Whether a thread holds a connection is read from Django's wrappers. The signal
+``connection_created`` is not sufficient: Django stores a new connection, sets it up, and sends the
+signal last. If the server dies in between, or a receiver raises, a wrapper holds a connection for
+which no signal was sent.
 
-The thread in which Django runs the ORM calls of async code. All async tasks of a process share its connection.
+The thread in which Django runs the ORM calls of async code. All async tasks of a process share its
+connection.
 
-The calls run one after another, so calls of other tasks may run between two calls of one task. A transaction that a call leaves
-open would include their writes, and a rollback would undo them although those tasks are COMPLETED. So after each call:
+The calls run one after another, so calls of other tasks may run between two calls of one task. A
+transaction that a call leaves open would include their writes, and a rollback would undo them
+although those tasks are COMPLETED. So after each call:
 
-- A transaction that it left open is rolled back, and the call raises TransactionManagementError, unless it raised already.
-- A closed connection is dropped, and so is one that a failing call opened, because Django may not have set it up.
+- A transaction that it left open is rolled back, and the call raises TransactionManagementError,
+  unless it raised already.
+- A closed connection is dropped, and so is one that a failing call opened, because Django may not
+  have set it up.
 - The schema of a tenant is left, because another task may make the next call.
 
 Other changes of the session last until an async task of the process ends.
@@ -57,16 +69,19 @@ UNKNOWN: Wrappers = MappingProxyType(
     {"": SimpleNamespace(connection=True)}
 )  # if unknown, assume a connection
 LEFT_OPEN = (
-    "a transaction cannot stay open between two awaits, as all async tasks of a process share one connection; it was rolled "
+    "a transaction cannot stay open between two awaits, as all async tasks of a process share one "
+    "connection; it was rolled "
     "back: put the whole transaction into one function, and call that by sync_to_async"
 )
 
 
 def wrappers_here() -> Wrappers:
-    """Return Django's own dict of the wrappers of the calling thread by alias; it changes as connections are used.
+    """Return Django's own dict of the wrappers of the calling thread by alias; it changes as
+    connections are used.
 
-    ``connections.all(initialized_only=True)`` returns the same wrappers, but only in the thread itself, and two calls per task
-    would add a tenth to the time of an empty task. It is used with an asgiref that keeps its dict elsewhere.
+    ``connections.all(initialized_only=True)`` returns the same wrappers, but only in the thread
+    itself, and two calls per task would add a tenth to the time of an empty task. It is used with
+    an asgiref that keeps its dict elsewhere.
     """
     try:
         return vars(connections._connections._storage)  # type: ignore[attr-defined]
@@ -75,7 +90,9 @@ def wrappers_here() -> Wrappers:
 
 
 def may_be_open(wrappers: Iterable[Any]) -> bool:
-    """Whether a wrapper holds a connection (open, broken or not fully set up) or has an unfinished ``atomic``."""
+    """Whether a wrapper holds a connection (open, broken or not fully set up) or has an unfinished
+    ``atomic``.
+    """
     for wrapper in wrappers:
         try:
             if wrapper.connection is not None or wrapper.in_atomic_block:
@@ -86,7 +103,9 @@ def may_be_open(wrappers: Iterable[Any]) -> bool:
 
 
 def keep_connections(seconds: int) -> None:
-    """Let Django keep connections to PostgreSQL for ``seconds``, or a longer ``CONN_MAX_AGE``, and check them before use."""
+    """Let Django keep connections to PostgreSQL for ``seconds``, or a longer ``CONN_MAX_AGE``, and
+    check them before use.
+    """
     for wrapper in connections.all():
         options = wrapper.settings_dict
         if (
@@ -100,7 +119,9 @@ def keep_connections(seconds: int) -> None:
 
 
 def tidy_all(*, again: bool) -> None:
-    """Close connections of this thread that are broken or past their age, or, ``again``, close or reset all. Never raises."""
+    """Close connections of this thread that are broken or past their age, or, ``again``, close or
+    reset all. Never raises.
+    """
     if again:
         leave_tenants()
     if may_be_open(wrappers_here().values()):
@@ -115,7 +136,10 @@ after_task = partial(tidy_all, again=True)
 
 
 def leave_tenants() -> None:
-    """Set the wrappers of this thread to the public schema, if they have schemas of tenants. Never raises."""
+    """Set the wrappers of this thread to the public schema, if they have schemas of tenants.
+
+    Never raises.
+    """
     wrappers = wrappers_here()
     for wrapper in (
         connections.all(initialized_only=True) if wrappers is UNKNOWN else list(wrappers.values())
@@ -133,10 +157,12 @@ def leave_tenants() -> None:
 
 
 def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
-    """Drop connections of this thread that are closed or in a transaction; return whether one was in a transaction.
+    """Drop connections of this thread that are closed or in a transaction; return whether one was
+    in a transaction.
 
-    ``opened_beside`` lists the connections from before a call that failed: others are dropped too, because the call may have
-    failed while Django set them up. With the setting ``AUTOCOMMIT: False``, an open transaction is normal. Never raises.
+    ``opened_beside`` lists the connections from before a call that failed: others are dropped too,
+    because the call may have failed while Django set them up. With the setting ``AUTOCOMMIT:
+    False``, an open transaction is normal. Never raises.
     """
     left_open = False
     if may_be_open(wrappers_here().values()):
@@ -153,7 +179,9 @@ def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
 
 
 def tidy(wrapper: Any, *, again: bool) -> None:
-    """Close a connection that the next task cannot use; with ``again``, reset the session of one that is kept."""
+    """Close a connection that the next task cannot use; with ``again``, reset the session of one
+    that is kept.
+    """
     try:
         wrapper.validate_thread_sharing()
         if is_left_open(wrapper):
@@ -190,7 +218,10 @@ def is_closed(wrapper: Any) -> bool:
 
 
 def close_or_clean(wrapper: Any, *, again: bool) -> None:
-    """Do what Django does after a request, and reset a connection that is kept. Raises database errors."""
+    """Do what Django does after a request, and reset a connection that is kept.
+
+    Raises database errors.
+    """
     pool = getattr(wrapper, "pool", None)
     if not (pool and again):
         wrapper.close_if_unusable_or_obsolete()
@@ -216,12 +247,14 @@ def roll_back(wrapper: Any) -> None:
 
 
 def drop(wrapper: Any) -> None:
-    """Close a connection and discard its wrapper, whose transaction state may be wrong; Django creates another.
+    """Close a connection and discard its wrapper, whose transaction state may be wrong; Django
+    creates another.
 
     A pool accepts a closed connection and replaces it.
     """
     try:
-        wrapper.validate_thread_sharing()  # raises for a connection of another thread, which must not be closed here
+        # raises for a connection of another thread, which must not be closed here
+        wrapper.validate_thread_sharing()
         wrapper.in_atomic_block = wrapper.closed_in_transaction = False
         if wrapper.connection is not None:
             wrapper.connection.close()
@@ -261,7 +294,9 @@ class OneThread(ThreadPoolExecutor):
         return result
 
     def look_after(self) -> None:
-        """Clean up the connections of the thread after a sync task that ran async code in its own loop."""
+        """Clean up the connections of the thread after a sync task that ran async code in its own
+        loop.
+        """
         with suppress(RuntimeError):  # a task has shut it down
             self.submit(before_task)
 

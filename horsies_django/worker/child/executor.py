@@ -1,25 +1,29 @@
 """Runs tasks in one process: sync tasks on its threads, async tasks together on one event loop.
 
-Each lane has its own channel, so no thread passes messages on to another: a sync task is received by the thread that runs it,
-the event loop reads its own socket, and a long sync task does not delay async tasks.
+Each lane has its own channel, so no thread passes messages on to another: a sync task is received
+by the thread that runs it, the event loop reads its own socket, and a long sync task does not delay
+async tasks.
 
-Jobs arrive in lists of (number, packed claim, id of the worker); ``None`` ends a lane. The sync lane replies ``("ran",
-(number, reply, seconds))``, the async lane ``("done", [(number, reply, seconds), ...])``. ``("back", [number, ...])`` returns
-tasks that have not begun, at the request of the worker; ``("full", megabytes)`` reports that the process exceeds its memory
-limit, before the reply, after which another task may come, and ``("altered", None)`` that a task changed state that others
-depend on. Numbers increase per lane. ``started[lane]`` is the number of the last task whose user code may have begun; it is in
-shared memory, where the parent reads it if this process dies.
+Jobs arrive in lists of (number, packed claim, id of the worker); ``None`` ends a lane. The sync
+lane replies ``("ran", (number, reply, seconds))``, the async lane ``("done", [(number, reply,
+seconds), ...])``. ``("back", [number, ...])`` returns tasks that have not begun, at the request of
+the worker; ``("full", megabytes)`` reports that the process exceeds its memory limit, before the
+reply, after which another task may come, and ``("altered", None)`` that a task changed state that
+others depend on. Numbers increase per lane. ``started[lane]`` is the number of the last task whose
+user code may have begun; it is in shared memory, where the parent reads it if this process dies.
 
-All async tasks of a process share one event loop, which keeps running even if user code interferes with it. What a task may do
-to it, and what follows:
+All async tasks of a process share one event loop, which keeps running even if user code interferes
+with it. What a task may do to it, and what follows:
 
-- It cancels all tasks (``asyncio.all_tasks()``). The lane itself is not a task: callbacks receive jobs and send replies, and a
-  private future ends it. Tasks that were cancelled before they began are started again (``AsyncLane``).
-- It removes readers or writers of the lane's socket. They are restored every second, even while that task is still running,
-  and the child is replaced: other readers, which nobody can restore, may be missing, too.
+- It cancels all tasks (``asyncio.all_tasks()``). The lane itself is not a task: callbacks receive
+  jobs and send replies, and a private future ends it. Tasks that were cancelled before they began
+  are started again (``AsyncLane``).
+- It removes readers or writers of the lane's socket. They are restored every second, even while
+  that task is still running, and the child is replaced: other readers, which nobody can restore,
+  may be missing, too.
 - It stops the loop, or breaks it by ``SystemExit`` or ``KeyboardInterrupt``. The loop is run again.
-- It closes a descriptor that the process requires, or the loop while it is stopped. That cannot be repaired: the lane ends with
-  an error, and the child is replaced. A worker without children ends.
+- It closes a descriptor that the process requires, or the loop while it is stopped. That cannot be
+  repaired: the lane ends with an error, and the child is replaced. A worker without children ends.
 """
 
 from __future__ import annotations
@@ -106,7 +110,8 @@ class SyncLane(Lane):
                 send_all(self.channel, ("ran", (number, reply.packed(), time.monotonic() - began)))
 
     def give_back(self) -> None:
-        """Return the jobs that have not begun. Called in the control thread while all threads of the lane are busy.
+        """Return the jobs that have not begun. Called in the control thread while all threads of
+        the lane are busy.
 
         If a thread waits for jobs, it holds the lock, and there are none to return.
         """
@@ -144,9 +149,10 @@ class SyncLane(Lane):
 class AsyncLane(Lane):
     """An event loop that runs every job as an asyncio task of its own.
 
-    Any task may cancel all others of the loop (``asyncio.all_tasks()``), including those that have not begun. So the reply does
-    not depend on ``_run`` reaching its end: a job stays in ``running`` until it has a reply, and if its asyncio task ends
-    without one, the job is started again or fails. ``others`` are further channels that this process requires.
+    Any task may cancel all others of the loop (``asyncio.all_tasks()``), including those that have
+    not begun. So the reply does not depend on ``_run`` reaching its end: a job stays in ``running``
+    until it has a reply, and if its asyncio task ends without one, the job is started again or
+    fails. ``others`` are further channels that this process requires.
     """
 
     others: Sequence[Channel] = ()
@@ -163,7 +169,8 @@ class AsyncLane(Lane):
     def serve(self) -> None:
         """Run jobs in an event loop in this thread until the lane ends.
 
-        Raises EOFError if the parent is gone, and OSError or RuntimeError if the loop cannot continue.
+        Raises EOFError if the parent is gone, and OSError or RuntimeError if the loop cannot
+        continue.
         """
         runner = asyncio.Runner()
         self.loop: Any = runner.get_loop()
@@ -246,7 +253,9 @@ class AsyncLane(Lane):
         self._answer(run.task, number, reply, time.monotonic() - began)
 
     async def _on_orm_thread(self, call: Callable[[], None]) -> None:
-        """Call this in Django's thread for async code; wait until it has returned, even if the task is cancelled."""
+        """Call this in Django's thread for async code; wait until it has returned, even if the task
+        is cancelled.
+        """
         try:
             called = self.loop.run_in_executor(self.orm, call)
         except RuntimeError:
@@ -256,7 +265,9 @@ class AsyncLane(Lane):
                 await asyncio.wait([called])
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        """Handle a job that has no reply: its asyncio task was cancelled before it began, or our own code failed."""
+        """Handle a job that has no reply: its asyncio task was cancelled before it began, or our
+        own code failed.
+        """
         job = self.running.get(task)
         if job is None:
             return
@@ -308,7 +319,9 @@ class AsyncLane(Lane):
 
 @dataclass(eq=False)
 class Executor:
-    """Both lanes of one process: ``threads`` threads for sync tasks, including the caller's, and one for the event loop."""
+    """Both lanes of one process: ``threads`` threads for sync tasks, including the caller's, and
+    one for the event loop.
+    """
 
     sync: Channel
     async_: Channel
@@ -329,7 +342,10 @@ class Executor:
         fork_guard.keep_from_copies(self.sync, self.async_, self.messages)
 
     def run(self) -> None:
-        """Serve both lanes until they end. If a lane fails, ``on_failure`` is called in its thread."""
+        """Serve both lanes until they end.
+
+        If a lane fails, ``on_failure`` is called in its thread.
+        """
         lanes = {"horsies-loop": self.async_lane.serve}
         lanes |= {f"horsies-thread-{number}": self._serve_sync for number in range(1, self.threads)}
         others = [

@@ -1,13 +1,15 @@
-"""The fork guard: prevents forked copies of a process from running its lanes, if user code calls ``os.fork``.
+"""The fork guard: prevents forked copies of a process from running its lanes, if user code calls
+``os.fork``.
 
-``os.fork`` also returns in the copy, which holds our sockets and is inside our loops. If the copy continued, it would report the
-task a second time, take tasks that the original takes too, and remove the original's sockets from the epoll object that both
-share.
+``os.fork`` also returns in the copy, which holds our sockets and is inside our loops. If the copy
+continued, it would report the task a second time, take tasks that the original takes too, and
+remove the original's sockets from the epoll object that both share.
 
-So a copy closes the sockets of the lanes before ``os.fork`` returns there, restores the default handlers of SIGINT and SIGTERM
-(ours ignore SIGTERM, so ``multiprocessing`` could not terminate it; an earlier signal stays pending until then), and exits where
-user code ends: when the function of a sync task returns, or at the next ``await`` of an async task. Programs that user code
-starts are not affected, nor are processes of ``multiprocessing``, which exit by themselves.
+So a copy closes the sockets of the lanes before ``os.fork`` returns there, restores the default
+handlers of SIGINT and SIGTERM (ours ignore SIGTERM, so ``multiprocessing`` could not terminate it;
+an earlier signal stays pending until then), and exits where user code ends: when the function of a
+sync task returns, or at the next ``await`` of an async task. Programs that user code starts are not
+affected, nor are processes of ``multiprocessing``, which exit by themselves.
 """
 
 from __future__ import annotations
@@ -52,9 +54,11 @@ def keep_loop_from_copies(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def hold_signals() -> None:
-    """Block the signals that end a process while this thread forks, so that they stay pending in the copy.
+    """Block the signals that end a process while this thread forks, so that they stay pending in
+    the copy.
 
-    The original may signal its copy at once; with the original's handlers, the copy would lose the signal.
+    The original may signal its copy at once; with the original's handlers, the copy would lose the
+    signal.
     """
     held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
 
@@ -80,7 +84,8 @@ def strip() -> None:
 def seal(loop: Any) -> None:
     """Make a loop exit this process with its next callback.
 
-    A loop runs as many callbacks as were ready when its iteration began, so all of them are replaced.
+    A loop runs as many callbacks as were ready when its iteration began, so all of them are
+    replaced.
     """
     ready = getattr(loop, "_ready", None)
     if ready is None:
@@ -92,7 +97,9 @@ def seal(loop: Any) -> None:
 
 
 def end_if_copy(succeeded: bool) -> None:
-    """Exit if this process is a copy that returned from user code; the exit code is 0 if that succeeded, otherwise 1."""
+    """Exit if this process is a copy that returned from user code; the exit code is 0 if that
+    succeeded, otherwise 1.
+    """
     if State.is_copy:
         leave(0 if succeeded else 1)
 

@@ -1,11 +1,13 @@
 """The fork server, which forks the children, and its template, which forks the fork server.
 
-The worker forks the template before its first thread and connection, so children share the memory of what the worker has loaded,
-and know what it knows. The template runs nothing. The fork server runs no code of the project either: it forks a child for each
-request, reports how it ended, and has the kill timer (``process.kill_timer``). Children die with the fork server, which dies with
-the template, which dies with the worker. If the fork server is killed, the template forks another one.
+The worker forks the template before its first thread and connection, so children share the memory
+of what the worker has loaded, and know what it knows. The template runs nothing. The fork server
+runs no code of the project either: it forks a child for each request, reports how it ended, and has
+the kill timer (``process.kill_timer``). Children die with the fork server, which dies with the
+template, which dies with the worker. If the fork server is killed, the template forks another one.
 
-If something in the worker cannot be shared with a fork, a fresh interpreter that loads the project becomes the template.
+If something in the worker cannot be shared with a fork, a fresh interpreter that loads the project
+becomes the template.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def open_things() -> str | None:
 def fresh_template(
     link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int, modules: list[str]
 ) -> None:
-    """Load the project in a fresh interpreter, and be the template; tell first if that cannot be, and why.
+    """Load the project in a fresh interpreter, and be the template; tell first if that cannot be,
+    and why.
 
     ``modules`` are imported besides those that each worker imports.
     """
@@ -201,7 +204,9 @@ class ForkServer:
         self.link.sendall(NUMBER.pack(number))
 
     def _start(self, slot: int, descriptors: list[int]) -> Any:
-        """Return a new child. Raises OSError if the system has no room for it, and leaves nothing open then."""
+        """Return a new child. Raises OSError if the system has no room for it, and leaves nothing
+        open then.
+        """
         if len(descriptors) < DESCRIPTORS:
             raise OSError(errno.EMFILE, "this process cannot hold the descriptors of another child")
         ends = self._next_descriptors()
@@ -219,7 +224,10 @@ class ForkServer:
         return child
 
     def _next_descriptors(self) -> list[int]:
-        """Return the numbers of the pipes that are opened next. Raises OSError if there is no room for them."""
+        """Return the numbers of the pipes that are opened next.
+
+        Raises OSError if there is no room for them.
+        """
         copies: list[int] = []
         try:
             while len(copies) < PIPE_ENDS:
@@ -255,7 +263,9 @@ class ForkServer:
 
 
 def counters(memory: Any, slot: int) -> MutableSequence[int]:
-    """Return the numbers of one child in shared memory, one per lane: how many tasks it has started."""
+    """Return the numbers of one child in shared memory, one per lane: how many tasks it has
+    started.
+    """
     numbers: Any = (
         memoryview(memory).cast("B").cast("Q")[slot * len(LANES) : (slot + 1) * len(LANES)]
     )

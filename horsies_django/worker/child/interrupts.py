@@ -1,12 +1,13 @@
 """Interrupts the running tasks of a process from another thread, for timeouts and cancels.
 
-A sync task gets its timeout as an exception. In the main thread, a signal raises it, because only a signal interrupts a system
-call; in other threads, CPython raises it at the next line of Python, so a long call into C delays it. An async task is cancelled.
-Either way the code may clean up. If it continues, the worker kills the process after a grace period
-(``worker/pool/timeouts.py``).
+A sync task gets its timeout as an exception. In the main thread, a signal raises it, because only a
+signal interrupts a system call; in other threads, CPython raises it at the next line of Python, so
+a long call into C delays it. An async task is cancelled. Either way the code may clean up. If it
+continues, the worker kills the process after a grace period (``worker/pool/timeouts.py``).
 
-Our own code must not be interrupted. So a run is ``active`` only during user code and is interrupted at most once, and user code
-is called between ``begin`` and ``end`` in a ``try`` that handles a late interrupt like any other.
+Our own code must not be interrupted. So a run is ``active`` only during user code and is
+interrupted at most once, and user code is called between ``begin`` and ``end`` in a ``try`` that
+handles a late interrupt like any other.
 
 The control thread of a process: receives timeouts and cancels of running tasks from the worker.
 
@@ -57,7 +58,10 @@ class Run:
         self.reason = self.current.interrupted = reason
 
     def interrupt(self, reason: str) -> None:
-        """Ask the task to stop, which may be about to begin. Thread-safe; does nothing if it has ended."""
+        """Ask the task to stop, which may be about to begin.
+
+        Thread-safe; does nothing if it has ended.
+        """
         if reason == CANCEL:
             self.current.cancel_requested = True
         if self.reason is None:
@@ -68,7 +72,10 @@ class Run:
 
 
 class SyncRun(Run):
-    """A run in a thread of its own. A timeout interrupts it; for a cancel, its code has to check."""
+    """A run in a thread of its own.
+
+    A timeout interrupts it; for a cancel, its code has to check.
+    """
 
     __slots__ = ("lock", "thread")
 
@@ -128,14 +135,19 @@ def on_interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Make CPython raise an exception in another thread; None discards one that it has not raised yet."""
+    """Make CPython raise an exception in another thread; None discards one that it has not raised
+    yet.
+    """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
     )
 
 
 class Control:
-    """``runs``: the running tasks by lane and number, set by the lanes. ``early``: messages that arrived before their run."""
+    """``runs``: the running tasks by lane and number, set by the lanes.
+
+    ``early``: messages that arrived before their run.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel

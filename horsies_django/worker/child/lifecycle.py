@@ -1,4 +1,5 @@
-"""The signals of a process that runs tasks: ``child_started`` before its first task, ``child_stopping`` after its last one.
+"""The signals of a process that runs tasks: ``child_started`` before its first task,
+``child_stopping`` after its last one.
 
 A receiver may use the database. Its connection is treated as after a task.
 """

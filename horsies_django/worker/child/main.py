@@ -27,9 +27,11 @@ def main(
     started: MutableSequence[int],
     worker_pid: int,
 ) -> None:
-    """Run as a child of the worker ``worker_pid``. Its first message is "ready" or "failed", with the reason.
+    """Run as a child of the worker ``worker_pid``. Its first message is "ready" or "failed", with
+    the reason.
 
-    ``modules`` are the other modules whose tasks the worker knows, for a fresh interpreter; None: the project is loaded.
+    ``modules`` are the other modules whose tasks the worker knows, for a fresh interpreter; None:
+    the project is loaded.
     """
     channel = Channel(sync)
     bootstrap.keep_out_of_the_way()
@@ -56,7 +58,9 @@ def main(
 
 
 def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) -> tuple[str, str]:
-    """Make this process fit to run tasks and return its first message; with "ready" comes its memory, where that is limited."""
+    """Make this process fit to run tasks and return its first message; with "ready" comes its
+    memory, where that is limited.
+    """
     from horsies_django.worker.process.logs import configure_logging
     from horsies_django.worker.process.memory import memory_mb
 
@@ -71,9 +75,12 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
     configure_logging(options.loglevel)
     for module, error in failed:
         logger.error(
-            "the module %s cannot be imported by this child, but by the worker: its tasks fail here with "
-            "WORKER_RESOLUTION_ERROR: %r", module, error,
-        )  # fmt: skip
+            "the module %s cannot be imported by this child, but by the worker: its tasks fail "
+            "here with "
+            "WORKER_RESOLUTION_ERROR: %r",
+            module,
+            error,
+        )
     keep_connections(config().child_conn_max_age)
     middleware.load()
     lifecycle.started(worker_pid)
@@ -102,7 +109,9 @@ def leave_behind(obstacle: str) -> None:
 
 
 def give_up(error: BaseException) -> None:
-    """End this process at once: the worker is gone, or a lane broke and cannot be trusted with tasks."""
+    """End this process at once: the worker is gone, or a lane broke and cannot be trusted with
+    tasks.
+    """
     if not isinstance(error, EOFError):
         logger.critical(
             "this child cannot run tasks any more; it ends, and its tasks count as crashed",

@@ -1,8 +1,9 @@
 """Middleware: the project's code around the bodies of all tasks.
 
-``HORSIES["MIDDLEWARE"]`` lists dotted paths of factories. A factory takes the next callable, and returns its own, which is called
-with the current task, the positional arguments and the others by name. The first in the list is the outermost. There are two
-chains, one around sync functions and one around async ones.
+``HORSIES["MIDDLEWARE"]`` lists dotted paths of factories. A factory takes the next callable, and
+returns its own, which is called with the current task, the positional arguments and the others by
+name. The first in the list is the outermost. There are two chains, one around sync functions and
+one around async ones.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def call(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> A
 
 
 def load() -> None:
-    """Create the middleware of this process as the settings say. Raises ImproperlyConfigured, and what a factory raises."""
+    """Create the middleware of this process as the settings say.
+
+    Raises ImproperlyConfigured, and what a factory raises.
+    """
     paths = (*config().middleware, *added_middleware)
     for lane in {"sync", *(task.lane for task in registry.tasks())}:
         chain(paths, lane)
@@ -51,7 +55,10 @@ def load() -> None:
 
 @functools.cache
 def chain(paths: tuple[str, ...], lane: str) -> Callable[..., Any]:
-    """Return the middleware of a lane around the bodies of its tasks. Raises ImproperlyConfigured, and what a factory raises."""
+    """Return the middleware of a lane around the bodies of its tasks.
+
+    Raises ImproperlyConfigured, and what a factory raises.
+    """
     inner: Callable[..., Any] = async_body if lane == "async" else body
     for path in reversed(paths):
         try:
@@ -60,7 +67,8 @@ def chain(paths: tuple[str, ...], lane: str) -> Callable[..., Any]:
             continue
         if not callable(made):
             raise ImproperlyConfigured(
-                f"HORSIES['MIDDLEWARE']: {path} returned {made!r:.100} instead of a callable: a factory takes 'call' and returns "
+                f"HORSIES['MIDDLEWARE']: {path} returned {made!r:.100} instead of a callable: a "
+                "factory takes 'call' and returns "
                 "a function that calls it"
             )
         if iscoroutinefunction(made) != iscoroutinefunction(inner):
@@ -68,7 +76,8 @@ def chain(paths: tuple[str, ...], lane: str) -> Callable[..., Any]:
                 ("an async", "a sync") if lane == "async" else ("a sync", "an async")
             )
             raise ImproperlyConfigured(
-                f"HORSIES['MIDDLEWARE']: {path} returned {not_wanted} callable for {lane} tasks: return {wanted} one when "
+                f"HORSIES['MIDDLEWARE']: {path} returned {not_wanted} callable for {lane} tasks: "
+                f"return {wanted} one when "
                 f"iscoroutinefunction(call) is {lane == 'async'}, or raise MiddlewareNotUsed"
             )
         inner = made
@@ -91,7 +100,10 @@ async def async_body(current: CurrentTask, args: Arguments, kwargs: Keywords) ->
 
 
 def function_of(current: CurrentTask) -> Callable[..., Any]:
-    """Return the function of the current task. Raises LookupError if middleware passed something else on."""
+    """Return the function of the current task.
+
+    Raises LookupError if middleware passed something else on.
+    """
     task = registry.find(current.name) if isinstance(current, CurrentTask) else None
     if task is None:
         raise LookupError(

@@ -1,12 +1,14 @@
-"""Restores the working directory and the signals of a process after each task, and its database sessions.
+"""Restores the working directory and the signals of a process after each task, and its database
+sessions.
 
-A task may change global state and not restore it, which would affect later tasks. These changes do the most harm: a signal
-handler or an alarm ends the process, and relative paths name other files. The task is logged. A task runs in a copy of the
-context, so the active language, the active time zone and context variables need no restoring. All other state lasts until the
-process is replaced, which the worker does soon after such a change; see ``docs/explanation/what-tasks-may-do.md``.
+A task may change global state and not restore it, which would affect later tasks. These changes do
+the most harm: a signal handler or an alarm ends the process, and relative paths name other files.
+The task is logged. A task runs in a copy of the context, so the active language, the active time
+zone and context variables need no restoring. All other state lasts until the process is replaced,
+which the worker does soon after such a change; see ``docs/explanation/what-tasks-may-do.md``.
 
-If several sync tasks run in one process (``--threads``), the last of them to end restores the directory. Signal handlers can be
-changed only in the main thread.
+If several sync tasks run in one process (``--threads``), the last of them to end restores the
+directory. Signal handlers can be changed only in the main thread.
 """
 
 from __future__ import annotations
@@ -31,12 +33,19 @@ logger = logging.getLogger("horsies.worker")
 
 # The C functions, which cost a tenth of those in ``signal``: these convert each number to an enum.
 fast: Any = importlib.import_module("_signal")
-# Signals that end a process, or on which libraries depend: if SIGCHLD is ignored, subprocess loses exit codes; the default of
-# SIGPIPE ends a process that writes to a closed connection.
+# Signals that end a process, or on which libraries depend: if SIGCHLD is ignored, subprocess loses
+# exit codes; the default of SIGPIPE ends a process that writes to a closed connection.
 SIGNALS = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP, signal.SIGUSR1,
-    signal.SIGUSR2, interrupts.INTERRUPT,
-)  # fmt: skip
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGALRM,
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    interrupts.INTERRUPT,
+)
 NUMBERS = tuple(int(number) for number in SIGNALS)
 SET_MASK = int(signal.SIG_SETMASK)
 
@@ -62,7 +71,10 @@ class ProcessState:
             self.inside += 1
 
     def leave(self, current: CurrentTask, reply: Reply) -> bool:
-        """Restore the state after a task in this thread; return whether it had changed. A forked copy exits here."""
+        """Restore the state after a task in this thread; return whether it had changed.
+
+        A forked copy exits here.
+        """
         fork_guard.end_if_copy(reply.status == "COMPLETED")
         db_sessions.after_task()
         if self.orm.connected:

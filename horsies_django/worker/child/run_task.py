@@ -1,4 +1,5 @@
-"""Runs one task: finds it by name, decodes its arguments, calls the function, and encodes the result.
+"""Runs one task: finds it by name, decodes its arguments, calls the function, and encodes the
+result.
 
 Whatever user code does, the outcome is a Reply; exceptions do not reach the executor.
 """
@@ -118,7 +119,8 @@ def resolve(
     if task is None:
         return failed(
             OperationalErrorCode.WORKER_RESOLUTION_ERROR,
-            f"this worker knows no task named {name!r}: deploy its code here, or, if its module is not imported, "
+            f"this worker knows no task named {name!r}: deploy its code here, or, if its module is "
+            "not imported, "
             f"{registry.unsure_advice([name.rpartition('.')[0] or name])}",
         )
     try:
@@ -131,8 +133,9 @@ def resolve(
 def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     """Return the reply for a task that raised.
 
-    Code that was interrupted may raise anything afterwards: a COMMIT that was broken off makes Django's ``atomic`` raise an error
-    of its own. So the reason of the interrupt counts, unless the task asks for what follows.
+    Code that was interrupted may raise anything afterwards: a COMMIT that was broken off makes
+    Django's ``atomic`` raise an error of its own. So the reason of the interrupt counts, unless the
+    task asks for what follows.
     """
     described = describe(error)
     if isinstance(error, Retry):
@@ -167,7 +170,10 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
 
 
 def with_context(run: Run, reply: Reply) -> Reply:
-    """Add to a reply what the code of the task left for ``task_failed``. What cannot be JSON, or is too long, is left out."""
+    """Add to a reply what the code of the task left for ``task_failed``.
+
+    What cannot be JSON, or is too long, is left out.
+    """
     context = run.current._failure_context
     if not context or reply.status != "FAILED":
         return reply
@@ -185,11 +191,15 @@ def with_context(run: Run, reply: Reply) -> Reply:
 
 
 def untold(error: BaseException | None) -> Reply:
-    """Return the reply for a task whose exception or result cannot be examined, because that raised ``error``.
+    """Return the reply for a task whose exception or result cannot be examined, because that raised
+    ``error``.
 
     Metaclasses and properties of exceptions and results are user code, which is not run again here.
     """
-    message = f"the exception or result of the task cannot be examined: that raises {class_name(type(error))}"
+    message = (
+        "the exception or result of the task cannot be examined: that raises "
+        f"{class_name(type(error))}"
+    )
     return failed(config().default_unhandled_error_code, message)
 
 
@@ -201,10 +211,16 @@ def cancelled(message: str) -> Reply:
 
 
 def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -> Reply:
-    """Return the reply for a task that raised Retry; the database decides by the policy in its row."""
+    """Return the reply for a task that raised Retry.
+
+    The database decides by the policy in its row.
+    """
     message = error.message
     if task.retry_policy is None:
-        message += f" ({task.name} has no retry_policy: write @task(retry_policy=RetryPolicy.fixed([60, 300])))"
+        message += (
+            f" ({task.name} has no retry_policy: write @task(retry_policy=RetryPolicy.fixed([60, "
+            "300])))"
+        )
     exception = described if error.__cause__ is None else describe(error.__cause__)
     code = error.code or OutcomeCode.RETRY_REQUESTED
     reply = failure(TaskError.built_in(code, message, data=error.data, exception=exception))
@@ -220,7 +236,8 @@ def returned(task: TaskDefinition, value: Any) -> Reply:
         elif value is None:
             return failed(
                 OperationalErrorCode.TASK_EXCEPTION,
-                f"{task.name} is annotated '-> TaskResult[...]' and returned None: return TaskResult(ok=...) or (err=...)",
+                f"{task.name} is annotated '-> TaskResult[...]' and returned None: return "
+                "TaskResult(ok=...) or (err=...)",
             )
     try:
         result = task.result.encode_ok(value)
@@ -244,17 +261,25 @@ def failed(code: ErrorCode | str, message: str) -> Reply:
 
 
 def failure(error: TaskError) -> Reply:
-    """Return the reply for a task that ended with ``error``, without data that is too large to be stored."""
+    """Return the reply for a task that ended with ``error``, without data that is too large to be
+    stored.
+    """
     result = encode_error(error)
     if too_large(result):
-        note = f"{printable(error.message)[:MESSAGE_CHARACTERS]} (its data is left out: larger than HORSIES['MAX_PAYLOAD_BYTES'])"
+        note = (
+            f"{printable(error.message)[:MESSAGE_CHARACTERS]} (its data is left out: larger than "
+            "HORSIES['MAX_PAYLOAD_BYTES'])"
+        )
         result = encode_error(TaskError.built_in(error.error_code, note, exception=error.exception))
     message = printable(error.message)[:MESSAGE_CHARACTERS]
     return Reply("FAILED", result, printable(error.error_code), message)
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Describe an exception in texts of bounded length. Its methods are user code and may raise anything."""
+    """Describe an exception in texts of bounded length.
+
+    Its methods are user code and may raise anything.
+    """
     kind = class_name(type(error))
     try:
         message = text_of(str(error))
@@ -294,7 +319,9 @@ def text_of(text: str) -> str:
 
 
 def site_of(error: BaseException) -> tuple[str, int] | None:
-    """Return the last place of a traceback in the project's code, as ``shop/tasks.py in charge``, and its line, or None."""
+    """Return the last place of a traceback in the project's code, as ``shop/tasks.py in charge``,
+    and its line, or None.
+    """
     found = None
     entry = error.__traceback__
     while entry is not None:
@@ -306,7 +333,9 @@ def site_of(error: BaseException) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=1_000)
 def project_path(filename: str) -> str | None:
-    """Return the path of a file of the project below the folder from which it is imported, None for other files."""
+    """Return the path of a file of the project below the folder from which it is imported, None for
+    other files.
+    """
     path = Path(filename)
     if filename.startswith("<") or any(path.is_relative_to(folder) for folder in ELSEWHERE):
         return None

@@ -1,9 +1,11 @@
 """How much a worker asks of a pass: its slots, its buffer, and two options of its command line.
 
-The prefetch buffer of soft mode: tasks that were claimed ahead of time and wait for a free slot, under a lease.
+The prefetch buffer of soft mode: tasks that were claimed ahead of time and wait for a free slot,
+under a lease.
 
-None of them has started. A task leaves the buffer when the database confirms its start, when it expired or had no room, or when
-it belongs to another worker. When the worker stops, the rest is released.
+None of them has started. A task leaves the buffer when the database confirms its start, when it
+expired or had no room, or when it belongs to another worker. When the worker stops, the rest is
+released.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """``prefetch`` tasks may wait in the buffer under ``lease``; 0 and None in hard mode. ``durable``: see ``Wanted``.
+    """``prefetch`` tasks may wait in the buffer under ``lease``; 0 and None in hard mode.
+    ``durable``: see ``Wanted``.
 
-    ``max_claim_per_worker`` bounds what the worker has claimed and not started, and so what one pass claims; ``max_claim_batch``
-    what one pass claims of a queue, 0 without bound.
+    ``max_claim_per_worker`` bounds what the worker has claimed and not started, and so what one
+    pass claims; ``max_claim_batch`` what one pass claims of a queue, 0 without bound.
     """
 
     max_claim_per_worker: int
@@ -47,9 +50,10 @@ class Capacity:
     ) -> Wanted:
         """Return what the next pass may claim.
 
-        ``free`` slots are left after ``starting`` of the ``prefetched`` tasks have started. They include ``ahead`` places for
-        run-ahead, which count against the buffer; ``standing`` tasks run ahead now. Only a pass that claims or starts tasks
-        anyway fills the buffer. ``full``: its arguments need much memory, so it gets no more.
+        ``free`` slots are left after ``starting`` of the ``prefetched`` tasks have started. They
+        include ``ahead`` places for run-ahead, which count against the buffer; ``standing`` tasks
+        run ahead now. Only a pass that claims or starts tasks anyway fills the buffer. ``full``:
+        its arguments need much memory, so it gets no more.
         """
         looking = any(free.values()) or starting
         room = self.prefetch - ahead - (prefetched - starting) if looking and not full else 0
@@ -63,7 +67,8 @@ class Capacity:
 def capacity(config: Config, options: WorkerOptions) -> Capacity:
     """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer.
 
-    Claims are durable with ``--processes=0``, because a worker cannot end tasks in its own process whose claims are lost.
+    Claims are durable with ``--processes=0``, because a worker cannot end tasks in its own process
+    whose claims are lost.
     """
     lease = (
         timedelta(milliseconds=config.claim_lease_ms)

@@ -1,9 +1,10 @@
 """Compares the tasks that this worker has with those that the database says it has.
 
-It finds claims whose reply was lost, which are released, and tasks that were cancelled. After a reconnect it also finds claims
-that the database has lost: a server that crashed, or a replica that took over, may lack the last transactions. Another claim of
-such a task gets the number of the lost one. So before this worker claims anything again, it ends its processes and starts again
-under a new id.
+It finds claims whose reply was lost, which are released, and tasks that were cancelled. After a
+reconnect it also finds claims that the database has lost: a server that crashed, or a replica that
+took over, may lack the last transactions. Another claim of such a task gets the number of the lost
+one. So before this worker claims anything again, it ends its processes and starts again under a new
+id.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ class Comparison:
         self.at = 0.0
 
     def reconnected(self) -> None:
-        """Compare before the next pass, and look for lost claims: the connection was lost, maybe with the server."""
+        """Compare before the next pass, and look for lost claims: the connection was lost, maybe
+        with the server.
+        """
         self.at = 0.0
         self.doubtful = True
 
     def run(self, now: float) -> None:
-        """Compare. Raises psycopg.Error, and ClaimsLost if the database has lost claims of tasks that ran here."""
+        """Compare. Raises psycopg.Error, and ClaimsLost if the database has lost claims of tasks
+        that ran here.
+        """
         if self.doubtful:
             self._refuse_lost()
             self.settle()
@@ -63,13 +68,17 @@ class Comparison:
         self.at = now + 10.0
 
     def settle(self) -> None:
-        """Write or drop what waits in the outbox, without claiming anything. Raises psycopg.Error."""
+        """Write or drop what waits in the outbox, without claiming anything.
+
+        Raises psycopg.Error.
+        """
         self.outbox.retry_locked(math.inf)
         while self.outbox.outcomes or self.outbox.releases:
             self.owe(self.outbox.run_pass().in_runs)
 
     def _refuse_lost(self) -> None:
-        """Raise ClaimsLost for tasks that run or have finished here and whose claim or start is gone.
+        """Raise ClaimsLost for tasks that run or have finished here and whose claim or start is
+        gone.
 
         Tasks of a worker that was declared dead are gone, too; the next pass finds that out.
         """

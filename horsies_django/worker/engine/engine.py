@@ -1,8 +1,8 @@
 """The engine: one thread that waits for wakeups, runs the pass, and hands the claims to the pool.
 
-A finished task, a dead process, a NOTIFY, a due task or the poll wakes it. The answer is always the same single round trip:
-settle finished tasks and claim tasks for the free slots. While a pass runs, further outcomes collect for the next one, so
-batches form under load.
+A finished task, a dead process, a NOTIFY, a due task or the poll wakes it. The answer is always the
+same single round trip: settle finished tasks and claim tasks for the free slots. While a pass runs,
+further outcomes collect for the next one, so batches form under load.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ STARTED = "Worker started"  # logged once all processes were ready
 
 
 class EngineStatus(NamedTuple):
-    """The engine as it was when its thread last published it, for other threads: once a turn and when the connection changes.
+    """The engine as it was when its thread last published it, for other threads: once a turn and
+    when the connection changes.
 
-    ``busy_since``: when the current turn began, by the monotonic clock; None: the engine waits. ``connection`` is None while the
-    database is not available; ``failing``: the last statement failed. ``started``: all processes were ready once. ``prefetched``
-    tasks are claimed and wait for a slot. ``listens``: notifications arrive, and it may be elected to be told of new tasks.
+    ``busy_since``: when the current turn began, by the monotonic clock; None: the engine waits.
+    ``connection`` is None while the database is not available; ``failing``: the last statement
+    failed. ``started``: all processes were ready once. ``prefetched`` tasks are claimed and wait
+    for a slot. ``listens``: notifications arrive, and it may be elected to be told of new tasks.
     """
 
     busy_since: float | None = None
@@ -116,10 +118,12 @@ class Engine:
         self.status = EngineStatus()  # what other threads may read
 
     def run(self, deadline: Callable[[], float | None]) -> bool:
-        """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False if ``deadline`` came first.
+        """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False if
+        ``deadline`` came first.
 
-        Raises WorkerStartError if processes cannot run tasks, DatabaseGaveUp if the database stays unavailable, WorkerDisowned
-        if another worker declared this one dead, ClaimsLost if the database has lost claims of it.
+        Raises WorkerStartError if processes cannot run tasks, DatabaseGaveUp if the database stays
+        unavailable, WorkerDisowned if another worker declared this one dead, ClaimsLost if the
+        database has lost claims of it.
         """
         self.notifications.listen()
         while not self._done():
@@ -153,7 +157,8 @@ class Engine:
             self._announce(STARTED)
         if self.stopping:
             self._announce(
-                "Stopping: no more tasks are claimed, running tasks finish; a second signal ends them"
+                "Stopping: no more tasks are claimed, running tasks finish; a second signal ends "
+                "them"
             )
         self.outbox.task_log.tick(now)
         if now >= self.outage.kill_at(self.trusted_until):
@@ -177,10 +182,17 @@ class Engine:
     def publish(self) -> None:
         """Publish the state of the engine, which waits from now on, for other threads."""
         self.status = EngineStatus(
-            None, self.outbox.connection, bool(self.outage.backoff.failures), STARTED in self.announced, self.stopping,
-            tuple(self.pool.members), self.pool.running("sync"), self.pool.running("async"), tuple(self.prefetched.values()),
+            None,
+            self.outbox.connection,
+            bool(self.outage.backoff.failures),
+            STARTED in self.announced,
+            self.stopping,
+            tuple(self.pool.members),
+            self.pool.running("sync"),
+            self.pool.running("async"),
+            tuple(self.prefetched.values()),
             self.notifications.healthy and not self.stopping and not self.until_empty,
-        )  # fmt: skip
+        )
 
     def _announce(self, line: str) -> None:
         """Log a line once; a signal handler cannot log."""
@@ -252,7 +264,9 @@ class Engine:
         return self.prefetched.first({lane: self.pool.free(lane) for lane in LANES})
 
     def _slots(self) -> dict[str, int]:
-        """Return how many slots of each lane the next pass shall fill: all free ones, if there may be tasks for them."""
+        """Return how many slots of each lane the next pass shall fill: all free ones, if there may
+        be tasks for them.
+        """
         if self.stopping or not self._may_take(time.monotonic()):
             return dict.fromkeys(LANES, 0)
         lanes = (
@@ -284,9 +298,13 @@ class Engine:
             free[claim.lane] = max(0, free[claim.lane] - 1)
         standing = max(0, self.pool.running("sync") - self.pool.options.sync_slots)
         wanted = self.capacity.wanted(
-            free, standing=standing, ahead=self.pool.ahead, prefetched=len(self.prefetched), starting=len(starts),
+            free,
+            standing=standing,
+            ahead=self.pool.ahead,
+            prefetched=len(self.prefetched),
+            starting=len(starts),
             full=self.prefetched.full,
-        )  # fmt: skip
+        )
         leases = now >= self.leases_at
         # whether those of workflows are completed elements of maps
         elements = not any(outcome.in_run or outcome.error_code for outcome in self.outbox.outcomes)
@@ -319,7 +337,8 @@ class Engine:
         self.advancer.owe(passed.in_runs, gather=elements and not self.pool.idle)
 
     def _after_pass(self, now: float) -> None:
-        """Advance workflows whose tasks were settled; look again; wake others for tasks without a free slot here.
+        """Advance workflows whose tasks were settled; look again; wake others for tasks without a
+        free slot here.
 
         Partitions that were stalled by a lock are tried again.
         """
@@ -363,7 +382,9 @@ class Engine:
         self.passes.start_over()
 
     def trust(self, until: float) -> None:
-        """Claim nothing after ``until`` (monotonic clock), when others may declare this worker dead; from any thread."""
+        """Claim nothing after ``until`` (monotonic clock), when others may declare this worker
+        dead; from any thread.
+        """
         self.trusted_until = until
 
     def elect(self, place: int | None) -> None:
@@ -373,7 +394,9 @@ class Engine:
             self.waker.send(b".")
 
     def take_over(self, run: Handed) -> None:
-        """Advance a run that takes too long for another thread's connection; may be called from any thread."""
+        """Advance a run that takes too long for another thread's connection; may be called from any
+        thread.
+        """
         self.advancer.handed.append(run)
         self.waker.send(b".")
 

@@ -1,9 +1,11 @@
-"""The notification listener: receives notifications of new tasks and changed limits. Without it the worker only polls.
+"""The notification listener: receives notifications of new tasks and changed limits. Without it the
+worker only polls.
 
-A broken connection raises an error. A silent one does not: its server process hangs, the network link is dead, or a pooler gave
-it to another client. So after a quiet time the listener tests itself: it sends itself a notification on the engine's connection.
-If that does not arrive, notifications of tasks would not either. The connection is replaced, and until a self-test succeeds the
-worker relies on polling, and logs this once.
+A broken connection raises an error. A silent one does not: its server process hangs, the network
+link is dead, or a pooler gave it to another client. So after a quiet time the listener tests
+itself: it sends itself a notification on the engine's connection. If that does not arrive,
+notifications of tasks would not either. The connection is replaced, and until a self-test succeeds
+the worker relies on polling, and logs this once.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ ANSWER_SECONDS = 5.0  # how long a self-test may take
 
 @dataclass(eq=False)
 class NotificationListener:
-    """Receives notifications and calls their ``handlers``, by the word in the notification (see ``core.notifications.Told``),
-    with the time in it (an epoch; 0 or less means any time).
+    """Receives notifications and calls their ``handlers``, by the word in the notification (see
+    ``core.notifications.Told``), with the time in it (an epoch; 0 or less means any time).
 
-    Calls ``advance`` with each workflow run that got a signal, and ``stalled`` with each partition to look after. Calls ``wake``
-    after each LISTEN, because earlier notifications were missed.
+    Calls ``advance`` with each workflow run that got a signal, and ``stalled`` with each partition
+    to look after. Calls ``wake`` after each LISTEN, because earlier notifications were missed.
     """
 
     listener: Listener
@@ -66,7 +68,9 @@ class NotificationListener:
         return self.healthy and self.listener.hears
 
     def next_try(self, *, connected: bool) -> float:
-        """Return when to call ``tick``, by the monotonic clock; ``connected``: whether the engine is."""
+        """Return when to call ``tick``, by the monotonic clock; ``connected``: whether the engine
+        is.
+        """
         return self.next_at if connected or self.listener.connection is None else math.inf
 
     def tick(self, now: float, connection: psycopg.Connection[Any] | None, prefix: str) -> None:
@@ -166,17 +170,22 @@ class NotificationListener:
         self.unreachable = True
         if self.listener.pooled:
             logger.warning(
-                "notifications do not arrive: the database %r is reached through a connection pooler that does not pass them on "
-                "(PgBouncer in transaction mode, say). Tasks are found by polling only, every %.0f s. Name an alias that "
+                "notifications do not arrive: the database %r is reached through a connection "
+                "pooler that does not pass them on "
+                "(PgBouncer in transaction mode, say). Tasks are found by polling only, every %.0f "
+                "s. Name an alias that "
                 "connects to PostgreSQL directly in HORSIES['LISTEN_DATABASE']",
-                self.listener.alias, self.poll_seconds,
-            )  # fmt: skip
+                self.listener.alias,
+                self.poll_seconds,
+            )
         else:
             logger.warning(
-                "the LISTEN connection is silent: a self-test did not arrive within %.0f s. The connection is replaced; until "
+                "the LISTEN connection is silent: a self-test did not arrive within %.0f s. The "
+                "connection is replaced; until "
                 "notifications arrive again, tasks are found by polling only, every %.0f s",
-                ANSWER_SECONDS, self.poll_seconds,
-            )  # fmt: skip
+                ANSWER_SECONDS,
+                self.poll_seconds,
+            )
 
     def _wait(self) -> float:
         wait = self.backoff.failed()

@@ -1,6 +1,7 @@
 """The outbox: runs the pass, and keeps outcomes and releases until the database has stored them.
 
-Outcomes of finished tasks wait here during an outage, while their row is locked, and until a lost reply is looked up.
+Outcomes of finished tasks wait here during an outage, while their row is locked, and until a lost
+reply is looked up.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ logger = logging.getLogger("horsies.worker")
 BATCH = 1_000  # outcomes per pass
 BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larger
 LOCKED_RETRY_SECONDS = 0.1
-# Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
+# Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an
+# exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
 TOO_MUCH = (
     "40",
@@ -116,11 +118,13 @@ class Outbox(Link):
     def run_pass(
         self, wanted: Wanted = NOTHING, starts: Sequence[Claim] = (), **asked: Any
     ) -> Passed:
-        """Settle outcomes, release claims, start ``starts``, and claim what is wanted; see ``TaskStore.run_pass``.
+        """Settle outcomes, release claims, start ``starts``, and claim what is wanted; see
+        ``TaskStore.run_pass``.
 
-        A start that is missing in the reply is looked up: an earlier pass may have started it and the reply was lost, its row may
-        be locked (then it is neither started nor returned), or it may belong to another worker now (returned).
-        Raises psycopg.Error; then the outbox keeps everything.
+        A start that is missing in the reply is looked up: an earlier pass may have started it and
+        the reply was lost, its row may be locked (then it is neither started nor returned), or it
+        may belong to another worker now (returned). Raises psycopg.Error; then the outbox keeps
+        everything.
         """
         began = time.monotonic()
         self.planned_at = forget_plans(self.connection_or_raise(), self.planned_at)
@@ -142,7 +146,9 @@ class Outbox(Link):
         return passed
 
     def started(self, claims: list[Claim]) -> list[Claim]:
-        """Return the running tasks to dispatch, whose options this release can read; the others fail."""
+        """Return the running tasks to dispatch, whose options this release can read; the others
+        fail.
+        """
         if any(claim.options is not None for claim in claims):
             answers = [(claim, unreadable(claim)) for claim in claims]
             self.outcomes += [
@@ -175,7 +181,8 @@ class Outbox(Link):
     def _settle_refused_batch(
         self, outcomes: list[Outcome], error: psycopg.Error, began: float
     ) -> None:
-        """Settle the outcomes of a refused batch one by one. Raises ``error`` if they are not its cause.
+        """Settle the outcomes of a refused batch one by one. Raises ``error`` if they are not its
+        cause.
 
         A failure replaces a refused result; if that is refused too, it is tried again later.
         """
@@ -256,7 +263,9 @@ class Outbox(Link):
         logger.warning(line, entry.id, self.worker, entry.generation, named([entry]))
 
     def drop_all(self, more: Iterable[Outcome | Claim]) -> None:
-        """Drop and log the whole outbox and ``more``: the worker was declared dead, and others have its tasks."""
+        """Drop and log the whole outbox and ``more``: the worker was declared dead, and others have
+        its tasks.
+        """
         for entry in (*self.outcomes, *self.releases, *self.locked, *more):
             self._drop(entry)
         self.outcomes = []
@@ -275,7 +284,10 @@ class Outbox(Link):
         ]
 
     def _refusal(self, outcome: Outcome) -> psycopg.Error | None:
-        """Settle one outcome; return why the database refuses it. Raises psycopg.Error for other problems."""
+        """Settle one outcome; return why the database refuses it.
+
+        Raises psycopg.Error for other problems.
+        """
         try:
             passed = self._pass(outcomes=[outcome])
         except psycopg.Error as error:
@@ -286,7 +298,9 @@ class Outbox(Link):
         return None
 
     def compare(self, known: set[uuid.UUID]) -> list[Held]:
-        """Return this worker's tasks in the database; release those not in ``known``: claims whose reply was lost."""
+        """Return this worker's tasks in the database; release those not in ``known``: claims whose
+        reply was lost.
+        """
         held = self.store.held(self.worker)
         known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}
         unknown = [

@@ -1,7 +1,8 @@
-"""The pass runner: chooses when the next pass may begin and what it is asked, and learns from its result.
+"""The pass runner: chooses when the next pass may begin and what it is asked, and learns from its
+result.
 
-The outbox knows nothing of queues. The runner knows which queues may have due tasks, where the next scan starts, and which tasks
-are left to other workers.
+The outbox knows nothing of queues. The runner knows which queues may have due tasks, where the next
+scan starts, and which tasks are left to other workers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ ENOUGH = 20  # outcomes: the next pass does not wait for more
 
 
 class PassRunner:
-    """Runs the passes of a worker that serves ``queues`` and scans all of them every ``poll_seconds``."""
+    """Runs the passes of a worker that serves ``queues`` and scans all of them every
+    ``poll_seconds``.
+    """
 
     def __init__(
         self,
@@ -42,9 +45,11 @@ class PassRunner:
 
     @property
     def not_before(self) -> float:
-        """When the next pass may begin: once as many tasks have ended as the last one started, at most 2 ms after it.
+        """When the next pass may begin: once as many tasks have ended as the last one started, at
+        most 2 ms after it.
 
-        A pass for one task takes nearly as long as one for several, and short tasks that began together end together.
+        A pass for one task takes nearly as long as one for several, and short tasks that began
+        together end together.
         """
         waits = len(self.outbox.outcomes) < min(self.started, ENOUGH)
         return self.ended + GATHER_SECONDS if waits else self.ended
@@ -58,10 +63,11 @@ class PassRunner:
         expired_leases: bool = False,
         notified: bool = False,
     ) -> Passed:
-        """Write outcomes and releases, start ``starts``, and claim what is wanted for free ``slots`` by lane.
+        """Write outcomes and releases, start ``starts``, and claim what is wanted for free
+        ``slots`` by lane.
 
-        ``expired_leases`` also releases claims whose lease ended. ``notified``: whether notifications arrive; without them
-        scan cursors are not used. Raises psycopg.Error.
+        ``expired_leases`` also releases claims whose lease ended. ``notified``: whether
+        notifications arrive; without them scan cursors are not used. Raises psycopg.Error.
         """
         began = time.monotonic()
         grace = self.unknown_tasks.grace_at(began)
@@ -95,10 +101,12 @@ class PassRunner:
         self.wakeups.start_over()
 
     def follow_up(self, now: float, free: Callable[[str], int]) -> None:
-        """Look again where tasks were notified; wake other workers for tasks of a lane without a ``free`` slot here.
+        """Look again where tasks were notified; wake other workers for tasks of a lane without a
+        ``free`` slot here.
 
-        Usually the tasks are claimed by now, so a look is not a pass, which costs the server three times as much. But only
-        a pass can skip dead entries, by the scan cursors. Raises psycopg.Error.
+        Usually the tasks are claimed by now, so a look is not a pass, which costs the server three
+        times as much. But only a pass can skip dead entries, by the scan cursors. Raises
+        psycopg.Error.
         """
         for lane, queues in self.wakeups.take_later(now).items():
             if (

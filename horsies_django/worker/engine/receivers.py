@@ -1,8 +1,9 @@
-"""The signals about tasks that a worker's main process sends, and the thread that calls their receivers.
+"""The signals about tasks that a worker's main process sends, and the thread that calls their
+receivers.
 
-Receivers are code of the project, which may be slow or hang. So they run neither on the engine's thread nor on that of the
-heartbeats: events wait in a queue for a thread of their own. While too many wait, further ones are dropped and counted. Nothing
-is queued for a signal without receivers.
+Receivers are code of the project, which may be slow or hang. So they run neither on the engine's
+thread nor on that of the heartbeats: events wait in a queue for a thread of their own. While too
+many wait, further ones are dropped and counted. Nothing is queued for a signal without receivers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ REPORT_SECONDS = (
 
 
 class Event(NamedTuple):
-    """A signal to send: its arguments but the metadata, which is in the JSON text of the task's options."""
+    """A signal to send: its arguments but the metadata, which is in the JSON text of the task's
+    options.
+    """
 
     signal: HorsiesSignal
     values: dict[str, Any]
@@ -71,7 +74,9 @@ def start_events(claims: Iterable[Claim], worker: uuid.UUID) -> Iterator[Event]:
 def end_events(
     outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: uuid.UUID
 ) -> Iterator[Event]:
-    """Yield the events of attempts whose outcome was written; for ``decided`` see ``horsies_settle``."""
+    """Yield the events of attempts whose outcome was written; for ``decided`` see
+    ``horsies_settle``.
+    """
     for outcome in outcomes:
         how = decided.get(str(outcome.id), {}) if decided else {}
         values = {
@@ -108,7 +113,9 @@ def rescue_events(happened: Iterable[Happened], worker: uuid.UUID) -> Iterator[E
 
 
 def raised(outcome: Outcome) -> dict[str, Any]:
-    """Return the dotted path of the exception's class, the end of its traceback, and what its code left, of a failure."""
+    """Return the dotted path of the exception's class, the end of its traceback, and what its code
+    left, of a failure.
+    """
     exception = (json.loads(outcome.result).get("err") or {}).get("exception") or {}
     path = ".".join(filter(None, (exception.get("module"), exception.get("type"))))
     trace = exception.get("traceback")
@@ -121,7 +128,9 @@ def raised(outcome: Outcome) -> dict[str, Any]:
 
 
 def read_context(text: str | None) -> dict[str, Any]:
-    """Return what the code of a failed attempt left; a task may write any text into the channel of its process."""
+    """Return what the code of a failed attempt left; a task may write any text into the channel of
+    its process.
+    """
     try:
         found = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -130,7 +139,9 @@ def read_context(text: str | None) -> dict[str, Any]:
 
 
 def event(signal: HorsiesSignal, task: Known, worker: uuid.UUID, **more: Any) -> Event:
-    """Return a signal about a task, with ``more`` arguments; it keeps the options only if they contain metadata."""
+    """Return a signal about a task, with ``more`` arguments; it keeps the options only if they
+    contain metadata.
+    """
     values = {
         "task_id": task.id,
         "task_name": task.task_name,
@@ -143,7 +154,9 @@ def event(signal: HorsiesSignal, task: Known, worker: uuid.UUID, **more: Any) ->
 
 
 class Receivers:
-    """The queue of events of a worker, and the thread that delivers them, which starts with the first event."""
+    """The queue of events of a worker, and the thread that delivers them, which starts with the
+    first event.
+    """
 
     def __init__(self, worker: uuid.UUID) -> None:
         self.worker = worker
@@ -193,7 +206,10 @@ class Receivers:
             self.report(self.dropped - before)
 
     def start(self) -> None:
-        """Start the thread, unless it was started. If the system has no room for it, the events wait for the next try."""
+        """Start the thread, unless it was started.
+
+        If the system has no room for it, the events wait for the next try.
+        """
         if self.thread is not None:
             return
         thread = threading.Thread(target=self.run, name="horsies-receivers", daemon=True)
@@ -219,8 +235,10 @@ class Receivers:
         )
         logger.error(
             "the receivers of signals are too slow: %s signal(s) wait, %s dropped so far%s",
-            self.waiting.qsize(), self.dropped, slow,
-        )  # fmt: skip
+            self.waiting.qsize(),
+            self.dropped,
+            slow,
+        )
 
     def run(self) -> None:
         """Deliver events until the end of the queue."""
@@ -242,7 +260,9 @@ class Receivers:
         connections.close_all()
 
     def stop(self) -> None:
-        """Deliver the events that wait, and that the worker stops, for a limited time; log how many were not delivered."""
+        """Deliver the events that wait, and that the worker stops, for a limited time; log how many
+        were not delivered.
+        """
         with self.lock:
             if worker_stopping.receivers:
                 self.start()
@@ -258,9 +278,12 @@ class Receivers:
         )
         if lost > 0 or self.dropped:
             logger.error(
-                "%s signal(s) were dropped, because their receivers were too slow; %s more not delivered within %.0f s",
-                self.dropped, max(0, lost), STOP_SECONDS,
-            )  # fmt: skip
+                "%s signal(s) were dropped, because their receivers were too slow; %s more not "
+                "delivered within %.0f s",
+                self.dropped,
+                max(0, lost),
+                STOP_SECONDS,
+            )
 
 
 def describe(event: Event) -> str:

@@ -1,14 +1,17 @@
 """Scan cursors: where the next pass starts to scan for waiting tasks and to count running ones.
 
-Each claim and each end of a task leaves a dead entry in an index. Vacuum removes them, but not while a transaction is open that
-might still see the rows. Then a scan walks over more and more dead entries before it finds a task. So the engine remembers where
-the last scan found the first task, per queue, lane and priority, and the next scan starts there.
+Each claim and each end of a task leaves a dead entry in an index. Vacuum removes them, but not
+while a transaction is open that might still see the rows. Then a scan walks over more and more dead
+entries before it finds a task. So the engine remembers where the last scan found the first task,
+per queue, lane and priority, and the next scan starts there.
 
-A task can appear before a cursor: its sender committed late, or it was released, is retried, or was rescued. Each of these sends
-a notification with the earliest time concerned, which lowers the cursors; sends that do not notify commit at once, so cursors
-stay a little behind the clock. Cursors are only used while notifications arrive, and once per poll interval a pass runs without
-them; less often if it takes so long that it would slow the worker down. They are not used while passes without them read few
-dead entries, because cursors have a cost of their own. See docs/explanation/the-pass.md.
+A task can appear before a cursor: its sender committed late, or it was released, is retried, or was
+rescued. Each of these sends a notification with the earliest time concerned, which lowers the
+cursors; sends that do not notify commit at once, so cursors stay a little behind the clock. Cursors
+are only used while notifications arrive, and once per poll interval a pass runs without them; less
+often if it takes so long that it would slow the worker down. They are not used while passes without
+them read few dead entries, because cursors have a cost of their own. See
+docs/explanation/the-pass.md.
 """
 
 from __future__ import annotations
@@ -31,11 +34,14 @@ PRIORITIES = (
 ANYWHERE: float | None = None
 SHARE = 20  # passes that read all dead entries take at most one part in so many of the time
 LONGEST_SECONDS = 60.0  # one that hung for minutes says nothing of the next
-LAG_SECONDS = 0.1  # so far a cursor stays behind the clock: quiet sends (tasks/notify_throttle.py) commit in this time
+# so far a cursor stays behind the clock: quiet sends (tasks/notify_throttle.py) commit in this time
+LAG_SECONDS = 0.1
 
 
 class ScanCursors:
-    """The cursors of the ``queues`` that a worker serves; ``tell`` is called with queues that were notified."""
+    """The cursors of the ``queues`` that a worker serves; ``tell`` is called with queues that were
+    notified.
+    """
 
     def __init__(self, queues: Iterable[str], tell: Tell, poll_seconds: float) -> None:
         self.queues = list(queues)
@@ -74,7 +80,9 @@ class ScanCursors:
         self.tell([queue], lane)
 
     def start_over(self, _moment: float = 0.0) -> None:
-        """Scan everything: the limits of the cluster have changed, or notifications may have been missed."""
+        """Scan everything: the limits of the cluster have changed, or notifications may have been
+        missed.
+        """
         self.forget()
         self.tell(self.queues, None)
 
@@ -94,7 +102,9 @@ class ScanCursors:
             known.update(dict.fromkeys(known, ANYWHERE))
 
     def text(self, now: float) -> str | None:
-        """Return the cursors as JSON for the pass, or None to scan everything and return no new ones."""
+        """Return the cursors as JSON for the pass, or None to scan everything and return no new
+        ones.
+        """
         self.forgetful = now >= self.forget_at or not self.worthwhile
         if self.forgetful:
             self.forget()
@@ -108,7 +118,8 @@ class ScanCursors:
         return json.dumps(cursors)
 
     def learn(self, passed: Passed, began: float, took: float, *, scanned: bool = True) -> None:
-        """Take over the first tasks that a pass found by priority; between these priorities there are none.
+        """Take over the first tasks that a pass found by priority; between these priorities there
+        are none.
 
         A pass that claimed nothing has not ``scanned``, and does not show how much a scan reads.
         """
@@ -139,12 +150,16 @@ class ScanCursors:
 
 
 def spacing(every: float, took: float) -> float:
-    """Return the seconds until something that ``took`` so long is repeated: ``every``, or more if it takes too long."""
+    """Return the seconds until something that ``took`` so long is repeated: ``every``, or more if
+    it takes too long.
+    """
     return max(every, min(SHARE * took, LONGEST_SECONDS))
 
 
 def ranges(known: dict[int, float | None]) -> list[dict[str, Any]]:
-    """Return the ranges to scan in order of priority: known priorities from their cursors, those between from the start."""
+    """Return the ranges to scan in order of priority: known priorities from their cursors, those
+    between from the start.
+    """
     found: list[dict[str, Any]] = []
     low = 1
     for priority in sorted(known):

@@ -1,8 +1,9 @@
-"""Stalled partitions: those in which the next task could not be let go, because its row was locked at that moment.
+"""Stalled partitions: those in which the next task could not be let go, because its row was locked
+at that moment.
 
-Who ends the first task of a partition unparks the next one, and skips a locked row. Workers are told of such a partition by
-the id of a task in it; the first of the elected tries again, less often while the lock lasts. Without notifications the sweep
-does so, every 30 seconds.
+Who ends the first task of a partition unparks the next one, and skips a locked row. Workers are
+told of such a partition by the id of a task in it; the first of the elected tries again, less often
+while the lock lasts. Without notifications the sweep does so, every 30 seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ MOST = 1_000  # any role may notify; the sweep finds the others
 
 
 class StalledPartitions:
-    """The tasks whose partitions are stalled, of any queue. ``at`` is when to try again, by the monotonic clock."""
+    """The tasks whose partitions are stalled, of any queue.
+
+    ``at`` is when to try again, by the monotonic clock.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock

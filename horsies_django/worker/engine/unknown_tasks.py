@@ -1,12 +1,15 @@
-"""Unknown tasks: those that this worker cannot run, because it has no code of that name or a newer release sent them.
+"""Unknown tasks: those that this worker cannot run, because it has no code of that name or a newer
+release sent them.
 
-During a deployment old and new workers run side by side, and a worker may claim a task that only the others know. It releases the
-task, which is left to other workers until it has been due for the grace period. After that the task fails.
+During a deployment old and new workers run side by side, and a worker may claim a task that only
+the others know. It releases the task, which is left to other workers until it has been due for the
+grace period. After that the task fails.
 
-Passes do not check for unknown tasks until the worker has claimed one, so the check costs nothing before. From then on, for the
-grace period, passes leave out tasks that the worker's row does not name, and then one looks at all tasks again. So a worker
-releases unknown tasks at most once in that time. Unknown tasks that a pass claims although it leaves out such tasks have been
-due for longer than the grace period; they are run, and fail.
+Passes do not check for unknown tasks until the worker has claimed one, so the check costs nothing
+before. From then on, for the grace period, passes leave out tasks that the worker's row does not
+name, and then one looks at all tasks again. So a worker releases unknown tasks at most once in that
+time. Unknown tasks that a pass claims although it leaves out such tasks have been due for longer
+than the grace period; they are run, and fail.
 """
 
 from __future__ import annotations
@@ -51,10 +54,13 @@ class UnknownTasks:
         names = sorted({shown_name(claim.task_name) for claim in unknown})
         more = [f"and {len(names) - NAMED} more names"] if len(names) > NAMED else []
         logger.warning(
-            "releasing %s task(s) unknown to this worker: %s. Other workers may run them; tasks that no worker has taken when "
+            "releasing %s task(s) unknown to this worker: %s. Other workers may run them; tasks "
+            "that no worker has taken when "
             "they have been due for %.0f s fail (HORSIES['UNKNOWN_TASK_GRACE_MS'])",
-            len(unknown), ", ".join(names[:NAMED] + more), self.grace.total_seconds(),
-        )  # fmt: skip
+            len(unknown),
+            ", ".join(names[:NAMED] + more),
+            self.grace.total_seconds(),
+        )
 
 
 def is_unknown(claim: Claim) -> bool:
@@ -79,5 +85,6 @@ def unreadable(claim: Claim) -> Reply | None:
         return None
     return failed(
         OperationalErrorCode.WORKER_RESOLUTION_ERROR,
-        f"the task was sent in version {wire} of the task format, and this worker reads version {WIRE}: update the workers",
+        f"the task was sent in version {wire} of the task format, and this worker reads version "
+        f"{WIRE}: update the workers",
     )

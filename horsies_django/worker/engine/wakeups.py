@@ -1,11 +1,14 @@
-"""Wakeups: which queues may have due tasks, according to notifications, and when to scan without one.
+"""Wakeups: which queues may have due tasks, according to notifications, and when to scan without
+one.
 
-A pass that finds fewer tasks than slots has taken all due tasks: the lane has no work until a wakeup. If the wakeups are for one
-queue only, the pass is told: without limits there, it is a short one. Only a whole pass says when the next task becomes due: if
-that is not known, a whole pass follows a short one that found too few.
+A pass that finds fewer tasks than slots has taken all due tasks: the lane has no work until a
+wakeup. If the wakeups are for one queue only, the pass is told: without limits there, it is a short
+one. Only a whole pass says when the next task becomes due: if that is not known, a whole pass
+follows a short one that found too few.
 
-Three workers of a team, the elected, are told of new tasks: the first looks at once, the others a moment later, in case it is
-stopped, dead or cut off. Whoever has no free slot wakes others. See "Waking workers" in docs/explanation/architecture.md.
+Three workers of a team, the elected, are told of new tasks: the first looks at once, the others a
+moment later, in case it is stopped, dead or cut off. Whoever has no free slot wakes others. See
+"Waking workers" in docs/explanation/architecture.md.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ Look = tuple[str | None, str]  # a lane, None for both, and a queue
 
 NOW = 0.0
 NEVER = math.inf
-# What happened -> in how many seconds places 0, 1 and 2 of the elected act, and who is not elected. Looks are apart: who looks
-# later finds nothing if who looked before lives. Quiet sends (tasks/notify_throttle.py) end in less than any but the first.
+# What happened -> in how many seconds places 0, 1 and 2 of the elected act, and who is not elected.
+# Looks are apart: who looks later finds nothing if who looked before lives. Quiet sends
+# (tasks/notify_throttle.py) end in less than any but the first.
 AFTER = {
     "sent": (NOW, 0.05, 0.09, NEVER),  # a notification of new tasks: look there
     "burst": (
@@ -46,9 +50,11 @@ BURST_SECONDS = 0.03  # between two notifications of a burst, at most
 
 
 class Wakeups:
-    """The wakeups of the ``queues`` that a worker serves; all are scanned every ``poll_seconds`` in any case.
+    """The wakeups of the ``queues`` that a worker serves; all are scanned every ``poll_seconds`` in
+    any case.
 
-    ``place``: which of the elected the worker is, None if it is not elected. Also set by another thread.
+    ``place``: which of the elected the worker is, None if it is not elected. Also set by another
+    thread.
     """
 
     def __init__(
@@ -114,7 +120,9 @@ class Wakeups:
             self.later_at = min(self.later_at, now + self.after("burst"))
 
     def tell(self, queues: Iterable[str], lane: str | None = None) -> None:
-        """These queues have new tasks, due now or later; with a ``lane`` they are all due, and in that lane."""
+        """These queues have new tasks, due now or later; with a ``lane`` they are all due, and in
+        that lane.
+        """
         for each in LANES if lane is None else [lane]:
             self.fresh[each].update(queues)
         if lane is None:
@@ -122,7 +130,9 @@ class Wakeups:
         self.passes_on = self.passes_on or self.place is not None
 
     def follow(self, queues: Iterable[str]) -> None:
-        """The next pass goes on with workflows, mostly in these queues; workers are told of what it leaves behind."""
+        """The next pass goes on with workflows, mostly in these queues; workers are told of what it
+        leaves behind.
+        """
         for lane in LANES:
             self.fresh[lane].update(self.queues.intersection(queues))
 
@@ -149,8 +159,8 @@ class Wakeups:
         return min(self._everywhere_at, self.later_at, self.pass_on_at)
 
     def take_later(self, now: float) -> dict[str | None, set[str]]:
-        """Return the queues to look at again now, by lane, and set when to do so once more: others may follow the last
-        notification without one.
+        """Return the queues to look at again now, by lane, and set when to do so once more: others
+        may follow the last notification without one.
         """
         taken: dict[str | None, set[str]] = {}
         if now >= self.later_at:
@@ -171,7 +181,9 @@ class Wakeups:
         return {lane for lane, fresh in self.fresh.items() if fresh}
 
     def lane_to_pass_on(self, now: float, free: Callable[[str], int]) -> str | None:
-        """Return a lane for whose tasks to wake other workers now, because it has no ``free`` slot here."""
+        """Return a lane for whose tasks to wake other workers now, because it has no ``free`` slot
+        here.
+        """
         lanes = (
             [lane for lane in LANES if self.fresh[lane] and not free(lane)]
             if self.passes_on
@@ -184,14 +196,18 @@ class Wakeups:
         return random.choice(lanes) if now >= self.pass_on_at else None
 
     def passed_on(self, woken: int | None, took: float) -> None:
-        """Record that so many workers were woken, None if no task waits, and set when to do it again."""
+        """Record that so many workers were woken, None if no task waits, and set when to do it
+        again.
+        """
         self.passes_on = woken is not None and (woken > 0 or self.place is not None)
         self.rest_until = self.pass_on_at = self.clock() + spacing(
             self.after("woken" if woken else "none free"), took
         )
 
     def news(self, now: float, wanted: Wanted) -> str | None:
-        """Return the only queue that may have due tasks for what is wanted; None if more than that is to be looked into."""
+        """Return the only queue that may have due tasks for what is wanted; None if more than that
+        is to be looked into.
+        """
         if self.whole_next or self.limited or now < self.short_from:
             return None
         queues = set().union(
@@ -200,11 +216,15 @@ class Wakeups:
         return next(iter(queues)) if len(queues) == 1 else None
 
     def avoid_short(self, now: float, took: float) -> None:
-        """Avoid short passes for a while after one that read much: whole ones skip future tasks and, by cursors, dead entries."""
+        """Avoid short passes for a while after one that read much: whole ones skip future tasks
+        and, by cursors, dead entries.
+        """
         self.short_from = now + spacing(0.0, took)
 
     def learn(self, slots: Mapping[str, int], wanted: Wanted, passed: Passed, now: float) -> None:
-        """Record which lanes with free ``slots`` have no more work, and when the next task becomes due."""
+        """Record which lanes with free ``slots`` have no more work, and when the next task becomes
+        due.
+        """
         cut = wanted.batch or len(passed.claims) + len(passed.prefetched) >= wanted.total
         batched = cut and passed.claims
         self.whole_next = False

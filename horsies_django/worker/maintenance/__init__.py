@@ -1,4 +1,6 @@
-"""What a worker does beside its engine: heartbeats, rescue, retention, snapshots, a watchdog, and the health server."""
+"""What a worker does beside its engine: heartbeats, rescue, retention, snapshots, a watchdog, and
+the health server.
+"""
 
 from __future__ import annotations
 

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 @dataclass
 class ClockComparison:
-    """Notices when the two clocks moved apart by more than ``tolerance`` seconds between two readings."""
+    """Notices when the two clocks moved apart by more than ``tolerance`` seconds between two
+    readings.
+    """
 
     tolerance: float
     last: tuple[float, float, float] | None = None
 
     def jump(self, moment: float, asked: float, answered: float) -> float:
-        """Return by how many seconds the database's clock jumped since the last reading, 0.0 if it did not.
+        """Return by how many seconds the database's clock jumped since the last reading, 0.0 if it
+        did not.
 
         ``moment`` is the reading in seconds; it was taken between ``asked`` and ``answered`` by the
         monotonic clock. A slow answer is no jump.

@@ -1,10 +1,12 @@
-"""The health server: answers requests about the health of a worker over HTTP, each on a thread of its own.
+"""The health server: answers requests about the health of a worker over HTTP, each on a thread of
+its own.
 
-/live: the engine's loop is not stuck; if it is, a restart helps. /ready: tasks sent now would be claimed and run here. /metrics:
-what the worker has counted, in the format of Prometheus. Answers come from the worker's memory: they need no database and wait
-for no lock of the engine. A slow or broken client uses a thread for a few seconds at most. If there are too many clients, the
-oldest one is disconnected, so that health requests are always answered, and there are only so many threads. The server outlives
-the engine: a worker that was declared dead starts again on the same port.
+/live: the engine's loop is not stuck; if it is, a restart helps. /ready: tasks sent now would be
+claimed and run here. /metrics: what the worker has counted, in the format of Prometheus. Answers
+come from the worker's memory: they need no database and wait for no lock of the engine. A slow or
+broken client uses a thread for a few seconds at most. If there are too many clients, the oldest one
+is disconnected, so that health requests are always answered, and there are only so many threads.
+The server outlives the engine: a worker that was declared dead starts again on the same port.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def unready(engine: Engine) -> list[str]:
     ready = sum(member.ready for member in status.members)
     if not ready or (ready < len(status.members) and not status.started):
         reasons.append(
-            f"{ready} of {max(len(status.members), engine.pool.options.processes, 1)} processes are ready"
+            f"{ready} of {max(len(status.members), engine.pool.options.processes, 1)} processes "
+            "are ready"
         )
     if status.connection is None:
         reasons.append("there is no connection to the database")
@@ -141,7 +144,9 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
     server: HealthServer
 
     def setup(self) -> None:
-        """Read the request, with limits for the whole of it; a timeout of the socket would start again with every byte."""
+        """Read the request, with limits for the whole of it; a timeout of the socket would start
+        again with every byte.
+        """
         super().setup()
         self.rfile.close()
         deadline = time.monotonic() + REQUEST_SECONDS
@@ -206,7 +211,10 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iterator[None]:
-    """Run a health server during the block, if the options name a port. Raises WorkerStartError if the port is not available."""
+    """Run a health server during the block, if the options name a port.
+
+    Raises WorkerStartError if the port is not available.
+    """
     if options.health_port is None:
         yield
         return
@@ -214,7 +222,8 @@ def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iter
         server = HealthServer(options.health_host, options.health_port, engine)
     except OSError as error:
         raise WorkerStartError(
-            f"--health-port: {options.health_host}:{options.health_port} cannot be listened on: {error.strerror or error}. "
+            f"--health-port: {options.health_host}:{options.health_port} cannot be listened on: "
+            f"{error.strerror or error}. "
             "Free it, or choose another one for each worker of this host"
         ) from error
     host, port = server.server_address[:2]

@@ -1,16 +1,19 @@
-"""The heartbeat: records every few seconds that this worker and its processes are alive, and renews leases of prefetched tasks.
+"""The heartbeat: records every few seconds that this worker and its processes are alive, and renews
+leases of prefetched tasks.
 
-No heartbeat is sent while the engine's loop is stuck, because then no task is settled. Each heartbeat rearms the kill timer,
-which ends the children of a worker that was stopped when its last heartbeat becomes too old. It also checks for children that
-were stopped alone, because the parent sends the heartbeats for them.
+No heartbeat is sent while the engine's loop is stuck, because then no task is settled. Each
+heartbeat rearms the kill timer, which ends the children of a worker that was stopped when its last
+heartbeat becomes too old. It also checks for children that were stopped alone, because the parent
+sends the heartbeats for them.
 
-The answer to a heartbeat says whether the worker is on duty: the three oldest workers whose heartbeats are recent rescue the
-tasks of dead ones and advance overdue workflows. In a fleet of a thousand, rounds of all of them would load the database more
-than their tasks.
+The answer to a heartbeat says whether the worker is on duty: the three oldest workers whose
+heartbeats are recent rescue the tasks of dead ones and advance overdue workflows. In a fleet of a
+thousand, rounds of all of them would load the database more than their tasks.
 
-A worker that is cut off from the database cannot send heartbeats, and cannot tell which case applies: an outage, in which no
-worker is declared dead, or a network partition, in which its tasks are given to other workers. With ON_CUT_OFF "wait" its tasks
-continue and the watchdog rearms the kill timer; with "kill" they end before other workers may run them.
+A worker that is cut off from the database cannot send heartbeats, and cannot tell which case
+applies: an outage, in which no worker is declared dead, or a network partition, in which its tasks
+are given to other workers. With ON_CUT_OFF "wait" its tasks continue and the watchdog rearms the
+kill timer; with "kill" they end before other workers may run them.
 
 Snapshots: the state of a worker and its children, one row every half minute or so, as a history.
 """
@@ -67,7 +70,8 @@ class Snapshots:
         load: Load,
         buffered: int,
     ) -> None:
-        """Write a snapshot if one is due; the heartbeat goes on without it. Raises psycopg.Error if the connection is lost.
+        """Write a snapshot if one is due; the heartbeat goes on without it. Raises psycopg.Error if
+        the connection is lost.
 
         ``memories`` are those of the children, in MB.
         """
@@ -88,7 +92,8 @@ class Snapshots:
             store.lose_snapshot(self.worker, said(error))
 
     def cpu_percent(self, now: float, pids: Iterable[int]) -> float | None:
-        """Return the CPU usage of the processes since the last snapshot, 100 for one full CPU; None for the first snapshot.
+        """Return the CPU usage of the processes since the last snapshot, 100 for one full CPU; None
+        for the first snapshot.
 
         A child that started in between counts in full; one that ended does not count.
         """
@@ -145,7 +150,8 @@ class HeartbeatSender:
         self.written_at = -math.inf  # the last one, by the monotonic clock
 
     def tick(self, connection: Any) -> bool:
-        """Send one heartbeat. Returns False, without sending it, while the engine is stuck or if it was declared dead.
+        """Send one heartbeat. Returns False, without sending it, while the engine is stuck or if it
+        was declared dead.
 
         Raises psycopg.Error.
         """
@@ -184,12 +190,14 @@ class HeartbeatSender:
             now + self.kill_timer.seconds
         )  # no other worker can declare this one dead until then
         self.note_written(connection, now)
-        self.engine.outage.hasten()  # none need have been missed: an outage may be shorter than the time between two
+        # none need have been missed: an outage may be shorter than the time between two
+        self.engine.outage.hasten()
         self.snapshots.tick(connection, children, memories, load, len(status.prefetched))
         return True
 
     def note_written(self, connection: Any, now: float) -> None:
-        """Record that a heartbeat was written just now, and begin anew after a gap. Raises psycopg.Error.
+        """Record that a heartbeat was written just now, and begin anew after a gap. Raises
+        psycopg.Error.
 
         A jump of the database's clock is a gap: it makes the heartbeats of all workers old.
         """
@@ -203,9 +211,12 @@ class HeartbeatSender:
         if jump := self.clock.jump(moment, asked, answered):
             self.unbroken_since = answered
             logger.warning(
-                "the database's clock jumped by %+.1f s, by the monotonic clock of this machine, which stops while the machine "
-                "is suspended; this worker declares no other dead until all had time to send heartbeats", jump,
-            )  # fmt: skip
+                "the database's clock jumped by %+.1f s, by the monotonic clock of this machine, "
+                "which stops while the machine "
+                "is suspended; this worker declares no other dead until all had time to send "
+                "heartbeats",
+                jump,
+            )
 
     @property
     def owes_stopping(self) -> bool:
@@ -213,17 +224,24 @@ class HeartbeatSender:
         return self.engine.stopping and not self.told_stopping
 
     def tell_stopping(self, connection: Any) -> None:
-        """Record that the worker takes no more tasks: it does not count as living. Raises psycopg.Error."""
+        """Record that the worker takes no more tasks: it does not count as living.
+
+        Raises psycopg.Error.
+        """
         WorkerStore(connection).begin_stop(self.worker)
         self.told_stopping = True
 
     def reconnected(self) -> None:
-        """Begin anew: the server was away, or is another one, and no worker could send it heartbeats."""
+        """Begin anew: the server was away, or is another one, and no worker could send it
+        heartbeats.
+        """
         self.written_at = -math.inf
         self.clock.forget()
 
     def unbroken_for(self, seconds: float) -> bool:
-        """Whether fresh heartbeats were written for ``seconds`` up to now: only then may this worker declare others dead."""
+        """Whether fresh heartbeats were written for ``seconds`` up to now: only then may this
+        worker declare others dead.
+        """
         now = time.monotonic()
         return (
             now - self.written_at <= self.fresh.total_seconds()

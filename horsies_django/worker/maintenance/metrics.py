@@ -1,4 +1,7 @@
-"""The metrics of a worker, from its memory. It is imported only where prometheus-client is installed."""
+"""The metrics of a worker, from its memory.
+
+It is imported only where prometheus-client is installed.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,18 @@ from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.memory import memory_bytes
 
 MOST_WAITING = 4  # clients, each of whom takes a thread
-SWITCH_SECONDS = 0.0001  # while metrics are rendered, instead of 5 ms: a pass asks for the interpreter several times
+# while metrics are rendered, instead of 5 ms: a pass asks for the interpreter several times
+SWITCH_SECONDS = 0.0001
 
 
 texts: Cached[bytes] = Cached(MOST_WAITING)
 
 
 def rendered(engine: Engine) -> bytes:
-    """Return the metrics as text, at most a second old. One thread at a time renders them. Raises BusyError."""
+    """Return the metrics as text, at most a second old.
+
+    One thread at a time renders them. Raises BusyError.
+    """
     return texts.read("", lambda: _rendered(engine), SCRAPED_SECONDS)
 
 
@@ -45,7 +52,9 @@ def _rendered(engine: Engine) -> bytes:
 
 
 def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
-    """Yield each family of metrics but the histograms: what the parts of a worker have counted, read from any thread."""
+    """Yield each family of metrics but the histograms: what the parts of a worker have counted,
+    read from any thread.
+    """
     status = engine.status
     results = {total[:3]: total.n for total in totals if total.result != CLAIMED}
     text = "Attempts that ended, and tasks that expired."

@@ -1,9 +1,11 @@
-"""The pruner: deletes records older than their retention: tasks, fire times, keys, workers, snapshots, the audit, the history.
+"""The pruner: deletes records older than their retention: tasks, fire times, keys, workers,
+snapshots, the audit, the history.
 
-One runs in every worker, on the maintenance thread. A round consists of short ticks and ends when nothing is left to delete. Each
-batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result may have megabytes), so
-batches of each kind start with one row and double only while they are fast: heartbeats are not delayed, and large rows are
-deleted, too. For why a round does not read all history, see ``store/sql/functions/tasks/horsies_prune.sql``.
+One runs in every worker, on the maintenance thread. A round consists of short ticks and ends when
+nothing is left to delete. Each batch is a statement and a transaction of its own. Rows differ in
+size by a factor of a million (a result may have megabytes), so batches of each kind start with one
+row and double only while they are fast: heartbeats are not delayed, and large rows are deleted,
+too. For why a round does not read all history, see ``store/sql/functions/tasks/horsies_prune.sql``.
 """
 
 from __future__ import annotations
@@ -30,26 +32,33 @@ from horsies_django.worker.maintenance import TURN_SECONDS
 
 logger = logging.getLogger("horsies.worker")
 
-QUICK_SECONDS = 0.05  # the next batch is larger after one that took less, and smaller after one that took twice as long
+# the next batch is larger after one that took less, and smaller after one that took twice as long
+QUICK_SECONDS = 0.05
 
-# Deletes a batch of at most so many rows; returns the number of deleted rows by name, and whether there may be more
+# Deletes a batch of at most so many rows; returns the number of deleted rows by name, and whether
+# there may be more
 Delete = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
 Prune = Callable[[RetentionStore, timedelta, int], int]  # deletes so many rows of that age
 
 
 @dataclass(eq=False)
 class Step:
-    """One kind of record, of which a round deletes batches until none is left. ``batch``: the rows of the next one."""
+    """One kind of record, of which a round deletes batches until none is left.
+
+    ``batch``: the rows of the next one.
+    """
 
     delete: Delete
     batch: int = 1
 
 
 class Pruner:
-    """``tick`` is a part of a round. ``own`` gives the ``keep_result`` of tasks of this worker, and ``note`` records them.
+    """``tick`` is a part of a round. ``own`` gives the ``keep_result`` of tasks of this worker, and
+    ``note`` records them.
 
-    The kinds of records take turns, a batch each, and a round that is not over after the time between two is followed by the
-    next one. So no kind holds up another, however much of it there is.
+    The kinds of records take turns, a batch each, and a round that is not over after the time
+    between two is followed by the next one. So no kind holds up another, however much of it there
+    is.
     """
 
     def __init__(
@@ -71,7 +80,10 @@ class Pruner:
         return not self.noted.issuperset(self.own())
 
     def note(self, connection: Any) -> None:
-        """Record the ``keep_result`` of tasks, so that other workers delete these tasks, too. Raises psycopg.OperationalError."""
+        """Record the ``keep_result`` of tasks, so that other workers delete these tasks, too.
+
+        Raises psycopg.OperationalError.
+        """
         new = set(self.own()) - self.noted
         self.noted |= new
         try:
@@ -83,7 +95,10 @@ class Pruner:
             raise
 
     def tick(self, connection: psycopg.Connection[Any]) -> float | None:
-        """Delete for a short time; at the end of a round, return the seconds until the next. Raises psycopg.OperationalError."""
+        """Delete for a short time; at the end of a round, return the seconds until the next.
+
+        Raises psycopg.OperationalError.
+        """
         store = RetentionStore(connection)
         until = time.monotonic() + TURN_SECONDS
         self.begin_if_due(store)
@@ -98,7 +113,9 @@ class Pruner:
         return self.interval_seconds
 
     def begin_if_due(self, store: RetentionStore) -> None:
-        """Begin a round, if none goes on or it goes on for long; what is left of that takes its turn with the others."""
+        """Begin a round, if none goes on or it goes on for long; what is left of that takes its
+        turn with the others.
+        """
         now = time.monotonic()
         if self.began_at is not None and now - self.began_at < self.interval_seconds:
             return
@@ -114,7 +131,9 @@ class Pruner:
         self.left = deque([*(step for step in every if step not in unfinished), *unfinished])
 
     def own_retentions(self, store: RetentionStore) -> list[OwnRetention]:
-        """Return the retentions that tasks brought along, or none if the role of the worker may not read them."""
+        """Return the retentions that tasks brought along, or none if the role of the worker may not
+        read them.
+        """
         try:
             return sorted(store.own_retentions())
         except psycopg.ProgrammingError as error:
@@ -128,7 +147,10 @@ class Pruner:
         self.counts.clear()
 
     def more_after(self, step: Step, store: RetentionStore) -> bool:
-        """Delete a batch, and return whether there may be more. Raises psycopg.Error if the connection is lost."""
+        """Delete a batch, and return whether there may be more.
+
+        Raises psycopg.Error if the connection is lost.
+        """
         connection: Any = store.connection
         try:
             with self.telling_kept(connection):
@@ -142,13 +164,16 @@ class Pruner:
         except psycopg.Error as error:
             if connection.closed:
                 raise
-            # A privilege is missing, or a trigger of the project refuses: other rows go, and so does the heartbeat.
+            # A privilege is missing, or a trigger of the project refuses: other rows go, and so
+            # does the heartbeat.
             logger.error("retention: rows cannot be deleted: %s", said(error))
             return False
 
     @contextmanager
     def telling_kept(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Log the rows that a statement in this block leaves, because rows of the project refer to them."""
+        """Log the rows that a statement in this block leaves, because rows of the project refer to
+        them.
+        """
 
         def tell(notice: psycopg.errors.Diagnostic) -> None:
             if notice.sqlstate != KEPT:
@@ -165,7 +190,9 @@ class Pruner:
             connection.remove_notice_handler(tell)
 
     def delete(self, store: RetentionStore, step: Step) -> bool:
-        """Delete one batch, adjust the size of the next by its duration, and return whether there may be more."""
+        """Delete one batch, adjust the size of the next by its duration, and return whether there
+        may be more.
+        """
         began = time.monotonic()
         deleted, more = step.delete(store, step.batch)
         took = time.monotonic() - began

@@ -1,13 +1,16 @@
-"""The reaper: rescues the tasks of dead workers, ends overrides, and brings waiting tasks in line with changed limits.
+"""The reaper: rescues the tasks of dead workers, ends overrides, and brings waiting tasks in line
+with changed limits.
 
-Those of the workers on duty run (see ``heartbeat.py``). Only one at a time can rescue; the other statements may run in parallel.
-A reaper declares workers dead only while its own heartbeats are sent in time and the database's clock does not jump: after an
-outage of the database, or such a jump, every heartbeat is old, and no worker has died.
+Those of the workers on duty run (see ``heartbeat.py``). Only one at a time can rescue; the other
+statements may run in parallel. A reaper declares workers dead only while its own heartbeats are
+sent in time and the database's clock does not jump: after an outage of the database, or such a
+jump, every heartbeat is old, and no worker has died.
 
-Advances workflows that no engine advances: after a cancel, an expiry or a rescue, or when the worker that should have died.
+Advances workflows that no engine advances: after a cancel, an expiry or a rescue, or when the
+worker that should have died.
 
-Engines advance the runs of the tasks that they settle. Whatever else moves a task to a final status, and waits whose time is
-over, are found in the tables.
+Engines advance the runs of the tasks that they settle. Whatever else moves a task to a final
+status, and waits whose time is over, are found in the tables.
 """
 
 from __future__ import annotations
@@ -115,10 +118,17 @@ class Reaper:
         returned = by_kind["returned"]
         if rescued := len(failed) + len(retried) + len(returned):
             logger.error(
-                "%s task(s) of dead workers rescued: %s failed%s, %s are retried%s, %s had not begun and are pending again%s",
-                rescued, len(failed), named(failed), len(retried), named(retried), len(returned), named(returned),
+                "%s task(s) of dead workers rescued: %s failed%s, %s are retried%s, %s had not "
+                "begun and are pending again%s",
+                rescued,
+                len(failed),
+                named(failed),
+                len(retried),
+                named(retried),
+                len(returned),
+                named(returned),
                 extra=about_first(failed),
-            )  # fmt: skip
+            )
         return rescued
 
     def report_refused(self, tasks: Sequence[Happened]) -> None:
@@ -127,9 +137,12 @@ class Reaper:
             if task.id not in self.refused:
                 self.refused.add(task.id)
                 logger.error(
-                    "%s of a dead worker cannot be rescued: the database refuses to write that it failed. A trigger or a "
-                    "constraint of the project on horsies_tasks may do so. Every round tries again", label(task),
-                )  # fmt: skip
+                    "%s of a dead worker cannot be rescued: the database refuses to write that it "
+                    "failed. A trigger or a "
+                    "constraint of the project on horsies_tasks may do so. Every round tries "
+                    "again",
+                    label(task),
+                )
 
     def end_overrides(self, queues: QueueStore) -> None:
         """End overrides whose time is over, and those of queues that nobody has served for long."""
@@ -160,7 +173,10 @@ class OverdueWorkflows:
         self.everything_at = 0.0  # when to look at all finished tasks that were not advanced
 
     def tick(self, connection: Any) -> float | None:
-        """Find what is owed to workflows, and advance them; return 0.0 to continue at once. Raises psycopg.Error."""
+        """Find what is owed to workflows, and advance them; return 0.0 to continue at once.
+
+        Raises psycopg.Error.
+        """
         store = self.advancer.store(connection, channel_prefix(connection))
         now = time.monotonic()
         until = now + TURN_SECONDS

@@ -1,6 +1,8 @@
-"""The maintenance thread of a worker: heartbeat, reaper, overdue workflows, pruner and history, on a connection of their own.
+"""The maintenance thread of a worker: heartbeat, reaper, overdue workflows, pruner and history, on
+a connection of their own.
 
-Statements on this connection have a timeout of one second, so that a long one cannot delay the heartbeat.
+Statements on this connection have a timeout of one second, so that a long one cannot delay the
+heartbeat.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ MINUTE_SECONDS = 60.0
 
 @dataclass
 class Job:
-    """What is done every ``seconds``, if it is ``wanted`` then; ``act`` may return after how many seconds instead."""
+    """What is done every ``seconds``, if it is ``wanted`` then; ``act`` may return after how many
+    seconds instead.
+    """
 
     name: str
     seconds: float
@@ -98,7 +102,9 @@ class MaintenanceThread(threading.Thread, Link):
         self.failing: set[str] = set()  # what was logged as failed and has not succeeded since
 
     def run(self) -> None:
-        """Do what is due until stopped; errors are logged, and the next time tries again on a new connection."""
+        """Do what is due until stopped; errors are logged, and the next time tries again on a new
+        connection.
+        """
         while not self.ended.wait(max(0.0, min(job.at for job in self.jobs) - time.monotonic())):
             for job in self.jobs:
                 if time.monotonic() >= job.at:

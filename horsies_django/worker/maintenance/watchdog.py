@@ -1,9 +1,11 @@
-"""The watchdog: a thread that never waits for the database, and acts while others wait for one that does not answer.
+"""The watchdog: a thread that never waits for the database, and acts while others wait for one that
+does not answer.
 
-It does two things. On a dead network link a statement waits until TCP gives up, and behind a pooler until the server is back: the
-watchdog closes such a connection, so that the waiting thread gets an error and reconnects. And it rearms the kill timer, which
-ends the children of a stopped worker, while the worker is cut off from the database: then no heartbeat rearms it, although the
-worker was not stopped.
+It does two things. On a dead network link a statement waits until TCP gives up, and behind a pooler
+until the server is back: the watchdog closes such a connection, so that the waiting thread gets an
+error and reconnects. And it rearms the kill timer, which ends the children of a stopped worker,
+while the worker is cut off from the database: then no heartbeat rearms it, although the worker was
+not stopped.
 """
 
 from __future__ import annotations
@@ -22,16 +24,18 @@ from horsies_django.worker.process.shutdown import STOP_SECONDS
 
 logger = logging.getLogger("horsies.worker")
 
-# How long a statement may take before its connection is closed. Statements of the maintenance thread have a timeout of a second;
-# the engine's connection is closed before the engine counts as stuck.
+# How long a statement may take before its connection is closed. Statements of the maintenance
+# thread have a timeout of a second; the engine's connection is closed before the engine counts as
+# stuck.
 LONGEST_SECONDS = {"engine": 8.0, "maintenance": 3.0}
 
 
 class Watchdog(threading.Thread):
     """Watches ``engine`` and ``maintenance`` until ``stop``.
 
-    It rearms the timer late, so that the children of a worker that is stopped during an outage end soon after. With ``kill`` it
-    rearms only while no task runs: the tasks shall end, not the worker.
+    It rearms the timer late, so that the children of a worker that is stopped during an outage end
+    soon after. With ``kill`` it rearms only while no task runs: the tasks shall end, not the
+    worker.
     """
 
     def __init__(
@@ -57,7 +61,9 @@ class Watchdog(threading.Thread):
                     logger.exception("the watchdog failed, and tries again%s", more)
 
     def check(self, now: float, look: float) -> None:
-        """Rearm the kill timer if need be, and close silent connections; ``look`` is the time between two checks."""
+        """Rearm the kill timer if need be, and close silent connections; ``look`` is the time
+        between two checks.
+        """
         # the timer of a worker that is cut off is rearmed when only a quarter of its time is left
         late = now > self.kill_timer.deadline - self.kill_timer.seconds / 4
         cut_off = now - (self.maintenance.unanswered_since or now) >= look
@@ -83,7 +89,8 @@ class Watchdog(threading.Thread):
             if shut_down(connection):
                 self.given_up = connection
                 logger.warning(
-                    "the %s thread got no answer for %.0f s; closing its connection to the database",
+                    "the %s thread got no answer for %.0f s; closing its connection to the "
+                    "database",
                     name,
                     now - since,
                 )

@@ -1,8 +1,9 @@
 """Starts children: forked by the fork server, or as fresh interpreters.
 
-``multiprocessing`` runs the main module of a process again in every interpreter that it starts, so that functions defined there
-can be unpickled. If that is a manage.py without the ``__main__`` guard, or a script that calls ``call_command``, each child
-would start a worker of its own. Our children need nothing of the main module, so an empty one is passed on.
+``multiprocessing`` runs the main module of a process again in every interpreter that it starts, so
+that functions defined there can be unpickled. If that is a manage.py without the ``__main__``
+guard, or a script that calls ``call_command``, each child would start a worker of its own. Our
+children need nothing of the main module, so an empty one is passed on.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ TRIES = 5  # fork servers in a row that may end before one has started a child
 
 
 class CannotFork(HorsiesError):
-    """The project opens something when it is imported that a fork would share or lose, or cannot be imported again."""
+    """The project opens something when it is imported that a fork would share or lose, or cannot be
+    imported again.
+    """
 
 
 class TemplateKilled(HorsiesError):
-    """The process that forks the fork servers has ended, so the worker cannot have children any more."""
+    """The process that forks the fork servers has ended, so the worker cannot have children any
+    more.
+    """
 
 
 class Forker:
@@ -60,7 +65,8 @@ class Forker:
         self._ends: list[Callable[[], object]] = []  # how the template is ended
 
     def prepare(self, forget: Callable[[], None] = lambda: None) -> None:
-        """Fork the template, which calls ``forget``; load the project in a fresh one if this process cannot be forked.
+        """Fork the template, which calls ``forget``; load the project in a fresh one if this
+        process cannot be forked.
 
         Raises CannotFork if that one cannot be forked either.
         """
@@ -73,8 +79,10 @@ class Forker:
                 self._fork_template(self.template, theirs, forget)
             else:
                 logger.warning(
-                    "this process cannot be forked, because it holds %s: the project is loaded again, in a fresh process", holds
-                )  # fmt: skip
+                    "this process cannot be forked, because it holds %s: the project is loaded "
+                    "again, in a fresh process",
+                    holds,
+                )
                 self._load_again(self.template, theirs)
 
     def _fork_template(
@@ -108,9 +116,11 @@ class Forker:
                 )
 
     def start(self, slot: int, descriptors: list[int]) -> int:
-        """Return the pid of a new child that gets ``descriptors``, from another fork server if one ends meanwhile.
+        """Return the pid of a new child that gets ``descriptors``, from another fork server if one
+        ends meanwhile.
 
-        The last one is for the exit code. Raises OSError if the system has no room for a child, TemplateKilled.
+        The last one is for the exit code. Raises OSError if the system has no room for a child,
+        TemplateKilled.
         """
         for _ in range(TRIES):
             with suppress(EOFError, ConnectionError):
@@ -129,7 +139,9 @@ class Forker:
         )
 
     def arm(self, deadline: float) -> None:
-        """Set the deadline of the kill timer in this fork server and the next ones, by ``time.monotonic()``."""
+        """Set the deadline of the kill timer in this fork server and the next ones, by
+        ``time.monotonic()``.
+        """
         self.deadline = deadline
         with self._lock, suppress(OSError):  # it has ended, or it was stopped for long
             if self.link is not None:
@@ -158,7 +170,10 @@ class Forker:
         return ours
 
     def _ask_template(self, theirs: socket.socket) -> None:
-        """Let the template fork a fork server with this socket. Raises OSError if it cannot, TemplateKilled."""
+        """Let the template fork a fork server with this socket.
+
+        Raises OSError if it cannot, TemplateKilled.
+        """
         assert self.template is not None
         try:
             socket.send_fds(self.template, [b"s"], [theirs.fileno()])
@@ -211,7 +226,9 @@ class ForkedProcess:
 
 
 def start_interpreter(process: BaseProcess) -> None:
-    """Start a process of the method spawn, without the main module: an empty one is in its place meanwhile."""
+    """Start a process of the method spawn, without the main module: an empty one is in its place
+    meanwhile.
+    """
     own = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -1,6 +1,8 @@
-"""What a child may say to its worker. A message of any other shape, or with other values, is that child's failure.
+"""What a child may say to its worker. A message of any other shape, or with other values, is that
+child's failure.
 
-A task can write whatever it likes into the channels of its process, and must not choose what happens in the worker's own one.
+A task can write whatever it likes into the channels of its process, and must not choose what
+happens in the worker's own one.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ def checked(message: Any) -> tuple[str, Any]:
 
 
 def is_done(done: Any) -> bool:
-    """Whether this is the number of a task, its reply, and how long it ran. Raises TypeError and ValueError for other shapes."""
+    """Whether this is the number of a task, its reply, and how long it ran.
+
+    Raises TypeError and ValueError for other shapes.
+    """
     number, sent, seconds = done
     if type(number) is not int or type(seconds) is not float:
         return False

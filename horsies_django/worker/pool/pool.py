@@ -1,7 +1,7 @@
 """The pool: starts the processes that run tasks, gives them tasks, and handles their deaths.
 
-Every process has its own channels and memory, so the death of one does not affect the others. The engine empties two lists:
-``outcomes`` to settle, and ``releases``, claims to return to the queue.
+Every process has its own channels and memory, so the death of one does not affect the others. The
+engine empties two lists: ``outcomes`` to settle, and ``releases``, claims to return to the queue.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from horsies_django.worker.process.task_log import about_first, named
 
 logger = logging.getLogger("horsies.worker")
 
-FAILED_STARTS = 3  # children in a row while the worker starts: the project is the likely cause, and the worker ends
+# children in a row while the worker starts: the project is the likely cause, and the worker ends
+FAILED_STARTS = 3
 
 
 @dataclass(eq=False)
@@ -69,13 +70,16 @@ class Pool:
 
     @property
     def missing(self) -> int:
-        """How many children are to be started: one for each that ended, or that ends after its present tasks."""
+        """How many children are to be started: one for each that ended, or that ends after its
+        present tasks.
+        """
         if self.stopping or self.ending:
             return 0
         return self.options.processes - sum(not member.retired_for for member in self.members)
 
     def _fill(self) -> None:
-        """Start the children that are missing, as far as the system has room for them; the rest a moment later.
+        """Start the children that are missing, as far as the system has room for them; the rest a
+        moment later.
 
         Raises WorkerStartError if there is no room while the worker starts.
         """
@@ -93,7 +97,8 @@ class Pool:
                 self.starts.postpone(RETRY_SECONDS, now)
                 if (more := self.repeats.due("start", now)) is not None:
                     logger.error(
-                        "a child cannot be started now: %s; trying again each second, the others go on%s",
+                        "a child cannot be started now: %s; trying again each second, the others "
+                        "go on%s",
                         reason,
                         more,
                     )
@@ -134,7 +139,10 @@ class Pool:
                 self.selector.unregister(descriptor)
 
     def tend(self, now: float) -> None:
-        """Do what is due for the starts of children, at ``starts.next_at`` by the monotonic clock. Raises WorkerStartError."""
+        """Do what is due for the starts of children, at ``starts.next_at`` by the monotonic clock.
+
+        Raises WorkerStartError.
+        """
         for member in self.starts.take_stalled(now):
             self._end_stalled(member)
         for member in self.starts.take_waiting(now):
@@ -146,7 +154,10 @@ class Pool:
             self._fill()
 
     def _end_stalled(self, member: PoolProcess) -> None:
-        """Kill a child that did not become ready in time; another one is started when it has ended."""
+        """Kill a child that did not become ready in time.
+
+        Another one is started when it has ended.
+        """
         seconds = self.limits.ready
         hint = "HORSIES['RECOVERY']['CHILD_READY_TIMEOUT_MS']"
         obstacle = "an import, middleware or a receiver of child_started takes long or hangs"
@@ -161,7 +172,10 @@ class Pool:
             member.stalled = True
             member.kill()
         else:
-            line = "the worker is not ready after %.0f s (%s): %s. It cannot be killed: it runs in the worker's own process"
+            line = (
+                "the worker is not ready after %.0f s (%s): %s. It cannot be killed: it runs in "
+                "the worker's own process"
+            )
             logger.error(line, seconds, hint, obstacle)
 
     # Called by the engine
@@ -176,7 +190,9 @@ class Pool:
         )
 
     def free(self, lane: str) -> int:
-        """Return how many more tasks of ``lane`` the pool can take now; tasks of replaced children occupy slots, too."""
+        """Return how many more tasks of ``lane`` the pool can take now; tasks of replaced children
+        occupy slots, too.
+        """
         most = self.options.slots(lane) + (self.ahead if lane == "sync" else 0)
         left = most - self.running(lane)
         return min(left, sum(member.free(lane) for member in self.members)) if left > 0 else 0
@@ -191,7 +207,9 @@ class Pool:
         return sum(len(member.held[lane]) for member in self.members)
 
     def held(self) -> set[Any]:
-        """Return the ids of all tasks that the pool holds, including those in the lists for the engine."""
+        """Return the ids of all tasks that the pool holds, including those in the lists for the
+        engine.
+        """
         ids = {
             claim.id
             for member in self.members
@@ -203,7 +221,9 @@ class Pool:
         )
 
     def dispatch(self, claims: Iterable[Claim]) -> None:
-        """Send each claim to the process with the most room in its lane, in one message per process and lane."""
+        """Send each claim to the process with the most room in its lane, in one message per process
+        and lane.
+        """
         batches: dict[tuple[int, str], list[Claim]] = defaultdict(list)
         room = {lane: [member.free(lane) for member in self.members] for lane in LANES}
         for claim in claims:
@@ -221,7 +241,9 @@ class Pool:
 
     @property
     def stuck_at(self) -> float:
-        """When the next run-ahead counts as stuck, by the monotonic clock; infinite in hard mode, which has none."""
+        """When the next run-ahead counts as stuck, by the monotonic clock; infinite in hard mode,
+        which has none.
+        """
         return (
             min((member.stuck_at for member in self.members), default=math.inf)
             if self.run_ahead.most
@@ -229,7 +251,9 @@ class Pool:
         )
 
     def call_back(self, now: float) -> None:
-        """Call back each run-ahead that is stuck behind a long task: other processes may have free slots."""
+        """Call back each run-ahead that is stuck behind a long task: other processes may have free
+        slots.
+        """
         if now >= self.stuck_at:
             for member in self.members:
                 if now >= member.stuck_at:
@@ -246,9 +270,11 @@ class Pool:
             self._retire(member, "tasks" if member.full_mb is None else "memory")
 
     def _retire(self, member: PoolProcess, why: str) -> None:
-        """Let a child take no more tasks, for a reason of ``END_REASONS``, and start its successor at once.
+        """Let a child take no more tasks, for a reason of ``END_REASONS``, and start its successor
+        at once.
 
-        The child ends after its present tasks, when a successor is ready. One that has reached its memory limit does not wait.
+        The child ends after its present tasks, when a successor is ready. One that has reached its
+        memory limit does not wait.
         """
         if not self._stays(member):
             return
@@ -315,7 +341,10 @@ class Pool:
             logger.error("child %s cannot run tasks:\n%s", member.pid, payload.rstrip())
 
     def _end_distrusted(self, member: PoolProcess, error: OddMessage) -> None:
-        """Kill a child that has sent what children do not send. Raises WorkerStartError if it is the worker itself."""
+        """Kill a child that has sent what children do not send.
+
+        Raises WorkerStartError if it is the worker itself.
+        """
         if not isinstance(member, Child):
             raise WorkerStartError(
                 f"the worker's own process has sent itself an odd message: {error}"
@@ -329,7 +358,10 @@ class Pool:
         member.kill()
 
     def _welcome(self, member: PoolProcess, memory_mb: float) -> None:
-        """Give tasks to a process, which is ready and takes so much memory. Raises WorkerStartError."""
+        """Give tasks to a process, which is ready and takes so much memory.
+
+        Raises WorkerStartError.
+        """
         member.ready = True
         member.ready_at = time.monotonic()
         self.starts.ready(member)
@@ -356,7 +388,10 @@ class Pool:
     ) -> None:
         crashed = [each for each in outcomes if each.crashed]
         then = "" if self.stopping else "; starting another"
-        what = f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given back{named(released)}"
+        what = (
+            f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given "
+            f"back{named(released)}"
+        )
         logger.error("child %s %s: %s%s", member.pid, how, what, then, extra=about_first(outcomes))
         if not member.taken and not self.stopping:
             self._fail_start(member, how)
@@ -373,11 +408,14 @@ class Pool:
             self.starts.postpone(RETRY_SECONDS, now)
         if not self.ready and self.starts.failed == FAILED_STARTS:
             raise WorkerStartError(
-                f"{FAILED_STARTS} children in a row ended before they were ready; the last one {how}"
+                f"{FAILED_STARTS} children in a row ended before they were ready; the last one "
+                f"{how}"
             )
 
     def _bury(self, member: PoolProcess, how: str) -> tuple[list[Outcome], list[Claim]]:
-        """Read the last messages of a process that ended, forget it, and return what became of the tasks that it held."""
+        """Read the last messages of a process that ended, forget it, and return what became of the
+        tasks that it held.
+        """
         if isinstance(member, Child):
             for lane in LANES:
                 with suppress(
@@ -396,7 +434,9 @@ class Pool:
     # Stopping
 
     def stop(self) -> None:
-        """End all processes, which hold no tasks any more; kill those that do not end within ``STOP_SECONDS``."""
+        """End all processes, which hold no tasks any more; kill those that do not end within
+        ``STOP_SECONDS``.
+        """
         self.ending = True
         for member in self.members:
             member.end_lanes()

@@ -1,15 +1,18 @@
 """The worker's view of a process of the pool: its channels, its slots and the tasks that it holds.
 
-The run-ahead in soft mode: sync tasks dispatched ahead of a free slot, so that short tasks need no round trip each.
+The run-ahead in soft mode: sync tasks dispatched ahead of a free slot, so that short tasks need no
+round trip each.
 
-A slot that runs a task for thirty microseconds and then waits a millisecond for the next one is idle most of the time. So a
-worker with a prefetch buffer dispatches more tasks to a child than it has threads; they are RUNNING already. Their number
-follows from the average duration of recent tasks: they should finish within ``STANDING_SECONDS``. So longer tasks are never
-dispatched ahead, and a worker that dies loses only a few milliseconds of work.
+A slot that runs a task for thirty microseconds and then waits a millisecond for the next one is
+idle most of the time. So a worker with a prefetch buffer dispatches more tasks to a child than it
+has threads; they are RUNNING already. Their number follows from the average duration of recent
+tasks: they should finish within ``STANDING_SECONDS``. So longer tasks are never dispatched ahead,
+and a worker that dies loses only a few milliseconds of work.
 
-Three rules limit the disadvantages. A run-ahead that does not move for ``STUCK_SECONDS`` is called back, and its tasks go to
-any free slot. If a cap leaves tasks waiting, no task is dispatched ahead, because each of them holds a permit. If only the
-child dies, the tasks of its run-ahead are returned, because they have not begun.
+Three rules limit the disadvantages. A run-ahead that does not move for ``STUCK_SECONDS`` is called
+back, and its tasks go to any free slot. If a cap leaves tasks waiting, no task is dispatched ahead,
+because each of them holds a permit. If only the child dies, the tasks of its run-ahead are
+returned, because they have not begun.
 """
 
 from __future__ import annotations
@@ -42,13 +45,16 @@ from horsies_django.worker.process.shutdown import LAST_RESORT_SECONDS, end_hang
 STANDING_SECONDS = 0.01
 STUCK_SECONDS = 0.05
 LARGE = 65_536  # characters of arguments: the worker does not keep them once they are sent
-# Why children end: replaced after a number of tasks, for its memory, or for what a task did to its state; killed because a task
-# did not stop after its timeout or when it was cancelled; killed by anything else; or it ended by itself.
+# Why children end: replaced after a number of tasks, for its memory, or for what a task did to its
+# state; killed because a task did not stop after its timeout or when it was cancelled; killed by
+# anything else; or it ended by itself.
 END_REASONS = ("tasks", "memory", "state", TIMEOUT, CANCEL, "killed", "exited")
 
 
 class RunAhead:
-    """Decides how many tasks may be dispatched ahead per slot; ``prefetch`` limits their total, 0 allows none."""
+    """Decides how many tasks may be dispatched ahead per slot; ``prefetch`` limits their total, 0
+    allows none.
+    """
 
     def __init__(self, prefetch: int = 0, slots: int = 1) -> None:
         self.most = prefetch // slots
@@ -102,7 +108,9 @@ class PoolProcess:
         ] = {}  # the tasks because of which it is killed, and why
 
     def connect(self) -> list[socket.socket]:
-        """Open the channels to the process, and return its ends: one for each lane, and that for control."""
+        """Open the channels to the process, and return its ends: one for each lane, and that for
+        control.
+        """
         pairs: list[tuple[socket.socket, socket.socket]] = []
         with ExitStack() as failing:
             for _ in (*LANES, "control"):
@@ -182,14 +190,19 @@ class PoolProcess:
         return self.outcome("sync", number, sent, seconds)
 
     def take_off(self, lane: str, number: int) -> Claim:
-        """Remove a task that the process holds, and return it. Raises OddMessage if it holds no such task."""
+        """Remove a task that the process holds, and return it.
+
+        Raises OddMessage if it holds no such task.
+        """
         if number not in self.held[lane]:
             raise OddMessage(f"it names the task number {number}, which it does not hold")
         del self.since[lane][number]
         return self.held[lane].pop(number)
 
     def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
-        """Remove all tasks of a process that ended: those whose code may have begun crashed, the others are returned."""
+        """Remove all tasks of a process that ended: those whose code may have begun crashed, the
+        others are returned.
+        """
         outcomes = []
         releases = []
         now = time.monotonic()
@@ -231,7 +244,8 @@ class PoolProcess:
 
 
 class Child(PoolProcess):
-    """A child process, forked by the fork server or started as a fresh interpreter; ``lifetime``: how many tasks it may take.
+    """A child process, forked by the fork server or started as a fresh interpreter; ``lifetime``:
+    how many tasks it may take.
 
     Raises OSError if the system has no room for it.
     """
@@ -259,7 +273,9 @@ class Child(PoolProcess):
         self.stalled = False  # killed because it did not become ready
 
     def _watch(self) -> int:
-        """Return a descriptor that becomes readable when the child dies, even if another process holds its pipes open."""
+        """Return a descriptor that becomes readable when the child dies, even if another process
+        holds its pipes open.
+        """
         self.pidfd: int | None = None
         # not in every system or sandbox; or the child is dead already, so the sentinel is readable
         with suppress(AttributeError, OSError):
@@ -275,7 +291,10 @@ class Child(PoolProcess):
         if self.distrusted:
             return "was killed, because it sent an odd message"
         if code is None:
-            return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
+            return (
+                "ended with its fork server, which was killed (by the kernel, if the worker had "
+                "been stopped)"
+            )
         return (
             f"was killed by {signal.Signals(-code).name}"
             if code < 0
@@ -292,9 +311,11 @@ class Child(PoolProcess):
         return "exited" if self.exit_code is not None and self.exit_code >= 0 else "killed"
 
     def was_killed(self, worker_started: bool) -> bool:
-        """Whether the dead child or its fork server was killed from outside, so that the project is not the cause.
+        """Whether the dead child or its fork server was killed from outside, so that the project is
+        not the cause.
 
-        A child killed while the worker starts may have run out of memory, so the project may be the cause.
+        A child killed while the worker starts may have run out of memory, so the project may be the
+        cause.
         """
         return self.exit_code is None or (worker_started and self.exit_code == -signal.SIGKILL)
 
@@ -365,7 +386,9 @@ class InProcess(PoolProcess):
         super().close()
 
     def _broke(self, error: BaseException) -> None:
-        """Tell the engine, and end this process if that does not hear it: a task may have closed the sockets."""
+        """Tell the engine, and end this process if that does not hear it: a task may have closed
+        the sockets.
+        """
         if not self.closed:
             self.answers.send(("failed", repr(error)))
             timer = threading.Timer(

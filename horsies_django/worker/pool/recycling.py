@@ -1,8 +1,10 @@
-"""Recycling: replaces children after a number of tasks, or when they exceed a memory limit, which frees leaked memory.
+"""Recycling: replaces children after a number of tasks, or when they exceed a memory limit, which
+frees leaked memory.
 
-A child costs a fork, so even one task per child is possible. A configured number is exact; the first children get different
-lifetimes, so that not all are replaced at once. The default must not slow down queues of short tasks: a child is replaced at the
-earliest when it is a minute old, and children are replaced one after the other.
+A child costs a fork, so even one task per child is possible. A configured number is exact; the
+first children get different lifetimes, so that not all are replaced at once. The default must not
+slow down queues of short tasks: a child is replaced at the earliest when it is a minute old, and
+children are replaced one after the other.
 """
 
 from __future__ import annotations
@@ -34,13 +36,17 @@ class Recycling:
         self.born = 0
         self.next_at = -math.inf  # when another may be replaced, unless a count is configured
         self.warned = False
-        self.late = False  # whether a child cannot be started or takes long: then others are not replaced for their tasks
+        # whether a child cannot be started or takes long: then others are not replaced for their
+        # tasks
+        self.late = False
         self.altered_next_at = (
             -math.inf
         )  # when a child may be replaced again because of what a task did to it
 
     def lifetime(self) -> float:
-        """Return how many tasks the next child may take: fewer for some of the first, so that not all end at once."""
+        """Return how many tasks the next child may take: fewer for some of the first, so that not
+        all end at once.
+        """
         self.born += 1
         if not self.most or not self.exact:
             return math.inf
@@ -49,10 +55,12 @@ class Recycling:
         return self.most
 
     def due(self, members: Sequence[PoolProcess], now: float) -> list[PoolProcess]:
-        """Return the children to replace now, by the monotonic clock; they end after their present tasks.
+        """Return the children to replace now, by the monotonic clock; they end after their present
+        tasks.
 
-        While too many replaced children still run their last tasks, the lifetime of the others is extended, and those that
-        have reached their memory limit go on. Otherwise long async tasks would make children pile up.
+        While too many replaced children still run their last tasks, the lifetime of the others is
+        extended, and those that have reached their memory limit go on. Otherwise long async tasks
+        would make children pile up.
         """
         found: list[PoolProcess] = []
         for member in members:
@@ -73,7 +81,9 @@ class Recycling:
             member.lifetime += self.most
 
     def _crowded(self, members: Sequence[PoolProcess], more: int = 0) -> bool:
-        """Whether so many replaced children still run their last tasks that no other child is replaced."""
+        """Whether so many replaced children still run their last tasks that no other child is
+        replaced.
+        """
         return sum(bool(one.retired_for) for one in members) + more >= self.processes + 4
 
     def _has_had_its_tasks(self, member: PoolProcess, now: float) -> bool:
@@ -84,14 +94,17 @@ class Recycling:
         )
 
     def replaces_altered(self, members: Sequence[PoolProcess], now: float) -> bool:
-        """Whether a child of which a task changed the state is replaced, by the monotonic clock: one a minute at most."""
+        """Whether a child of which a task changed the state is replaced, by the monotonic clock:
+        one a minute at most.
+        """
         if now < self.altered_next_at or self.late or self._crowded(members):
             return False
         self.altered_next_at = now + LEAST_SECONDS
         return True
 
     def compare(self, memory_mb: float, *, refuse: bool = True) -> None:
-        """Compare the memory limit with the memory of a child before its first task, in MB; warn if it is near.
+        """Compare the memory limit with the memory of a child before its first task, in MB; warn if
+        it is near.
 
         Raises WorkerStartError if the limit is not higher, and ``refuse`` is set.
         """
@@ -100,13 +113,17 @@ class Recycling:
             return
         if memory_mb >= limit and refuse:
             raise WorkerStartError(
-                f"--max-memory-per-child-mb={limit:g} is not above the {memory_mb:.0f} MB that a child takes before its first "
+                f"--max-memory-per-child-mb={limit:g} is not above the {memory_mb:.0f} MB that a "
+                "child takes before its first "
                 "task: it would be replaced after each one"
             )
         # a child that needs so much before its first task will be replaced often
         if memory_mb >= 0.8 * limit and not self.warned:
             self.warned = True
             logger.warning(
-                "--max-memory-per-child-mb=%g is near the %.0f MB that a child takes before its first task: children will be "
-                "replaced often", limit, memory_mb,
-            )  # fmt: skip
+                "--max-memory-per-child-mb=%g is near the %.0f MB that a child takes before its "
+                "first task: children will be "
+                "replaced often",
+                limit,
+                memory_mb,
+            )

@@ -1,10 +1,13 @@
-"""The starts of children: until when each has to be ready, and when those that are missing are started.
+"""The starts of children: until when each has to be ready, and when those that are missing are
+started.
 
-A child may fail to start: the system has no room for a process or a descriptor, or code of the project hangs or fails before the
-first task (an import, a factory of middleware, a receiver of ``child_started``). While the worker starts, that is an error of the
-start. Afterwards it is logged and tried again, and the other children work.
+A child may fail to start: the system has no room for a process or a descriptor, or code of the
+project hangs or fails before the first task (an import, a factory of middleware, a receiver of
+``child_started``). While the worker starts, that is an error of the start. Afterwards it is logged
+and tried again, and the other children work.
 
-A child that is replaced after some tasks ends when its successor is ready. If that takes too long, the child goes on.
+A child that is replaced after some tasks ends when its successor is ready. If that takes too long,
+the child goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +23,10 @@ LATE_SECONDS = 5.0  # a child that is not ready by then holds no other one up
 
 
 class Starts:
-    """``ready_seconds``: how long a child may take to become ready. Times are by the monotonic clock."""
+    """``ready_seconds``: how long a child may take to become ready.
+
+    Times are by the monotonic clock.
+    """
 
     def __init__(self, ready_seconds: float) -> None:
         self.ready_seconds = ready_seconds
@@ -59,7 +65,10 @@ class Starts:
             self.retry_at = now + seconds
 
     def fail(self, now: float) -> None:
-        """Record that a child ended before its first task; the next one is started later and later."""
+        """Record that a child ended before its first task.
+
+        The next one is started later and later.
+        """
         self.failed += 1
         self.postpone(min(RETRY_SECONDS * 2 ** (self.failed - 1), MOST_RETRY_SECONDS), now)
 

@@ -1,11 +1,13 @@
-"""Ends tasks at their timeout, after a cancel, or if their process was stopped; reports those that run for very long.
+"""Ends tasks at their timeout, after a cancel, or if their process was stopped; reports those that
+run for very long.
 
-A task is first asked to stop, so that it can clean up. If it is still running after the grace period, its process is killed,
-and the other tasks in that process count as crashed. Deadlines are kept in a heap. Entries of tasks that ended remain in it, so
-it is cleaned when it may contain twice as many entries as there are tasks.
+A task is first asked to stop, so that it can clean up. If it is still running after the grace
+period, its process is killed, and the other tasks in that process count as crashed. Deadlines are
+kept in a heap. Entries of tasks that ended remain in it, so it is cleaned when it may contain twice
+as many entries as there are tasks.
 
-Nothing else would notice a stopped child (SIGSTOP, a debugger): the parent sends its heartbeats, so its tasks are not
-recovered.
+Nothing else would notice a stopped child (SIGSTOP, a debugger): the parent sends its heartbeats, so
+its tasks are not recovered.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ logger = logging.getLogger("horsies.worker")
 
 
 class TimeLimits(NamedTuple):
-    """The default timeout of tasks in seconds (None: no limit), and the grace in seconds before the process is killed.
+    """The default timeout of tasks in seconds (None: no limit), and the grace in seconds before the
+    process is killed.
 
     ``ready``: after how many seconds a child is killed that is not ready.
     """
@@ -76,7 +79,9 @@ class Timeouts:
         self.clean_above = 0
 
     def add(self, at: float, place: Place, reason: str, *, kill: bool) -> None:
-        """Add a deadline at ``at`` by the monotonic clock; ``kill``: kill the process instead of asking the task to stop."""
+        """Add a deadline at ``at`` by the monotonic clock; ``kill``: kill the process instead of
+        asking the task to stop.
+        """
         heapq.heappush(self.heap, (at, next(self.order), place, reason, kill))
         if len(self.heap) > self.clean_above:
             self.heap = [entry for entry in self.heap if entry[2].occupied]
@@ -85,7 +90,9 @@ class Timeouts:
 
     @property
     def next(self) -> float:
-        """When ``enforce`` is to be called next, by the monotonic clock: at the earliest deadline of a task that still runs."""
+        """When ``enforce`` is to be called next, by the monotonic clock: at the earliest deadline
+        of a task that still runs.
+        """
         while self.heap and not self.heap[0][2].occupied:
             heapq.heappop(self.heap)
         return self.heap[0][0] if self.heap else math.inf
@@ -98,7 +105,9 @@ class Timeouts:
                 self.add(at, Place(member, lane, number), TIMEOUT, kill=False)
 
     def enforce(self, now: float) -> None:
-        """Ask tasks whose timeout has passed to stop; kill the processes of those that did not stop in the grace period."""
+        """Ask tasks whose timeout has passed to stop; kill the processes of those that did not stop
+        in the grace period.
+        """
         while self.next <= now:
             _, _, place, reason, kill = heapq.heappop(self.heap)
             member = place.process
@@ -136,7 +145,9 @@ class Timeouts:
             )
 
     def cancel(self, task_id: uuid.UUID, *, terminate: bool) -> None:
-        """Ask a task to stop if it runs here; with ``terminate``, its process is killed if it does not stop in time."""
+        """Ask a task to stop if it runs here; with ``terminate``, its process is killed if it does
+        not stop in time.
+        """
         for member in self.members:
             for lane in LANES:
                 for number, claim in member.held[lane].items():
@@ -150,7 +161,10 @@ class Timeouts:
 
 
 class StuckWatch:
-    """``stopped_seconds``: how long a child may be stopped. ``long_seconds``: the age at which a task is reported, or None."""
+    """``stopped_seconds``: how long a child may be stopped.
+
+    ``long_seconds``: the age at which a task is reported, or None.
+    """
 
     def __init__(self, stopped_seconds: float, long_seconds: float | None) -> None:
         self.stopped_seconds = stopped_seconds
@@ -192,8 +206,11 @@ class StuckWatch:
                             logger.warning(
                                 "task %s (%s) has been running for more than %.0f s in process %s; "
                                 "if it hangs, cancel it with terminate",
-                                claim.id, shown_name(claim.task_name), self.long_seconds, member.pid,
-                            )  # fmt: skip
+                                claim.id,
+                                shown_name(claim.task_name),
+                                self.long_seconds,
+                                member.pid,
+                            )
         self.reported = old
 
 

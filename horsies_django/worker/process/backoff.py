@@ -1,4 +1,6 @@
-"""What the threads of a worker have in common that work on a connection of their own, and the wait before they try again."""
+"""What the threads of a worker have in common that work on a connection of their own, and the wait
+before they try again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Link:
 
 
 class Backoff:
-    """Counts consecutive failures: waits initial x 2^n milliseconds, capped, +-25 % so that workers do not reconnect together."""
+    """Counts consecutive failures: waits initial x 2^n milliseconds, capped, +-25 % so that workers
+    do not reconnect together.
+    """
 
     def __init__(self, resilience: Resilience) -> None:
         self.resilience = resilience

@@ -1,4 +1,5 @@
-"""The counts of a worker: results of attempts, and how long they ran and due tasks waited, since it started.
+"""The counts of a worker: results of attempts, and how long they ran and due tasks waited, since it
+started.
 
 ``HistoryWriter`` writes them to the history, once a minute and when the worker stops.
 """
@@ -34,7 +35,10 @@ MOST_CODES = 50  # of a task
 
 
 class Counts:
-    """Counts by queue, task and result. The engine and the reaper add to it; any thread may read it."""
+    """Counts by queue, task and result.
+
+    The engine and the reaper add to it; any thread may read it.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -100,7 +104,9 @@ class Counts:
             entry[3 + bucket(seconds)] += 1
 
     def _counted_as(self, key: Key) -> Key:
-        """Return the key under which a new one is counted: what the project names without end would fill memory and table."""
+        """Return the key under which a new one is counted: what the project names without end would
+        fill memory and table.
+        """
         queue, task, result = key
         if task not in self.codes and len(self.codes) > MOST_TASKS:
             task = OTHER
@@ -113,7 +119,10 @@ class Counts:
 
 
 class HistoryWriter:
-    """``tick`` writes what is new. What was not confirmed is written again, as it was, so that it counts once."""
+    """``tick`` writes what is new.
+
+    What was not confirmed is written again, as it was, so that it counts once.
+    """
 
     def __init__(self, worker: uuid.UUID, counts: Counts) -> None:
         self.worker = worker

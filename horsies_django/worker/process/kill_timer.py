@@ -1,24 +1,31 @@
-"""The kill timer: kills the children of a worker that was stopped for too long, before others run its tasks.
+"""The kill timer: kills the children of a worker that was stopped for too long, before others run
+its tasks.
 
-A stopped worker (SIGSTOP, Ctrl-Z, a frozen container) sends no heartbeats, so after the dead-worker threshold others recover its
-tasks and run them again. If the worker is continued, its tasks would continue as well, and writes of user code are not fenced. No
-code that runs after SIGCONT could prevent that in time, and user code may replace signal handlers. Only the kernel can end a
-stopped process: a timer (``timer_create``) with SIGKILL as signal, which is re-armed while the worker is alive.
+A stopped worker (SIGSTOP, Ctrl-Z, a frozen container) sends no heartbeats, so after the dead-worker
+threshold others recover its tasks and run them again. If the worker is continued, its tasks would
+continue as well, and writes of user code are not fenced. No code that runs after SIGCONT could
+prevent that in time, and user code may replace signal handlers. Only the kernel can end a stopped
+process: a timer (``timer_create``) with SIGKILL as signal, which is re-armed while the worker is
+alive.
 
-The timer is not in the children, because re-arming needs Python there, and a task may hold the GIL for a minute. It is in the
-process whose death kills the children (``bootstrap.die_with_parent``), and which runs no user code:
+The timer is not in the children, because re-arming needs Python there, and a task may hold the GIL
+for a minute. It is in the process whose death kills the children (``bootstrap.die_with_parent``),
+and which runs no user code:
 
-- With the fork server, the timer is in the fork server, which the worker tells each deadline. The worker itself survives, reaps
-  its children and starts others.
-- With spawn, and without children (``--processes=0``), the timer is in the worker, which ends with its children. With
-  ``--processes=0``, a task that holds the GIL for so long also prevents heartbeats, so its tasks are recovered and the worker
-  ends. The kernel does not kill process 1 of a container by its own timer; such a worker logs a warning and needs an init.
+- With the fork server, the timer is in the fork server, which the worker tells each deadline. The
+  worker itself survives, reaps its children and starts others.
+- With spawn, and without children (``--processes=0``), the timer is in the worker, which ends with
+  its children. With ``--processes=0``, a task that holds the GIL for so long also prevents
+  heartbeats, so its tasks are recovered and the worker ends. The kernel does not kill process 1 of
+  a container by its own timer; such a worker logs a warning and needs an init.
 
-The deadline counts from just before a heartbeat was sent, so that it is earlier than the time when others may declare the worker
-dead. One in the past is never armed: a message may have waited while the fork server was stopped.
+The deadline counts from just before a heartbeat was sent, so that it is earlier than the time when
+others may declare the worker dead. One in the past is never armed: a message may have waited while
+the fork server was stopped.
 
-Limits: Linux only; elsewhere nothing is armed. Programs started by tasks, and children that changed their user, do not die with
-the fork server. The clock is CLOCK_MONOTONIC, which stops while a machine is suspended.
+Limits: Linux only; elsewhere nothing is armed. Programs started by tasks, and children that changed
+their user, do not die with the fork server. The clock is CLOCK_MONOTONIC, which stops while a
+machine is suspended.
 """
 
 from __future__ import annotations
@@ -60,7 +67,10 @@ class TimerSpec(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the C library that has POSIX timers, or None; glibc before 2.34 keeps them in librt."""
+    """Return the C library that has POSIX timers, or None.
+
+    Glibc before 2.34 keeps them in librt.
+    """
     for name in (None, "librt.so.1") if sys.platform == "linux" else ():
         try:
             found = ctypes.CDLL(name, use_errno=True)
@@ -72,9 +82,11 @@ def library() -> ctypes.CDLL | None:
 
 
 class KernelTimer:
-    """A kernel timer that kills this process by SIGKILL, running or stopped. Raises OSError if it is not available.
+    """A kernel timer that kills this process by SIGKILL, running or stopped. Raises OSError if it
+    is not available.
 
-    Forked processes do not inherit it. Its methods may be called in any thread and in signal handlers.
+    Forked processes do not inherit it. Its methods may be called in any thread and in signal
+    handlers.
     """
 
     def __init__(self) -> None:
@@ -92,7 +104,9 @@ class KernelTimer:
         )
 
     def arm(self, deadline: float) -> None:
-        """Kill this process when ``time.monotonic()`` reaches ``deadline``, or NEVER; ignore a deadline in the past."""
+        """Kill this process when ``time.monotonic()`` reaches ``deadline``, or NEVER; ignore a
+        deadline in the past.
+        """
         if deadline == NEVER or deadline > time.monotonic():
             seconds, rest = divmod(deadline, 1.0)
             spec = TimerSpec(0, 0, int(seconds), int(rest * 1e9))
@@ -113,8 +127,8 @@ class KernelTimer:
 class KillTimer:
     """Controls the timer. Its methods may be called in any thread.
 
-    ``seconds``: how long the worker may be stopped; less than the dead-worker threshold. ``arm`` arms the timer of the fork
-    server; without it, the timer is in this process.
+    ``seconds``: how long the worker may be stopped; less than the dead-worker threshold. ``arm``
+    arms the timer of the fork server; without it, the timer is in this process.
     """
 
     def __init__(self, seconds: float, arm: Callable[[float], None] | None = None) -> None:
@@ -127,8 +141,8 @@ class KillTimer:
     def rearm(self, since: float) -> None:
         """Set the deadline to ``seconds`` after ``since``, by ``time.monotonic()``.
 
-        ``since`` must be before a heartbeat was sent: counted from its reply, the deadline could be later than the time when
-        others declare the worker dead.
+        ``since`` must be before a heartbeat was sent: counted from its reply, the deadline could be
+        later than the time when others declare the worker dead.
         """
         with self.lock:
             if not self.over:
@@ -147,8 +161,10 @@ def own_timer() -> Callable[[float], None]:
     """Return a function that arms a timer in this process, if the system has one that ends it."""
     if os.getpid() == 1:
         logger.warning(
-            "this worker is process 1 of its container, which the kernel does not end by a timer: if it is stopped and "
-            "continued later, its tasks go on although others have taken them over. Run it with an init (docker run "
+            "this worker is process 1 of its container, which the kernel does not end by a timer: "
+            "if it is stopped and "
+            "continued later, its tasks go on although others have taken them over. Run it with an "
+            "init (docker run "
             "--init) or with --start-method=forkserver and --processes=1 or more"
         )
     return KernelTimer().arm if library() else lambda deadline: None

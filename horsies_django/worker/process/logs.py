@@ -1,8 +1,9 @@
-"""The log of the worker: a handler for projects that configure none, and a relay to a thread that writes the lines.
+"""The log of the worker: a handler for projects that configure none, and a relay to a thread that
+writes the lines.
 
-Writing a log line can block: a pipe that is not read, a full disk, a handler that uses the network. The engine thread must
-never wait for that, or the worker sends no heartbeats and is declared dead. The colors on a terminal are those of Django's
-palette.
+Writing a log line can block: a pipe that is not read, a full disk, a handler that uses the network.
+The engine thread must never wait for that, or the worker sends no heartbeats and is declared dead.
+The colors on a terminal are those of Django's palette.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ NAME_CHARACTERS = 200
 
 
 def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
-    """Return the text of a record with the colors of a palette. The text has no control characters of its own."""
+    """Return the text of a record with the colors of a palette.
+
+    The text has no control characters of its own.
+    """
     if (role := LEVELS.get(record.levelname)) is not None:
         text = text.replace(
             f"[{record.levelname}]", f"[{getattr(palette, role)(record.levelname)}]", 1
@@ -67,7 +71,8 @@ def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
 def palette_for(stream: TextIO) -> Any:
     """Return the palette for a stream, a style of Django; None: no colors, as for a pipe or a file.
 
-    NO_COLOR turns colors off, FORCE_COLOR turns them on without a terminal; ``--no-color`` and ``--force-color`` set them.
+    NO_COLOR turns colors off, FORCE_COLOR turns them on without a terminal; ``--no-color`` and
+    ``--force-color`` set them.
     """
     if os.environ.get("NO_COLOR"):
         return None
@@ -77,7 +82,9 @@ def palette_for(stream: TextIO) -> Any:
 
 
 def choose_colors(*, no_color: bool, force_color: bool) -> None:
-    """Let this process and those that it starts write with colors, or without, as the options of a command say."""
+    """Let this process and those that it starts write with colors, or without, as the options of a
+    command say.
+    """
     if no_color or force_color:
         for name, chosen in (("NO_COLOR", no_color), ("FORCE_COLOR", force_color)):
             if chosen:
@@ -87,7 +94,8 @@ def choose_colors(*, no_color: bool, force_color: bool) -> None:
 
 
 def shown_name(name: object) -> str:
-    """Return a name or key of a row for a line of any handler: printable, and of 200 characters at most.
+    """Return a name or key of a row for a line of any handler: printable, and of 200 characters at
+    most.
 
     Whoever may write a row chooses its name, which no code has to know.
     """
@@ -100,10 +108,11 @@ def shown_name(name: object) -> str:
 
 
 class Formatter(logging.Formatter):
-    """Lines such as ``[12:00:01] [worker] [INFO] message``; further lines of a message are indented.
+    """Lines such as ``[12:00:01] [worker] [INFO] message``; further lines of a message are
+    indented.
 
-    A line that the code of a task logs begins with the name and id of the task and the attempt. A ``palette`` colors levels and
-    outcomes.
+    A line that the code of a task logs begins with the name and id of the task and the attempt. A
+    ``palette`` colors levels and outcomes.
     """
 
     def __init__(self, palette: Any = None) -> None:
@@ -123,7 +132,9 @@ class Formatter(logging.Formatter):
 
 
 class Console(logging.StreamHandler[TextIO]):
-    """Writes to stderr the records that reach no handler but those that a tool has added to the root logger."""
+    """Writes to stderr the records that reach no handler but those that a tool has added to the
+    root logger.
+    """
 
     def filter(self, record: logging.LogRecord) -> Any:
         """Leave out a record if a logger below the root has a handler of its own for it."""
@@ -136,7 +147,9 @@ class Console(logging.StreamHandler[TextIO]):
 
 
 class Level:
-    """The level that ``configure_logging`` gave to the root logger, which says whether the project has set it since."""
+    """The level that ``configure_logging`` gave to the root logger, which says whether the project
+    has set it since.
+    """
 
     given = logging.WARNING  # that of Python
 
@@ -144,8 +157,9 @@ class Level:
 def configure_logging(level: str) -> None:
     """Set the level of the "horsies" loggers, and write records without a handler to stderr.
 
-    If the project does not configure the root logger, it gets the same level, so that the log of tasks is visible, and handlers
-    that a tool has added to it, such as an export of logs, get the records in addition.
+    If the project does not configure the root logger, it gets the same level, so that the log of
+    tasks is visible, and handlers that a tool has added to it, such as an export of logs, get the
+    records in addition.
     """
     for name in ("horsies", *logging.root.manager.loggerDict):
         if name == "horsies" or name.startswith("horsies."):
@@ -170,7 +184,9 @@ def configure_logging(level: str) -> None:
 
 
 def root_is_configured(handlers: Iterable[logging.Handler]) -> bool:
-    """Return whether the project configures the root logger, in LOGGING or in code; ``handlers`` are its handlers."""
+    """Return whether the project configures the root logger, in LOGGING or in code; ``handlers``
+    are its handlers.
+    """
     chosen = settings.LOGGING or {}
     if "root" in chosen or "" in chosen.get("loggers", {}):
         return True
@@ -182,8 +198,8 @@ def root_is_configured(handlers: Iterable[logging.Handler]) -> bool:
 def stream_of_its_own() -> TextIO:
     """Return a stream to stderr that only the log uses, or ``sys.stderr`` if that is no file.
 
-    A thread that waits for somebody to read stderr holds the lock of its stream, and the start of a process flushes
-    ``sys.stderr``.
+    A thread that waits for somebody to read stderr holds the lock of its stream, and the start of a
+    process flushes ``sys.stderr``.
     """
     try:
         return open(
@@ -194,7 +210,10 @@ def stream_of_its_own() -> TextIO:
 
 
 class Writer(QueueListener):
-    """Writes the relayed records. A handler that raises keeps neither others nor later records from being written."""
+    """Writes the relayed records.
+
+    A handler that raises keeps neither others nor later records from being written.
+    """
 
     def handle(self, record: logging.LogRecord) -> None:
         for handler in self.handlers:
@@ -206,7 +225,9 @@ class Writer(QueueListener):
 
 
 class Relay(QueueHandler):
-    """Passes records to a writer thread without waiting; drops and counts records if too many are waiting."""
+    """Passes records to a writer thread without waiting; drops and counts records if too many are
+    waiting.
+    """
 
     dropped = 0
 
@@ -227,7 +248,10 @@ class Relay(QueueHandler):
             return
         if self.dropped:
             record = copy(record)
-            record.msg = f"{record.msg} ({self.dropped} line(s) before this one are lost: the log is written too slowly)"
+            record.msg = (
+                f"{record.msg} ({self.dropped} line(s) before this one are lost: the log is "
+                "written too slowly)"
+            )
             self.dropped = 0
         self.waiting.put(record)
 
@@ -256,7 +280,9 @@ def relayed_logs() -> Iterator[None]:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process without waiting for its threads; pending log lines get ``LAST_LINES_SECONDS`` to be written."""
+    """End this process without waiting for its threads; pending log lines get
+    ``LAST_LINES_SECONDS`` to be written.
+    """
     writing = threading.Thread(target=write_out, daemon=True)
     writing.start()
     writing.join(LAST_LINES_SECONDS)

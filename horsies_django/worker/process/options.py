@@ -15,9 +15,14 @@ START_METHOD = (
 MAX_TASKS_PER_CHILD = 100  # of a child that is a minute old, unless the command line says otherwise
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LEAST = {
-    "processes": 0, "threads": 1, "async_concurrency": 1, "max_claim_batch": 0, "max_claim_per_worker": 0,
-    "max_tasks_per_child": 0, "health_port": 0,
-}  # fmt: skip
+    "processes": 0,
+    "threads": 1,
+    "async_concurrency": 1,
+    "max_claim_batch": 0,
+    "max_claim_per_worker": 0,
+    "max_tasks_per_child": 0,
+    "health_port": 0,
+}
 MAY_BE_NONE = ("max_tasks_per_child", "health_port")
 CHOICES = {"start_method": START_METHODS, "loglevel": LEVELS}
 
@@ -26,12 +31,14 @@ CHOICES = {"start_method": START_METHODS, "loglevel": LEVELS}
 class WorkerOptions:
     """The options of a worker.
 
-    ``processes`` 0 runs tasks in the process of the worker. Each process runs ``threads`` sync tasks and ``async_concurrency``
-    async tasks at once. ``shutdown_timeout`` is in seconds. ``max_claim_batch`` limits the tasks claimed from a queue in one
-    pass, ``max_claim_per_worker`` those claimed and not started; 0 means the slots and the prefetch buffer. A child is replaced
-    after ``max_tasks_per_child`` tasks (0: never; None: the default of ``recycling.Recycling``), or when its resident memory has
-    reached ``max_memory_per_child_mb`` after a task (None: never). Health checks are answered on ``health_port``, if it is set.
-    ``with_scheduler``: the worker is also a scheduler.
+    ``processes`` 0 runs tasks in the process of the worker. Each process runs ``threads`` sync
+    tasks and ``async_concurrency`` async tasks at once. ``shutdown_timeout`` is in seconds.
+    ``max_claim_batch`` limits the tasks claimed from a queue in one pass, ``max_claim_per_worker``
+    those claimed and not started; 0 means the slots and the prefetch buffer. A child is replaced
+    after ``max_tasks_per_child`` tasks (0: never; None: the default of ``recycling.Recycling``), or
+    when its resident memory has reached ``max_memory_per_child_mb`` after a task (None: never).
+    Health checks are answered on ``health_port``, if it is set. ``with_scheduler``: the worker is
+    also a scheduler.
     """
 
     queues: tuple[str, ...]
@@ -87,7 +94,8 @@ def refuse_impossible(options: WorkerOptions) -> None:
             )
     if options.health_port is not None and options.health_port > 65_535:
         raise WorkerStartError(
-            f"{option('health_port')}: {options.health_port!r} is not a port: a number from 0 to 65535"
+            f"{option('health_port')}: {options.health_port!r} is not a port: a number from 0 to "
+            "65535"
         )
     if not 0 <= options.shutdown_timeout < 10_000_000:
         raise WorkerStartError(
@@ -100,7 +108,8 @@ def refuse_impossible(options: WorkerOptions) -> None:
         )
     if not options.processes and (options.max_tasks_per_child or memory is not None):
         raise WorkerStartError(
-            "--processes=0 has no children: --max-tasks-per-child and --max-memory-per-child-mb need --processes=1 or more"
+            "--processes=0 has no children: --max-tasks-per-child and --max-memory-per-child-mb "
+            "need --processes=1 or more"
         )
 
 

@@ -1,12 +1,13 @@
 """Shutdown: handles the signals that stop a worker.
 
-While the worker starts, it has claimed nothing and may be waiting for something slow: an import, the database, the fork server.
-So a signal interrupts the start (``StopRequested``). Afterwards a signal is only recorded, and the engine acts on it between two
-passes.
+While the worker starts, it has claimed nothing and may be waiting for something slow: an import,
+the database, the fork server. So a signal interrupts the start (``StopRequested``). Afterwards a
+signal is only recorded, and the engine acts on it between two passes.
 
-A signal cannot stop an engine that is stuck in a statement, on a lock or on a dead connection. So a thread waits in the
-background, and ends the process some seconds after the shutdown timeout. No outcome is half-written then, because a pass is one
-transaction; other workers recover the remaining tasks, because the heartbeats have ended.
+A signal cannot stop an engine that is stuck in a statement, on a lock or on a dead connection. So a
+thread waits in the background, and ends the process some seconds after the shutdown timeout. No
+outcome is half-written then, because a pass is one transaction; other workers recover the remaining
+tasks, because the heartbeats have ended.
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ UNLESS_IGNORED = (
     signal.SIGHUP,
     signal.SIGQUIT,
 )  # nohup and shells with background jobs ignore them on purpose
-WORKER_HANGS = "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
-# SIGTERM within this time is one: a platform signals all processes of a container, and a wrapper passes its own one on.
+WORKER_HANGS = (
+    "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look "
+    "after them"
+)
+# SIGTERM within this time is one: a platform signals all processes of a container, and a wrapper
+# passes its own one on.
 SAME_STOP_SECONDS = 1.0
 STOP_SECONDS = 5.0  # for a child, a thread, or the receivers of signals to end
 LAST_RESORT_SECONDS = 15.0  # longer than a shutdown takes, even if the database does not respond
@@ -45,9 +50,10 @@ Signal = tuple[int, float]  # its number, and when it came by the monotonic cloc
 class Shutdown:
     """Context manager that handles the signals of this process; in the main thread only.
 
-    ``timeout``: seconds that running tasks may take after the first signal. Each signal calls ``on_stop`` and makes ``wakeup``
-    readable. ``ends_process``: the process exits afterwards, so late signals are ignored and do not change the exit code.
-    ``final_message`` is logged if the process is ended because it hangs.
+    ``timeout``: seconds that running tasks may take after the first signal. Each signal calls
+    ``on_stop`` and makes ``wakeup`` readable. ``ends_process``: the process exits afterwards, so
+    late signals are ignored and do not change the exit code. ``final_message`` is logged if the
+    process is ended because it hangs.
     """
 
     def __init__(self, *, ends_process: bool = False, final_message: str = WORKER_HANGS) -> None:
@@ -55,7 +61,8 @@ class Shutdown:
         self.final_message = final_message
         self.timeout = 0.0
         self.on_stop: Callable[[], None] = lambda: None
-        # A handler may be interrupted by the next signal at any instruction, so that nothing in it may be read and then written
+        # A handler may be interrupted by the next signal at any instruction, so that nothing in it
+        # may be read and then written
         self.signals: list[Signal] = []  # of this process; no repetitions
         self.deadlines: dict[
             int, float
@@ -89,7 +96,9 @@ class Shutdown:
             end.close()
 
     def end_if_it_hangs(self) -> None:
-        """Start the thread that ends this process if it does not stop; after the fork, which copies no threads."""
+        """Start the thread that ends this process if it does not stop; after the fork, which copies
+        no threads.
+        """
         self.thread = threading.Thread(
             target=self._wait_for_the_end, name="horsies-last-resort", daemon=True
         )
@@ -136,9 +145,10 @@ class Shutdown:
     def _note(self, number: int, frame: FrameType | None) -> None:
         """First signal: stop. Another one, or SIGQUIT: end now.
 
-        SIGTERM within a second of the first is no other one, see ``SAME_STOP_SECONDS``. A further SIGHUP is ignored: a closing
-        terminal sends one through the shell and one through the kernel. Once the process
-        shall end now, the kernel ignores all of them: many at once would otherwise keep the main thread in this handler.
+        SIGTERM within a second of the first is no other one, see ``SAME_STOP_SECONDS``. A further
+        SIGHUP is ignored: a closing terminal sends one through the shell and one through the
+        kernel. Once the process shall end now, the kernel ignores all of them: many at once would
+        otherwise keep the main thread in this handler.
         """
         noted = (number, time.monotonic())
         if not self.signals or heard([*self.signals, noted]) > 1:
@@ -162,7 +172,9 @@ class Shutdown:
 
 
 def heard(signals: Iterable[Signal]) -> int:
-    """Return how urgent these signals make a shutdown: 1 stop in order, 2 end now; 0 if there are none."""
+    """Return how urgent these signals make a shutdown: 1 stop in order, 2 end now; 0 if there are
+    none.
+    """
     terminated_at = -math.inf  # by the first SIGTERM
     urgency = 0
     for number, at in signals:

@@ -1,8 +1,9 @@
 """The task log: a line for each outcome that was written to the database.
 
-Completed tasks have a line each as long as they are few. In a second with more than ``MANY``, and in the following ones until
-there are fewer, they are counted and summarized, because a line each could cost more than the tasks. Failed, retried and
-cancelled tasks always have a line. Arguments and results are never logged, except messages of errors.
+Completed tasks have a line each as long as they are few. In a second with more than ``MANY``, and
+in the following ones until there are fewer, they are counted and summarized, because a line each
+could cost more than the tasks. Failed, retried and cancelled tasks always have a line. Arguments
+and results are never logged, except messages of errors.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ Known = Claim | Outcome | Happened  # what a line can be about
 
 
 class TaskLog:
-    """Logs the outcomes of tasks. Completed ones beyond the first of a second are counted; ``tick`` logs the summary of these."""
+    """Logs the outcomes of tasks.
+
+    Completed ones beyond the first of a second are counted; ``tick`` logs the summary of these.
+    """
 
     def __init__(self) -> None:
         self.began = -math.inf  # when the second that is counted began, by the monotonic clock
@@ -43,7 +47,9 @@ class TaskLog:
         self.counted: Counter[str] = Counter()  # how many of each name have no line
 
     def settled(self, outcomes: Sequence[Outcome], decided: Mapping[str, Any] = NOTHING) -> None:
-        """Log outcomes that were written; ``decided`` is the decision of the database on failed ones, by id."""
+        """Log outcomes that were written; ``decided`` is the decision of the database on failed
+        ones, by id.
+        """
         completed = [outcome for outcome in outcomes if outcome.status == "COMPLETED"]
         if len(completed) < len(outcomes):
             for outcome in outcomes:
@@ -64,7 +70,9 @@ class TaskLog:
 
     @property
     def summary_at(self) -> float:
-        """When ``tick`` has something to log, by the monotonic clock; infinite if nothing was counted."""
+        """When ``tick`` has something to log, by the monotonic clock; infinite if nothing was
+        counted.
+        """
         return self.began + 1 if self.counted else math.inf
 
     def tick(self, now: float) -> None:
@@ -83,9 +91,13 @@ class TaskLog:
         names = [f"{shown_name(name)} {many:,}" for name, many in most]
         if others := len(self.counted) - len(most):
             names.append(
-                f"and {self.counted.total() - sum(many for _, many in most):,} of {others} more names"
+                f"and {self.counted.total() - sum(many for _, many in most):,} of {others} more "
+                "names"
             )
-        line = f"{self.counted.total():,} tasks completed in {now - self.began:.1f} s: {', '.join(names)}"
+        line = (
+            f"{self.counted.total():,} tasks completed in {now - self.began:.1f} s: "
+            f"{', '.join(names)}"
+        )
         self.counted.clear()
         self._begin(now)
         return line
@@ -131,7 +143,9 @@ def tell_expired(tasks: Sequence[Known]) -> None:
 
 
 def retry_text(decided: Mapping[str, Any]) -> str:
-    """Return the number and the local time of the next retry, which has no number if the process was interrupted."""
+    """Return the number and the local time of the next retry, which has no number if the process
+    was interrupted.
+    """
     if decided["retry"] is None:  # the reply with the details was lost
         return "it is tried again"
     when = time_text(decided["at"])
@@ -147,7 +161,8 @@ def time_text(epoch: float) -> str:
 
 
 def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, None] | None:
-    """Return the exception in the envelope of an outcome as ``exc_info``, or None: class, text, and as a note the traceback.
+    """Return the exception in the envelope of an outcome as ``exc_info``, or None: class, text, and
+    as a note the traceback.
 
     The class has the name and the module of the task's exception, which this process may not know.
     """
@@ -162,12 +177,17 @@ def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, N
 
 
 class Named(type):
-    """The type of the classes below. These can be pickled, as handlers do that pass records to another thread or process."""
+    """The type of the classes below.
+
+    These can be pickled, as handlers do that pass records to another thread or process.
+    """
 
 
 @lru_cache(maxsize=1_000)
 def named_class(module: str, name: str) -> type[BaseException]:
-    """Return an exception class of that name, the same one each time, by which services group errors."""
+    """Return an exception class of that name, the same one each time, by which services group
+    errors.
+    """
     made = Named(
         name.rpartition(".")[2] or "?", (Exception,), {"__module__": module, "__qualname__": name}
     )
@@ -175,7 +195,9 @@ def named_class(module: str, name: str) -> type[BaseException]:
 
 
 def reduced(kind: Named) -> tuple[Any, ...]:
-    """Return how to make a class of ``named_class`` again, for pickle, which would look for it in its module."""
+    """Return how to make a class of ``named_class`` again, for pickle, which would look for it in
+    its module.
+    """
     return named_class, (kind.__module__, kind.__qualname__)
 
 
@@ -212,5 +234,7 @@ def about(task: Known) -> dict[str, str | int]:
 
 
 def about_first(tasks: Sequence[Known]) -> dict[str, str | int] | None:
-    """Return the attributes of a record that is about several tasks: those of the first one, None if there is none."""
+    """Return the attributes of a record that is about several tasks: those of the first one, None
+    if there is none.
+    """
     return about(tasks[0]) if tasks else None

@@ -1,4 +1,6 @@
-"""The receiver: it puts the schema of the tables on the search path, as projects with several tenants do."""
+"""The receiver: it puts the schema of the tables on the search path, as projects with several
+tenants do.
+"""
 
 from __future__ import annotations
 

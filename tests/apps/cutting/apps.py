@@ -1,4 +1,6 @@
-"""Connects the receiver as projects do: when the app is ready, before a worker has connected any of its own."""
+"""Connects the receiver as projects do: when the app is ready, before a worker has connected any of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from horsies_django.store.notify import direct_connection
 
 
 class Config(AppConfig):
-    """Reads what harm to do from the file that HORSIES_TEST_ORDER names, at each new connection; without one it does none."""
+    """Reads what harm to do from the file that HORSIES_TEST_ORDER names, at each new connection;
+    without one it does none.
+    """
 
     name = "tests.apps.cutting"
 
@@ -23,7 +27,9 @@ class Config(AppConfig):
 
 
 def obey(connection: Any, **kwargs: Any) -> None:
-    """Do what the file says, and with "storm" now this and now that; not to connections of the queue itself."""
+    """Do what the file says, and with "storm" now this and now that; not to connections of the
+    queue itself.
+    """
     if connection.settings_dict["OPTIONS"].get("application_name", "").startswith("horsies "):
         return
     path = Path(os.environ["HORSIES_TEST_ORDER"])

@@ -1,4 +1,6 @@
-"""A task module that cannot be forked: with HASTY_WORKER, only in the worker, else in fresh interpreters, too."""
+"""A task module that cannot be forked: with HASTY_WORKER, only in the worker, else in fresh
+interpreters, too.
+"""
 
 from __future__ import annotations
 

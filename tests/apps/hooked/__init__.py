@@ -1,1 +1,3 @@
-"""An app that hooks into everything: receivers of all signals, middleware, and metadata for every send."""
+"""An app that hooks into everything: receivers of all signals, middleware, and metadata for every
+send.
+"""

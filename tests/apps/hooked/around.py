@@ -98,7 +98,9 @@ def raising(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def holding(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Middleware that stands still in front of the task until it is interrupted, and notes that it was."""
+    """Middleware that stands still in front of the task until it is interrupted, and notes that it
+    was.
+    """
 
     async def async_middleware(current: Any, args: Any, kwargs: Any) -> Any:
         try:

@@ -172,7 +172,9 @@ def fated(
     fails_on: Any = None,
     adds: int = 0,
 ) -> TaskResult[Any]:
-    """Note that it runs, add nodes, and end as it is told; in a map, one element may fail and the others give themselves."""
+    """Note that it runs, add nodes, and end as it is told; in a map, one element may fail and the
+    others give themselves.
+    """
     with noted():
         for place in range(adds):
             current_task().workflow.add(fated, name=f"added {place}")

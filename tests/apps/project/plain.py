@@ -1,4 +1,7 @@
-"""Plain functions, as django.tasks knows them: without types, called by position. The fixture ``plain_tasks`` registers them."""
+"""Plain functions, as django.tasks knows them: without types, called by position.
+
+The fixture ``plain_tasks`` registers them.
+"""
 
 from __future__ import annotations
 

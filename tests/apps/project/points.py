@@ -1,4 +1,6 @@
-"""Tasks that stop where a test wants to have them: at their first line, at their last one, or for good."""
+"""Tasks that stop where a test wants to have them: at their first line, at their last one, or for
+good.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from tests.apps.project.tasks import SOON
 
 @task
 def walks(path: str) -> int:
-    """Write "began" and wait for "<path>.go", write "ended" and wait for "<path>.out", return. Needs no database."""
+    """Write "began" and wait for "<path>.go", write "ended" and wait for "<path>.out", return.
+
+    Needs no database.
+    """
     for line, gate in (("began", "go"), ("ended", "out")):
         with open(path, "a") as file:
             print(line, os.getpid(), file=file, flush=True)

@@ -1,4 +1,7 @@
-"""Tasks with durable steps; ``tasks.py`` imports them. Their rows are in a table that a test creates: no row excludes another."""
+"""Tasks with durable steps; ``tasks.py`` imports them.
+
+Their rows are in a table that a test creates: no row excludes another.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,10 @@ def write_slowly(step: str, milliseconds: float) -> int:
 
 @task(retry_policy=STORMY)
 def ten_steps(milliseconds: float, notes: str) -> list[int]:
-    """Take ten steps; return the processes that ran them. An attempt that was given up writes that down."""
+    """Take ten steps; return the processes that ran them.
+
+    An attempt that was given up writes that down.
+    """
     try:
         return [current_task().step(str(n), write_slowly, str(n), milliseconds) for n in range(10)]
     except StaleAttempt:

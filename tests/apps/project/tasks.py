@@ -111,7 +111,9 @@ def main_thread() -> bool:
 
 @task
 def dies(how: str) -> None:
-    """Take the process along: "exit" and "leave" at once, with code 3 and 0, "kill" and "segv" by signal."""
+    """Take the process along: "exit" and "leave" at once, with code 3 and 0, "kill" and "segv" by
+    signal.
+    """
     if how in ("exit", "leave"):
         os._exit(3 if how == "exit" else 0)
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "segv": signal.SIGSEGV}[how])
@@ -119,7 +121,10 @@ def dies(how: str) -> None:
 
 @task
 def hold(name: str) -> int:
-    """Note that it runs, in a group's name, then run until that group is deleted. Returns the process id."""
+    """Note that it runs, in a group's name, then run until that group is deleted.
+
+    Returns the process id.
+    """
     Group.objects.create(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
     while Group.objects.filter(name__startswith=f"{name}:").exists():
         time.sleep(0.04)  # not shorter: each look costs CPU time
@@ -172,7 +177,10 @@ def scribble(path: str) -> None:
 
 @task
 def linger(path: str) -> int:
-    """Write a line when it begins and one when it ends, which is when a file "<path>.go" appears. Needs no database."""
+    """Write a line when it begins and one when it ends, which is when a file "<path>.go" appears.
+
+    Needs no database.
+    """
     for line in ("began", "ended"):
         with open(path, "a") as file:
             print(line, os.getpid(), file=file, flush=True)
@@ -209,7 +217,8 @@ def notes_its_claim(path: str, seconds: float) -> None:
     for word in ("began", "ended"):
         with open(path, "a") as file:
             file.write(
-                f"{word} {running.task_id} {running.worker_id} {running._claim.generation} {os.getpid()}\n"
+                f"{word} {running.task_id} {running.worker_id} {running._claim.generation} "
+                f"{os.getpid()}\n"
             )
         time.sleep(seconds)
 
@@ -403,7 +412,9 @@ def eats(megabytes: int) -> int:
 
 @task
 def eats_and_tells(megabytes: int) -> tuple[int, float, float]:
-    """Take memory and keep it; return the id of the process, and its resident memory in MB before and after."""
+    """Take memory and keep it; return the id of the process, and its resident memory in MB before
+    and after.
+    """
     before = memory_mb(os.getpid())
     return eats(megabytes), before, memory_mb(os.getpid())
 
@@ -428,7 +439,9 @@ async def asays(text: str) -> str:
 
 @task(retry_policy=RetryPolicy.fixed([0], auto_retry_for=[LookupError], jitter=False))
 def snoozes(times: int, seconds: float = 60, fails: bool = False) -> int:
-    """Snooze so many times, each of them a row, and return how many there are; fail first if that is asked for."""
+    """Snooze so many times, each of them a row, and return how many there are; fail first if that
+    is asked for.
+    """
     done = Group.objects.filter(name__startswith="snooze ").count()
     if done < times:
         Group.objects.create(name=f"snooze {done}")

@@ -1,4 +1,6 @@
-"""Tasks that leave their process in a bad state, and tasks that say what they find: wreckers and lookers."""
+"""Tasks that leave their process in a bad state, and tasks that say what they find: wreckers and
+lookers.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +207,10 @@ def sets_up_sessions() -> None:
 
 @task
 def forks(path: str, how: str) -> int:
-    """Fork; both of the two that come back write their pid, and go on as ``how`` says. Returns the pid of the original."""
+    """Fork; both of the two that come back write their pid, and go on as ``how`` says.
+
+    Returns the pid of the original.
+    """
     copy = os.fork()
     with open(path, "a") as file:
         file.write(f"{os.getpid()}\n")
@@ -218,7 +223,10 @@ def forks(path: str, how: str) -> int:
 
 @task
 def ends_its_copies(number: int) -> list[int]:
-    """Fork, and end each copy at once, with SIGTERM. Returns the signals that ended them: SIGALRM, if that one was lost."""
+    """Fork, and end each copy at once, with SIGTERM.
+
+    Returns the signals that ended them: SIGALRM, if that one was lost.
+    """
     seen = []
     for _ in range(number):
         copy = os.fork()
@@ -268,7 +276,9 @@ async def abreaks(how: str) -> None:
 
 @task
 def computes(how: str) -> list[int]:
-    """Let other processes compute: those of a pool, started in one way or another, or of an executor."""
+    """Let other processes compute: those of a pool, started in one way or another, or of an
+    executor.
+    """
     if how != "executor":
         with multiprocessing.get_context(how).Pool(2) as pool:
             return pool.map(math.factorial, [3, 4])

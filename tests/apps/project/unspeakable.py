@@ -1,4 +1,6 @@
-"""Tasks whose exceptions and results run code of their own when somebody looks at them, and code that breaks the loop."""
+"""Tasks whose exceptions and results run code of their own when somebody looks at them, and code
+that breaks the loop.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +174,9 @@ BREAKS: dict[str, Callable[[Any], Any]] = {
 
 @task
 async def abreaks(how: str, name: str = "") -> int:
-    """Use the database, break the loop, and with a name go on until the group of that name is deleted."""
+    """Use the database, break the loop, and with a name go on until the group of that name is
+    deleted.
+    """
     await Group.objects.acount()
     BREAKS[how](asyncio.get_running_loop())
     if name:

@@ -1,4 +1,6 @@
-"""A task module whose import never ends in the process that SLOW_IMPORT names, while the file SLOW_WHILE is there, if named."""
+"""A task module whose import never ends in the process that SLOW_IMPORT names, while the file
+SLOW_WHILE is there, if named.
+"""
 
 from __future__ import annotations
 

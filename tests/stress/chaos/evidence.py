@@ -1,4 +1,6 @@
-"""What the database knows in a storm and after it: who lives, rows, attempts, limits, and what is left that should not be."""
+"""What the database knows in a storm and after it: who lives, rows, attempts, limits, and what is
+left that should not be.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ UNION ALL SELECT 'an advisory lock of process ' || pid FROM pg_locks WHERE lockt
 
 
 def steady(ask: Callable[[], T]) -> T:
-    """Ask the database until it answers: it goes away now and then. Raises OperationalError when it stays away."""
+    """Ask the database until it answers: it goes away now and then.
+
+    Raises OperationalError when it stays away.
+    """
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -115,7 +120,9 @@ def from_now_on() -> Callable[[], dict[str, Chronicle]]:
 
 
 def living() -> int:
-    """Return how many workers are there; one that was just killed counts until it is known to be dead."""
+    """Return how many workers are there; one that was just killed counts until it is known to be
+    dead.
+    """
     return int(rows(LIVING)[0][0])
 
 
@@ -154,7 +161,9 @@ def left_behind() -> list[str]:
 
 @dataclass
 class Left:
-    """What a storm left: rows, attempts by their tasks, runs by their notes, fire times, and the limits over time."""
+    """What a storm left: rows, attempts by their tasks, runs by their notes, fire times, and the
+    limits over time.
+    """
 
     rows: Sequence[Row]
     attempts: Mapping[str, Sequence[Attempt]]
@@ -168,12 +177,27 @@ class Left:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Return the runs as the judge of limits knows them; the last digits of a run's number are its attempt."""
+        """Return the runs as the judge of limits knows them; the last digits of a run's number are
+        its attempt.
+        """
         closed = {(one.task, one.attempt): one for one in self.tried}
         rows = {row.id: row for row in self.rows}
         return [
-            Run(row.number * 100 + run.attempt, row.name, row.queue, row.tenant, one.worker, run.worker, run.pid,
-                one.started_at, run.began, run.ended, one.finished_at, row.sent_at)
+            Run(
+                row.number * 100 + run.attempt,
+                row.name,
+                row.queue,
+                row.tenant,
+                one.worker,
+                run.worker,
+                run.pid,
+                one.started_at,
+                run.began,
+                run.ended,
+                one.finished_at,
+                row.sent_at,
+            )
             for run in self.noted
-            if (one := closed.get((run.task, run.attempt))) and (row := rows.get(run.task))  # else a violation of its own
-        ]  # fmt: skip
+            # else a violation of its own
+            if (one := closed.get((run.task, run.attempt))) and (row := rows.get(run.task))
+        ]

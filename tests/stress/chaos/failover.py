@@ -1,6 +1,8 @@
-"""The storm in which the primary is killed and its synchronous standby promoted, while tasks and workflows run.
+"""The storm in which the primary is killed and its synchronous standby promoted, while tasks and
+workflows run.
 
-Nobody is restarted and nobody is told: senders, workers and waiters know both servers, and look for the one that accepts writes.
+Nobody is restarted and nobody is told: senders, workers and waiters know both servers, and look for
+the one that accepts writes.
 """
 
 from __future__ import annotations
@@ -27,8 +29,12 @@ from tests.support.standby import Pair
 
 PATIENTS = 4
 ENDS = ("postmaster", "immediate")  # how primaries end, in turns
-WAITS_FOR_STANDBY = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
-LAG_SECONDS = 0.5  # for so long before its end the primary can confirm nothing: the standby does not receive it
+WAITS_FOR_STANDBY = (
+    "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client "
+    "backend'"
+)
+# for so long before its end the primary can confirm nothing: the standby does not receive it
+LAG_SECONDS = 0.5
 MARGIN_SECONDS = 1.0  # around a failover, in which a caller's own statements may fail
 
 
@@ -49,7 +55,9 @@ class Failovers(Faults):
         self.promotions: list[Promotion] = []
 
     def strike(self, name: str, member: Member) -> bool:
-        """Fail over, and make the server that was killed the new standby, unless it was the last time."""
+        """Fail over, and make the server that was killed the new standby, unless it was the last
+        time.
+        """
         with self.pair.lagging():
             self.moment.wait(LAG_SECONDS)
             killed_at = time.time()
@@ -63,7 +71,9 @@ class Failovers(Faults):
 
 
 def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
-    """Start the server that was killed, as a primary that knows of no other one, and send to it; returns what it confirmed."""
+    """Start the server that was killed, as a primary that knows of no other one, and send to it;
+    returns what it confirmed.
+    """
     confirmed: list[str] = []
 
     def send() -> None:
@@ -84,7 +94,9 @@ def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
 
 
 class Unhurried(Sender):
-    """A sender that does not try everything while there is no primary, and waits for nothing: the patients wait."""
+    """A sender that does not try everything while there is no primary, and waits for nothing: the
+    patients wait.
+    """
 
     pause = 0.5
     waits = 0.0
@@ -110,7 +122,9 @@ class FailoverStorm(Storm):
             yield f"promote after {ENDS[number % len(ENDS)]}"
 
     def lull(self, share: float) -> None:
-        """Keep back half of the tasks until the failover, so that the sender is sending when it comes."""
+        """Keep back half of the tasks until the failover, so that the sender is sending when it
+        comes.
+        """
         kept = round(share / 2)
         self.sender.allowed -= kept
         super().lull(share)
@@ -153,7 +167,9 @@ class FailoverStorm(Storm):
         )
 
     def wrong(self, answer: Answer) -> str | None:
-        """Return what is wrong with an answer; a caller's own first statement may meet a server that is gone."""
+        """Return what is wrong with an answer; a caller's own first statement may meet a server
+        that is gone.
+        """
         if answer.given == answer.expected:
             return None
         if isinstance(answer.given, Exception) and any(
@@ -164,7 +180,9 @@ class FailoverStorm(Storm):
         return f"from {answer.began:.3f} to {answer.ended:.3f} {answer.complaint}"
 
     def report(self, left: Left) -> dict[str, Any]:
-        """Return what the failovers took, in seconds: without a primary, then until the first and the last worker went on."""
+        """Return what the failovers took, in seconds: without a primary, then until the first and
+        the last worker went on.
+        """
         found = []
         for one in self.faults.promotions:
             starts: dict[str, float] = {}
@@ -178,12 +196,14 @@ class FailoverStorm(Storm):
                 for each in self.answers
                 if each.began < one.killed_at and each.ended > one.promoted_at
             ]
-            found.append({
-                "without a primary": round(one.promoted_at - one.killed_at, 2),
-                "first start": round(min(starts.values()) - one.promoted_at, 2),
-                "every worker": round(max(starts.values()) - one.promoted_at, 2),
-                "workers": len(starts),
-                "waited across": len(waited),
-                "answered": sum(each.given == each.expected for each in waited),
-            })  # fmt: skip
+            found.append(
+                {
+                    "without a primary": round(one.promoted_at - one.killed_at, 2),
+                    "first start": round(min(starts.values()) - one.promoted_at, 2),
+                    "every worker": round(max(starts.values()) - one.promoted_at, 2),
+                    "workers": len(starts),
+                    "waited across": len(waited),
+                    "answered": sum(each.given == each.expected for each in waited),
+                }
+            )
         return {"failovers": found, "workflows": sum(patient.sent for patient in self.patients)}

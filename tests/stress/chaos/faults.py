@@ -54,7 +54,9 @@ class Faults:
         return True
 
     def strike_child(self, verb: str, member: Member) -> bool:
-        """Kill one of a worker's children, or stop it: its parent, or else its own timer, has to kill it then."""
+        """Kill one of a worker's children, or stop it: its parent, or else its own timer, has to
+        kill it then.
+        """
         with suppress(psutil.NoSuchProcess, IndexError):
             child = self.random.choice(member.runners())
             child.send_signal(signal.SIGKILL if verb == "kill" else signal.SIGSTOP)

@@ -1,10 +1,13 @@
-"""The judge: from the rows, the attempts and the runs that noted themselves, whether anything was lost, or finished twice.
+"""The judge: from the rows, the attempts and the runs that noted themselves, whether anything was
+lost, or finished twice.
 
-What is held against what. The sender knows what it sent and what it was told; the rows say how each task stands and ended; the
-attempts say what was tried, each by whom and from when to when; the runs say what user code really did. An attempt may have no
-run: its process was killed after it said "started" and before the first line of user code. A run always has exactly one attempt.
+What is held against what. The sender knows what it sent and what it was told; the rows say how each
+task stands and ended; the attempts say what was tried, each by whom and from when to when; the runs
+say what user code really did. An attempt may have no run: its process was killed after it said
+"started" and before the first line of user code. A run always has exactly one attempt.
 
-All functions are pure and return violations in words. Moments are seconds by the clock of the machine, which is the database's.
+All functions are pure and return violations in words. Moments are seconds by the clock of the
+machine, which is the database's.
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ BY_OTHERS = ("MERGED", "ORDER_CANCELLED")  # what tasks of the same partition ma
 
 
 class Row(NamedTuple):
-    """A task as its row says; ``codes`` are those that its policy retries. Tasks of workflows have the number -1."""
+    """A task as its row says; ``codes`` are those that its policy retries.
+
+    Tasks of workflows have the number -1.
+    """
 
     id: str
     number: int
@@ -71,7 +77,9 @@ class Dispatch(NamedTuple):
 
 
 def missing(rows: Iterable[Row], dispatches: Sequence[Dispatch]) -> list[str]:
-    """Return what was lost or doubled on the way into the table: a task is there if and only if its transaction committed."""
+    """Return what was lost or doubled on the way into the table: a task is there if and only if its
+    transaction committed.
+    """
     there = Counter(row.number for row in rows)
     known = {number for dispatch in dispatches for number in dispatch.numbers}
     return [
@@ -84,13 +92,18 @@ def missing(rows: Iterable[Row], dispatches: Sequence[Dispatch]) -> list[str]:
 def absent(
     dispatches: Iterable[Dispatch], is_there: Callable[[int], bool], how: str
 ) -> Iterator[str]:
-    """Give what is not there although its transaction committed, and transactions of which only a part is."""
+    """Give what is not there although its transaction committed, and transactions of which only a
+    part is.
+    """
     for dispatch in dispatches:
         lost = [number for number in dispatch.numbers if not is_there(number)]
         if dispatch.sure:
             yield from (f"task {number} was lost: it was sent, and {how}" for number in lost)
         elif 0 < len(lost) < len(dispatch.numbers):
-            yield f"of one transaction {len(lost)} task(s) of {len(dispatch.numbers)} are missing: {lost}"
+            yield (
+                f"of one transaction {len(lost)} task(s) of {len(dispatch.numbers)} are missing: "
+                f"{lost}"
+            )
 
 
 def unended(rows: Iterable[Row], dead: Collection[str]) -> list[str]:
@@ -118,7 +131,9 @@ def histories(
 
 
 def sequence(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
-    """Give what is wrong with the attempts as a row of numbers: gaps, claims used twice, two at once, a count that differs."""
+    """Give what is wrong with the attempts as a row of numbers: gaps, claims used twice, two at
+    once, a count that differs.
+    """
     numbers = [one.attempt for one in tried]
     if numbers != list(range(1, len(tried) + 1)):
         yield f"its attempts are {numbers}"
@@ -137,14 +152,25 @@ def sequence(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
 
 
 def reasons(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
-    """Give the attempts that should not have been: without a reason to retry, after the deadline, after a cancel."""
+    """Give the attempts that should not have been: without a reason to retry, after the deadline,
+    after a cancel.
+    """
     for one in tried:
         if one.will_retry and one.error_code not in (*row.codes, ASKED):
-            yield f"attempt {one.attempt} is retried after {one.error_code}, its policy lists {row.codes}"
+            yield (
+                f"attempt {one.attempt} is retried after {one.error_code}, its policy lists "
+                f"{row.codes}"
+            )
         if row.good_until is not None and one.started_at >= row.good_until:
-            yield f"attempt {one.attempt} started {one.started_at - row.good_until:.3f} s after its good_until"
+            yield (
+                f"attempt {one.attempt} started {one.started_at - row.good_until:.3f} s after its "
+                "good_until"
+            )
         if row.cancelled_at is not None and one.started_at > row.cancelled_at:
-            yield f"attempt {one.attempt} started {one.started_at - row.cancelled_at:.3f} s after it was cancelled"
+            yield (
+                f"attempt {one.attempt} started {one.started_at - row.cancelled_at:.3f} s after it "
+                "was cancelled"
+            )
 
 
 def endings(row: Row, tried: Sequence[Attempt], max_crashes: int) -> Iterator[str]:
@@ -177,7 +203,9 @@ def endings(row: Row, tried: Sequence[Attempt], max_crashes: int) -> Iterator[st
 def accounts(
     rows: Mapping[str, Row], attempts: Mapping[str, Sequence[Attempt]], runs: Iterable[Noted]
 ) -> Iterator[str]:
-    """Give what user code did that no attempt accounts for, and what attempts claim that user code did not do."""
+    """Give what user code did that no attempt accounts for, and what attempts claim that user code
+    did not do.
+    """
     noted: defaultdict[tuple[str, int], list[Noted]] = defaultdict(list)
     for run in runs:
         noted[run.task, run.attempt].append(run)
@@ -223,9 +251,11 @@ def twice(rows: Mapping[str, Row], runs: Iterable[Noted]) -> list[str]:
 def miscounted(
     rows: Iterable[Row], tried: Iterable[Attempt], counted: Mapping[str, int], dead: Collection[str]
 ) -> list[str]:
-    """Return where the history counts more than happened, or less than workers did that were never declared dead.
+    """Return where the history counts more than happened, or less than workers did that were never
+    declared dead.
 
-    Those that were killed may not have written their last minute, and what they left was counted by others, or by nobody.
+    Those that were killed may not have written their last minute, and what they left was counted by
+    others, or by nobody.
     """
     least = Counter[str]()
     most = Counter(row.status for row in rows if row.status == "EXPIRED")
@@ -239,14 +269,17 @@ def miscounted(
         most[kind] += 1
         least[kind] += one.worker not in dead
     return [
-        f"{counted.get(kind, 0)} attempts are counted as {kind}, there were {least[kind]} to {most[kind]}"
+        f"{counted.get(kind, 0)} attempts are counted as {kind}, there were {least[kind]} to "
+        f"{most[kind]}"
         for kind in most.keys() | counted.keys()
         if not least[kind] <= counted.get(kind, 0) <= most[kind]
     ]
 
 
 def fired(ticks: Sequence[tuple[str, int, str]], rows: Iterable[Row]) -> list[str]:
-    """Return what is wrong with the fire times of schedules, in their order, and with the tasks that were sent for them."""
+    """Return what is wrong with the fire times of schedules, in their order, and with the tasks
+    that were sent for them.
+    """
     sent = Counter(task for _, _, task in ticks)
     there = Counter(row.id for row in rows if row.name == "tick")
     return continuous({}, ticks) + [
@@ -257,7 +290,9 @@ def fired(ticks: Sequence[tuple[str, int, str]], rows: Iterable[Row]) -> list[st
 
 
 def continuous(last: dict[str, int], ticks: Iterable[tuple[str, int, str]]) -> list[str]:
-    """Return the schedules that left out a second, or went back, and note the last fire time of each."""
+    """Return the schedules that left out a second, or went back, and note the last fire time of
+    each.
+    """
     found = []
     for name, at, _ in ticks:
         if at != last.get(name, at - 1) + 1:
@@ -269,7 +304,9 @@ def continuous(last: dict[str, int], ticks: Iterable[tuple[str, int, str]]) -> l
 def broken_words(
     rows: Iterable[Row], verdicts: Mapping[int, str], told: Mapping[int, str | None]
 ) -> list[str]:
-    """Return where a row is not what was said: by a cancel ("CANCELLED", "FINISHED") or as a result (its error code, or None)."""
+    """Return where a row is not what was said: by a cancel ("CANCELLED", "FINISHED") or as a result
+    (its error code, or None).
+    """
     found = []
     for row in rows:
         verdict = verdicts.get(row.number)

@@ -1,8 +1,10 @@
-"""How long it takes until a task comes back: from the death of its process, and from the death of its whole machine.
+"""How long it takes until a task comes back: from the death of its process, and from the death of
+its whole machine.
 
-The times of recovery are those that are the default. A child's death is over when its attempt is closed, to be retried or as the
-last one. A machine's death (the worker and all its processes, by SIGKILL) is over when user code of the task runs elsewhere: one
-worker that has long been there finds the dead, another one, which has room, runs what they held.
+The times of recovery are those that are the default. A child's death is over when its attempt is
+closed, to be retried or as the last one. A machine's death (the worker and all its processes, by
+SIGKILL) is over when user code of the task runs elsewhere: one worker that has long been there
+finds the dead, another one, which has room, runs what they held.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ class Measurement:
         return [second[task].began - died[run.pid] for task, run in first.items()]
 
     def children(self) -> list[float]:
-        """Let the children of a worker die, and return how long it took until each attempt was closed."""
+        """Let the children of a worker die, and return how long it took until each attempt was
+        closed.
+        """
         worker = self.member("--queues=free", f"--processes={CHILDREN}")
         samples = []
         for _ in range(CHILD_ROUNDS):

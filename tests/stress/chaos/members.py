@@ -1,4 +1,6 @@
-"""Workers that can be killed, stopped, continued, and come back: what a machine and its operator do to them."""
+"""Workers that can be killed, stopped, continued, and come back: what a machine and its operator do
+to them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id WHERE w.pid = %s
 
 
 class Member:
-    """One place in the fleet: a worker, and the next one when it is gone; ``environment`` is added to that of this process."""
+    """One place in the fleet: a worker, and the next one when it is gone; ``environment`` is added
+    to that of this process.
+    """
 
     def __init__(
         self, number: int, directory: Path, options: Sequence[str], environment: Mapping[str, str]

@@ -1,7 +1,9 @@
-"""What runs note: a line when user code begins and one when it ends, in a file of the process's own.
+"""What runs note: a line when user code begins and one when it ends, in a file of the process's
+own.
 
-A file survives what the storm does to the database, and a line that was written survives the process: no run goes unnoticed.
-The storm's server runs on this machine, so the machine's clock is the database's.
+A file survives what the storm does to the database, and a line that was written survives the
+process: no run goes unnoticed. The storm's server runs on this machine, so the machine's clock is
+the database's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ ASKED = "TRY_AGAIN"  # the code with which a task asks for another attempt
 
 
 class Noted(NamedTuple):
-    """A run of user code by its own notes: the attempt that it took itself for, its process and its worker's, from when to when.
+    """A run of user code by its own notes: the attempt that it took itself for, its process and its
+    worker's, from when to when.
 
     ``ended`` None: the process died first, or the run was broken off hard.
     """
@@ -58,7 +61,10 @@ def note(event: str) -> None:
 
 @cache
 def file_of(pid: int) -> int:
-    """Open the file of a process, once; by its id, since a fork must not write into its parent's."""
+    """Open the file of a process, once.
+
+    By its id, since a fork must not write into its parent's.
+    """
     return os.open(
         Path(os.environ[DIRECTORY]) / str(pid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
     )
@@ -70,7 +76,9 @@ def collect(directory: Path) -> list[Noted]:
 
 
 def paired(lines: Iterable[str]) -> list[Noted]:
-    """Make runs of notes. A process that began an attempt twice has two runs; the first end belongs to the first of them."""
+    """Make runs of notes. A process that began an attempt twice has two runs; the first end belongs
+    to the first of them.
+    """
     began: list[Noted] = []
     ends: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
     for line in lines:

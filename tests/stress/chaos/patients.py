@@ -1,4 +1,6 @@
-"""Callers that send workflows, one after another, and wait for the value of each, whatever happens to the database meanwhile."""
+"""Callers that send workflows, one after another, and wait for the value of each, whatever happens
+to the database meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Answer(NamedTuple):
 
 
 class Patient(Aside):
-    """Sends and waits until ``over``; a send that broke is repeated under its key, and so gives one run in any case."""
+    """Sends and waits until ``over``; a send that broke is repeated under its key, and so gives one
+    run in any case.
+    """
 
     def __init__(self, number: int, over: threading.Event, pause: float = 0.0) -> None:
         super().__init__(f"patient {number}", over)
@@ -67,7 +71,9 @@ class Patient(Aside):
                 return handle
 
     def waited(self, handle: Any, expected: int) -> bool:
-        """Wait for the value; returns whether there was an answer, and not an error of the database."""
+        """Wait for the value; returns whether there was an answer, and not an error of the
+        database.
+        """
         began = time.time()
         given: Any
         try:

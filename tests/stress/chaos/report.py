@@ -28,7 +28,9 @@ VERBS = ("kill", "stop", "cut", "restart", "promote")
 
 
 def raised(storm: Storm) -> dict[str, Any]:
-    """Raise a storm and return the verdict; when something is wrong, print the logs of the workers, too."""
+    """Raise a storm and return the verdict; when something is wrong, print the logs of the workers,
+    too.
+    """
     try:
         storm.raise_()
     finally:

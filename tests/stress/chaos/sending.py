@@ -1,6 +1,7 @@
 """The sender: one thread that sends, cancels and waits while the weather does what it likes.
 
-What it is told it remembers, for the judge. A transaction whose connection breaks has committed or has not: it is not repeated.
+What it is told it remembers, for the judge. A transaction whose connection breaks has committed or
+has not: it is not repeated.
 """
 
 from __future__ import annotations
@@ -79,8 +80,16 @@ class Sender(Aside):
     # queue, fate, tenant -> its share of the tasks
     queues: Mapping[str, float] = {"free": 60, "tight": 15, "tenants": 25}
     fates: Mapping[str, float] = {
-        "ok": 61, "query": 10, "long": 5, "fail": 5, "again": 6, "flaky": 6, "slow": 3, "listen": 2, "deaf": 2,
-    }  # fmt: skip
+        "ok": 61,
+        "query": 10,
+        "long": 5,
+        "fail": 5,
+        "again": 6,
+        "flaky": 6,
+        "slow": 3,
+        "listen": 2,
+        "deaf": 2,
+    }
     tenants: Mapping[str, float] = {f"tenant-{number}": 1 for number in range(8)}
     ms: Sequence[float] = (0, 1, 3, 10, 40)  # what tasks take
     batch = 60
@@ -128,7 +137,9 @@ class Sender(Aside):
         return result
 
     def send(self, many: int) -> list[tuple[int, TaskHandle[Any]]]:
-        """Send so many tasks of all kinds in one transaction, and return them with their numbers; none when that broke."""
+        """Send so many tasks of all kinds in one transaction, and return them with their numbers;
+        none when that broke.
+        """
         numbers = range(self.sent, self.sent + many)
         mixed: dict[Kind, list[dict[str, Any]]] = {}
         for number in numbers:

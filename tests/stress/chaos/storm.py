@@ -1,7 +1,8 @@
-"""The storm: a sender that is paced by the faults, workers that run what it sends, and faults one after another.
+"""The storm: a sender that is paced by the faults, workers that run what it sends, and faults one
+after another.
 
-Each fault releases a share of the tasks. The next fault comes when most of them are done, or after a while, and only while two
-workers are whole: the dead need somebody who finds them.
+Each fault releases a share of the tasks. The next fault comes when most of them are done, or after
+a while, and only while two workers are whole: the dead need somebody who finds them.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class Shape(NamedTuple):
 
 
 class Storm:
-    """One storm. ``raise_`` returns when the sky is clear again. Whoever waits for something tends the workers meanwhile."""
+    """One storm. ``raise_`` returns when the sky is clear again.
+
+    Whoever waits for something tends the workers meanwhile.
+    """
 
     patience_seconds = 90.0
     shapes: Sequence[tuple[Sequence[str], bool]] = SHAPES
@@ -121,7 +125,9 @@ class Storm:
             yield names.pop()
 
     def lull(self, share: float) -> None:
-        """Wait until the next fault may come: never right after the last, then when most tasks are done or it has been long."""
+        """Wait until the next fault may come: never right after the last, then when most tasks are
+        done or it has been long.
+        """
         since = time.monotonic()
         longest = max(LULL_SECONDS, share / FASTEST)
         while (passed := time.monotonic() - since) < longest:
@@ -143,7 +149,10 @@ class Storm:
         self.happened[name] += 1
 
     def tend(self) -> None:
-        """Continue whoever was given up, and start whoever is gone; raises what a thread died of."""
+        """Continue whoever was given up, and start whoever is gone.
+
+        Raises what a thread died of.
+        """
         for member in self.fleet:
             if member.stopped:
                 if member.given_up():
@@ -199,7 +208,9 @@ class Storm:
         return {}
 
     def end(self) -> list[str]:
-        """End the sender and the workers; returns what they did not do well, and which processes outlived them."""
+        """End the sender and the workers; returns what they did not do well, and which processes
+        outlived them.
+        """
         self.over.set()
         self.sender.over.set()
         codes = [member.end() for member in self.fleet]

@@ -14,7 +14,8 @@ from horsies_django import Retry, RetryPolicy, Workflow, current_task, task
 from tests.stress.chaos.notes import ASKED, noted
 
 LONG_SECONDS = 4.0
-QUITE_SECONDS = 0.8  # what a stopped worker finished, and the next attempt elsewhere, then overlap with its return
+# what a stopped worker finished, and the next attempt elsewhere, then overlap with its return
+QUITE_SECONDS = 0.8
 ASKS = 2  # attempts that ask for another one
 FLAKY = "FLAKY"
 AGAIN = RetryPolicy.fixed([0.05] * 20, auto_retry_for=["WORKER_CRASHED"])
@@ -86,7 +87,9 @@ def total(values: list[int]) -> int:
 
 
 def flow_of(most: int) -> Workflow[int]:
-    """Return a workflow whose value is the sum of the even numbers below twice ``most``; it overtakes the backlog."""
+    """Return a workflow whose value is the sum of the even numbers below twice ``most``; it
+    overtakes the backlog.
+    """
     flow = Workflow[int]("sum")
     part = flow.add(parts.with_options(priority=1), most)
     values = flow.map(doubled.with_options(queue="tight", priority=1), part=part)
@@ -115,7 +118,9 @@ def forever_sync() -> None:
 
 
 def pause(seconds: float, *, listening: bool = False) -> None:
-    """Let time pass in small steps: the exception of a timeout is raised between two, and that of a cancel if it listens."""
+    """Let time pass in small steps: the exception of a timeout is raised between two, and that of a
+    cancel if it listens.
+    """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if listening:

@@ -1,4 +1,6 @@
-"""The judge of the storm finds each thing that is wrong in evidence made by hand, and finds nothing where nothing is wrong."""
+"""The judge of the storm finds each thing that is wrong in evidence made by hand, and finds nothing
+where nothing is wrong.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,32 @@ MOST = 5
 
 def row(number: int = 1, status: str = "COMPLETED", **fields: Any) -> Row:
     values: dict[str, Any] = {
-        "error_code": None, "codes": (), "max_retries": 0, "retry_count": 0, "generation": 9, "owner": "w1", "good_until": None,
-        "cancelled_at": None, "finished_at": 2.0, **fields,
-    }  # fmt: skip
+        "error_code": None,
+        "codes": (),
+        "max_retries": 0,
+        "retry_count": 0,
+        "generation": 9,
+        "owner": "w1",
+        "good_until": None,
+        "cancelled_at": None,
+        "finished_at": 2.0,
+        **fields,
+    }
     return Row(f"t{number}", number, "work", "free", "", 0.0, 0.0, status, **values)
 
 
 def attempt(number: int = 1, outcome: str = "COMPLETED", **fields: Any) -> Attempt:
     values: dict[str, Any] = {
-        "task": "t1", "generation": number, "will_retry": False, "error_code": None, "started_at": number - 1 + 0.1,
-        "finished_at": number + 1.0, "worker": "w1", "pid": 7, **fields,
-    }  # fmt: skip
+        "task": "t1",
+        "generation": number,
+        "will_retry": False,
+        "error_code": None,
+        "started_at": number - 1 + 0.1,
+        "finished_at": number + 1.0,
+        "worker": "w1",
+        "pid": 7,
+        **fields,
+    }
     return Attempt(attempt=number, outcome=outcome, **values)
 
 

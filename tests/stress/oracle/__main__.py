@@ -1,4 +1,6 @@
-"""Raise one storm on a PostgreSQL server of its own and print the verdict as JSON; exit with 1 when something was violated."""
+"""Raise one storm on a PostgreSQL server of its own and print the verdict as JSON; exit with 1 when
+something was violated.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,21 @@
-"""The judge: from what runs noted and what the limits were, whether more ran at once than was allowed.
+"""The judge: from what runs noted and what the limits were, whether more ran at once than was
+allowed.
 
-What is counted. A run lies between its own two notes; one without an end lasts until its attempt was closed, by the worker
-that lost the child or by the reaper. At every start the judge counts the runs of the same cluster, queue, partition, worker
-that have started and not ended, this one among them.
+What is counted. A run lies between its own two notes; one without an end lasts until its attempt
+was closed, by the worker that lost the child or by the reaper. At every start the judge counts the
+runs of the same cluster, queue, partition, worker that have started and not ended, this one among
+them.
 
-Which limit counts. Limits change meanwhile, and lowering one ends nothing. Of the runs that overlap at a start take the one
-that was claimed last: at that claim all of them were in flight, so their number must not exceed the limit in force then. That is
-exact: a claim and a change never overlap, since a change waits for the claims under way and holds up the next, and both are
-stamped by the database's clock while they hold each other off. So no overlap is excused by a change that was near, and a start
-that a raised cap allowed is not blamed on the cap that was lowered before its first line ran. The claim's moment only chooses the
-limit; the overlap comes from the runs' own notes.
+Which limit counts. Limits change meanwhile, and lowering one ends nothing. Of the runs that overlap
+at a start take the one that was claimed last: at that claim all of them were in flight, so their
+number must not exceed the limit in force then. That is exact: a claim and a change never overlap,
+since a change waits for the claims under way and holds up the next, and both are stamped by the
+database's clock while they hold each other off. So no overlap is excused by a change that was near,
+and a start that a raised cap allowed is not blamed on the cap that was lowered before its first
+line ran. The claim's moment only chooses the limit; the overlap comes from the runs' own notes.
 
-Moments are seconds by the database's clock. A run that ends at the moment at which another starts does not overlap with it.
+Moments are seconds by the database's clock. A run that ends at the moment at which another starts
+does not overlap with it.
 """
 
 from __future__ import annotations
@@ -48,7 +52,9 @@ class Run(NamedTuple):
 
 
 class Thaw(NamedTuple):
-    """A worker with these processes stood still ``since`` a moment, was declared dead, and was continued ``at`` another."""
+    """A worker with these processes stood still ``since`` a moment, was declared dead, and was
+    continued ``at`` another.
+    """
 
     at: float
     pids: Collection[int]
@@ -57,7 +63,10 @@ class Thaw(NamedTuple):
 
 
 class Chronicle:
-    """What a queue's row said over time: its first state, then what each change set. The limits in force follow from it."""
+    """What a queue's row said over time: its first state, then what each change set.
+
+    The limits in force follow from it.
+    """
 
     def __init__(
         self, first: Mapping[str, Any], changes: Iterable[tuple[float, Mapping[str, Any]]] = ()
@@ -69,7 +78,9 @@ class Chronicle:
             self.rows.append({**self.rows[-1], **changed})
 
     def limits(self, name: str) -> list[int | None]:
-        """Return a limit after each change: overridden, else declared; while paused nothing may run."""
+        """Return a limit after each change: overridden, else declared; while paused nothing may
+        run.
+        """
         return [
             0
             if name == "max_concurrency" and row.get("paused_at")
@@ -84,7 +95,8 @@ class Chronicle:
         return list(zip(self.moments, self.limits("max_concurrency"), strict=True))
 
     def partition(self, run: Run) -> tuple[str, ...] | None:
-        """Return the partition of a run by the first rule, None when the queue has none. The storm changes no rules.
+        """Return the partition of a run by the first rule, None when the queue has none. The storm
+        changes no rules.
 
         Its tasks have one argument that a rule can name.
         """
@@ -94,7 +106,9 @@ class Chronicle:
 
 
 class Verdict(NamedTuple):
-    """``violations`` in words, the greatest overlap per level and name, and where a limit was used to the full."""
+    """``violations`` in words, the greatest overlap per level and name, and where a limit was used
+    to the full.
+    """
 
     violations: list[str]
     peaks: dict[tuple[str, str], int]
@@ -112,7 +126,9 @@ LEVELS = {
 
 
 def judge(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> Verdict:
-    """Judge runs against the limits of their queues and of the cluster, whose chronicle is named ``*``."""
+    """Judge runs against the limits of their queues and of the cluster, whose chronicle is named
+    ``*``.
+    """
     groups: defaultdict[tuple[str, str, tuple[str, ...]], list[Run]] = defaultdict(list)
     for run in runs:
         partition = chronicles[run.queue].partition(run)
@@ -137,7 +153,10 @@ def judge(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> Verdict:
 def sweep(
     runs: list[Run], moments: list[float], limits: list[int | None]
 ) -> tuple[int, bool, list[str]]:
-    """Go through starts and ends in order. Returns the greatest overlap, whether a limit was reached, and violations."""
+    """Go through starts and ends in order.
+
+    Returns the greatest overlap, whether a limit was reached, and violations.
+    """
     known = [limit for limit in limits if limit is not None]
     lowest = min(known, default=None)
     lasting = [run for run in runs if run.until > run.started_at]
@@ -164,7 +183,8 @@ def sweep(
         if len(active) > limit:
             numbers = ", ".join(str(one.number) for one in sorted(active))
             violations.append(
-                f"{len(active)} at once at {at:.6f}, the limit was {limit} at {newest:.6f}: {numbers}"
+                f"{len(active)} at once at {at:.6f}, the limit was {limit} at {newest:.6f}: "
+                f"{numbers}"
             )
     return peak, full, violations
 
@@ -178,7 +198,8 @@ def disorder(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> list[s
             key = (run.queue, chronicles[run.queue].partition(run))
             if key in last and last[key].sent_at >= run.sent_at:
                 found.append(
-                    f"{run.queue} {key[1]}: task {run.number} ran after task {last[key].number}, which was sent later"
+                    f"{run.queue} {key[1]}: task {run.number} ran after task {last[key].number}, "
+                    "which was sent later"
                 )
             last[key] = run
     return found
@@ -187,15 +208,16 @@ def disorder(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> list[s
 def ghosts(runs: Iterable[Run], thaws: Iterable[Thaw]) -> list[str]:
     """Return what processes of stopped workers wrote after the worker was continued.
 
-    What one writes that had begun before counts however late; what begins afterwards only for as long as its process id surely is
-    nobody else's: in a long storm the numbers come round.
+    What one writes that had begun before counts however late; what begins afterwards only for as
+    long as its process id surely is nobody else's: in a long storm the numbers come round.
     """
     thawed: dict[int, float] = {}
     for thaw in thaws:
         for pid in thaw.pids:
             thawed[pid] = min(thaw.at, thawed.get(pid, thaw.at))
     return [
-        f"process {run.child_pid} wrote on task {run.number} at {at:.6f}, its worker went on at {thawed[run.child_pid]:.6f}"
+        f"process {run.child_pid} wrote on task {run.number} at {at:.6f}, its worker went on at "
+        f"{thawed[run.child_pid]:.6f}"
         for run in runs
         if run.child_pid in thawed
         for at in (run.started_at, run.ended_at)

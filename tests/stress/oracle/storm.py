@@ -1,4 +1,5 @@
-"""The storm over limits: workers are killed and stand still, and limits change, in turns, while there is always work.
+"""The storm over limits: workers are killed and stand still, and limits change, in turns, while
+there is always work.
 
 A worker that stands still is continued when others have declared it dead and given its tasks away.
 """
@@ -72,7 +73,9 @@ WHERE one.task_name = 'single'
 
 
 class Crowd(Sender):
-    """Sends plain tasks to all queues, of which a few tenants have most, and changes pages; it takes none of that back."""
+    """Sends plain tasks to all queues, of which a few tenants have most, and changes pages; it
+    takes none of that back.
+    """
 
     queues = {
         "free": 20,
@@ -111,7 +114,9 @@ class Crowd(Sender):
         return handles
 
     def send_change(self) -> None:
-        """Change a page and have it rebuilt, in a transaction that may be rolled back; send a unique task."""
+        """Change a page and have it rebuilt, in a transaction that may be rolled back; send a
+        unique task.
+        """
         page = self.random.randrange(10)
         rolled_back = self.random.random() < 0.2
         with transaction.atomic():
@@ -129,7 +134,10 @@ class Crowd(Sender):
 
 
 class Limits(Faults):
-    """What befalls the workers, and what people do to the limits; remembers when there was no calm."""
+    """What befalls the workers, and what people do to the limits.
+
+    Remembers when there was no calm.
+    """
 
     def __init__(self, server: Server, seed: int, names: list[str]) -> None:
         super().__init__(server, seed)
@@ -148,7 +156,9 @@ class Limits(Faults):
         return super().strike(name, member)
 
     def change(self) -> None:
-        """Set a queue's declared cap, or the cluster's, and what a failed task of the ordered queue does."""
+        """Set a queue's declared cap, or the cluster's, and what a failed task of the ordered queue
+        does.
+        """
         queues.change("line", {"partition_policy": self.random.choice(POLICIES)}, actor="storm")
         name = self.random.choice(self.names)
         low, high = (4, 10) if name == CLUSTER else CAPS[name]
@@ -189,7 +199,9 @@ class Limits(Faults):
 
 
 class LimitStorm(Storm):
-    """One storm; ``calm``: for how many seconds there is work at its end after everybody has recovered, and no fault."""
+    """One storm; ``calm``: for how many seconds there is work at its end after everybody has
+    recovered, and no fault.
+    """
 
     faults: Limits
     sender: Crowd
@@ -241,7 +253,9 @@ class LimitStorm(Storm):
         return time.time() > max(end for _, end in self.disturbed()) + self.seconds_of_calm
 
     def disturbed(self) -> list[Span]:
-        """Return when there was no calm; a worker that stands still now will have been gone for a while, too."""
+        """Return when there was no calm; a worker that stands still now will have been gone for a
+        while, too.
+        """
         still = [
             (member.stopped.since, time.time() + RECOVERY_SECONDS)
             for member in self.fleet
@@ -251,7 +265,9 @@ class LimitStorm(Storm):
         return [*self.faults.disturbed, *gone, *still]
 
     def violations(self, left: Left) -> list[str]:
-        """Return what is wrong with the order of tasks, with merged and with unique ones, and how else a task ended."""
+        """Return what is wrong with the order of tasks, with merged and with unique ones, and how
+        else a task ended.
+        """
         sent = self.sender.sent
         more = len(self.sender.versions) + self.sender.singles
         found = (
@@ -267,7 +283,8 @@ class LimitStorm(Storm):
             for one, other in rows(TWINS)
         ]
         found += [  # those whose run crashed do not count
-            f"task {id_} was sent with version {self.sender.versions[id_]}; the run that answers it saw {version}"
+            f"task {id_} was sent with version {self.sender.versions[id_]}; the run that answers "
+            f"it saw {version}"
             for id_, version in rows(ANSWERS)
             if version < self.sender.versions.get(id_, 0)
         ]
@@ -286,8 +303,8 @@ class LimitStorm(Storm):
     def used(self, left: Left) -> dict[str, Any]:
         """Return how much of each cap was used while work was there and nobody was hurt lately.
 
-        Work is there while tasks of the async lane wait, for which there are slots enough; under the cap of the cluster those of
-        the queue without limits.
+        Work is there while tasks of the async lane wait, for which there are slots enough; under
+        the cap of the cluster those of the queue without limits.
         """
         queue_of = {row.id: row.queue for row in left.rows}
         held = [

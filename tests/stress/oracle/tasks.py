@@ -1,4 +1,6 @@
-"""The tasks of this storm beside those of the other: what they answer is the version of a page that they saw."""
+"""The tasks of this storm beside those of the other: what they answer is the version of a page that
+they saw.
+"""
 
 from __future__ import annotations
 

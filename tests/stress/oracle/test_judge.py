@@ -31,9 +31,16 @@ ROW = {
 
 def run(number: int, start: float, end: float | None, **fields: Any) -> Run:
     values: dict[str, Any] = {
-        "task": "work", "queue": "mail", "tenant": "a", "worker": "w1", "worker_pid": 1, "child_pid": 10,
-        "claimed_at": start - 0.1, "closed_at": (start + 100 if end is None else end) + 0.1, **fields,
-    }  # fmt: skip
+        "task": "work",
+        "queue": "mail",
+        "tenant": "a",
+        "worker": "w1",
+        "worker_pid": 1,
+        "child_pid": 10,
+        "claimed_at": start - 0.1,
+        "closed_at": (start + 100 if end is None else end) + 0.1,
+        **fields,
+    }
     return Run(number=number, started_at=start, ended_at=end, **values)
 
 
@@ -268,11 +275,16 @@ def test_a_permit_that_stays_unused_while_others_come_free_lowers_the_share_at_t
 
 
 def test_what_a_pass_settled_is_taken_until_it_claims_and_free_if_it_does_not_claim_soon() -> None:
-    """A pass settles before it waits for the locks: what another one leaves meanwhile is no permit that stays unused."""
+    """A pass settles before it waits for the locks: what another one leaves meanwhile is no permit
+    that stays unused.
+    """
     holds = [
-        Hold("mail", "w1", 0.0, 1.0), Hold("mail", "w2", 0.0, 1.02), Hold("mail", "w2", 1.03, 2.0),
-        Hold("mail", "w1", 1.04, 2.0), Hold("mail", "w1", 2.5, 3.0),
-    ]  # fmt: skip
+        Hold("mail", "w1", 0.0, 1.0),
+        Hold("mail", "w2", 0.0, 1.02),
+        Hold("mail", "w2", 1.03, 2.0),
+        Hold("mail", "w1", 1.04, 2.0),
+        Hold("mail", "w1", 2.5, 3.0),
+    ]
     assert handed_on(holds) == [(0.0, 1.04), (0.0, 1.03), (1.03, 2.0), (1.04, 2.0), (2.5, 3.0)]
 
 

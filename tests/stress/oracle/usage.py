@@ -1,4 +1,6 @@
-"""How much of a limit was used: the overlap over time, divided by the limit, while nothing was in the way."""
+"""How much of a limit was used: the overlap over time, divided by the limit, while nothing was in
+the way.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ class Hold(NamedTuple):
 class Usage(NamedTuple):
     """The share of a limit's permits that was held, and over how many seconds that was measured.
 
-    ``at_ends`` is the share that was held just before a permit came free, on average over ``ends`` such moments. No clock is in
-    it: a machine that is busy with other things does not lower it, a permit that stays unused while others come free does.
+    ``at_ends`` is the share that was held just before a permit came free, on average over ``ends``
+    such moments. No clock is in it: a machine that is busy with other things does not lower it, a
+    permit that stays unused while others come free does.
     """
 
     held: float
@@ -37,10 +40,11 @@ class Usage(NamedTuple):
 
 
 def handed_on(holds: Iterable[Hold]) -> list[Span]:
-    """Return from when to when permits were taken: until the next claim of the worker that settled, where that comes soon.
+    """Return from when to when permits were taken: until the next claim of the worker that settled,
+    where that comes soon.
 
-    A pass settles before it waits for the locks of the caps, and claims when it has them. Until its commit what it settled is
-    free only for itself, because nobody else sees it.
+    A pass settles before it waits for the locks of the caps, and claims when it has them. Until its
+    commit what it settled is free only for itself, because nobody else sees it.
     """
     holds = list(holds)
     claims: defaultdict[Any, list[float]] = defaultdict(list)
@@ -61,7 +65,8 @@ def usage(
     waited: Iterable[Span],
     disturbed: Iterable[Span] = (),
 ) -> Usage | None:
-    """Return how much of a limit was used while tasks waited and nothing disturbed; None when that was never so.
+    """Return how much of a limit was used while tasks waited and nothing disturbed; None when that
+    was never so.
 
     ``limits`` are the limits in force from their moments on.
     """

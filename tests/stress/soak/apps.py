@@ -1,4 +1,6 @@
-"""Rows are kept for minutes, so that an hour prunes as much as weeks do; the settings take whole hours."""
+"""Rows are kept for minutes, so that an hour prunes as much as weeks do; the settings take whole
+hours.
+"""
 
 from __future__ import annotations
 

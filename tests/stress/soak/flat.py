@@ -1,4 +1,5 @@
-"""Whether nothing grew: the median of the last third of the samples beside that of the second third.
+"""Whether nothing grew: the median of the last third of the samples beside that of the second
+third.
 
 The first third is not compared: tables fill until pruning begins, and workers load what they need.
 """
@@ -35,7 +36,9 @@ BOUNDS: Mapping[str, Bound] = {
 
 
 def thirds(samples: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float, float]] | None:
-    """Return the medians of the thirds of each figure, None where there are too few samples, or the tables were not full."""
+    """Return the medians of the thirds of each figure, None where there are too few samples, or the
+    tables were not full.
+    """
     size = len(samples) // 3
     if size < LEAST or samples[size]["seconds"] < FULL_SECONDS:
         return None
@@ -49,7 +52,8 @@ def thirds(samples: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, flo
 def grown(medians: Mapping[str, tuple[float, float, float]]) -> list[str]:
     """Return the figures that grew beyond their bounds, in words."""
     return [
-        f"{name} grew from {second:,.1f} to {last:,.1f}; at most {bound.factor} times and {bound.more:,} are allowed"
+        f"{name} grew from {second:,.1f} to {last:,.1f}; at most {bound.factor} times and "
+        f"{bound.more:,} are allowed"
         for name, bound in BOUNDS.items()
         for _, second, last in [medians[name]]
         if last > second * bound.factor + bound.more

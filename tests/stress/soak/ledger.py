@@ -1,7 +1,8 @@
-"""The ledger: what was sent, what ran and what finished, judged every few seconds, before the rows are pruned.
+"""The ledger: what was sent, what ran and what finished, judged every few seconds, before the rows
+are pruned.
 
-A task is read once its row has been final for a while, with its attempts and the notes of its runs. What is kept of it is its
-number, so the ledger does not grow much, however long the soak is.
+A task is read once its row has been final for a while, with its attempts and the notes of its runs.
+What is kept of it is its number, so the ledger does not grow much, however long the soak is.
 """
 
 from __future__ import annotations

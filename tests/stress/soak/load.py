@@ -11,8 +11,16 @@ class Steady(Sender):
     """Sends ``rate`` tasks a second from when it is started, and waits for none; others do that."""
 
     fates = {
-        "ok": 800, "query": 100, "fail": 30, "again": 30, "flaky": 30, "long": 5, "slow": 3, "listen": 1, "deaf": 1,
-    }  # fmt: skip
+        "ok": 800,
+        "query": 100,
+        "fail": 30,
+        "again": 30,
+        "flaky": 30,
+        "long": 5,
+        "slow": 3,
+        "listen": 1,
+        "deaf": 1,
+    }
     ms = (0, 1, 3, 10)
     waits = 0.0
     rate = 0.0

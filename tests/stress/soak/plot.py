@@ -54,6 +54,9 @@ def draw(saved: Mapping[str, Any], path: Path) -> None:
                 frameon=False,
             )
         axis.set_xlabel("minutes")
-        text = f"red: deploys; {versions['machine']}, PostgreSQL {versions['postgresql']}, Python {versions['python']}"
+        text = (
+            f"red: deploys; {versions['machine']}, PostgreSQL {versions['postgresql']}, Python "
+            f"{versions['python']}"
+        )
         figure.supxlabel(text, fontsize=7, color="#555555", x=0.01, ha="left")
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})

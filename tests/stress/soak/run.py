@@ -124,7 +124,9 @@ class Soak(Storm):
         self.happened[name] += self.faults.strike(name, self.random.choice(self.fleet[1:]))
 
     def deploy(self) -> None:
-        """Replace the workers in turns, as a deploy does: each lets its tasks finish, and the next one goes when it is back."""
+        """Replace the workers in turns, as a deploy does: each lets its tasks finish, and the next
+        one goes when it is back.
+        """
         self.deploys.append(time.monotonic() - self.sampler.began)
         for member in self.fleet[1:]:
             if member.process.poll() is None:
@@ -155,7 +157,8 @@ class Soak(Storm):
         """Print how it goes, for people."""
         last = self.sampler.samples[-1] if self.sampler.samples else {}
         tell(
-            f"{', '.join(f'{name} {value:,.1f}' for name, value in last.items())}; {len(self.ledger.violations)} violations"
+            f"{', '.join(f'{name} {value:,.1f}' for name, value in last.items())}; "
+            f"{len(self.ledger.violations)} violations"
         )
 
     def verdict(self, capacity: float, rate: float, violations: list[str]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The samples: what the workers and the database take at a moment, and how long tasks waited lately."""
+"""The samples: what the workers and the database take at a moment, and how long tasks waited
+lately.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ TABLES = """
 SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid)), sum(n_live_tup), sum(n_dead_tup)
 FROM pg_stat_user_tables WHERE starts_with(relname, 'horsies_')
 """
-# Of tasks without a limit that were not retried: from when they were due to when they were claimed, in ms.
+# Of tasks without a limit that were not retried: from when they were due to when they were claimed,
+# in ms.
 STARTS = """
 SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), 0),
        coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY ms), 0)
@@ -24,7 +27,10 @@ FROM (SELECT extract(epoch FROM started_at - enqueued_at)::float8 * 1000 AS ms F
       WHERE finished_at > to_timestamp(%s) AND finished_at <= to_timestamp(%s)
         AND queue_name = 'free' AND retry_count = 0 AND started_at IS NOT NULL) AS started
 """
-FINISHED = "SELECT count(*) FROM horsies_tasks WHERE finished_at > to_timestamp(%s) AND finished_at <= to_timestamp(%s)"
+FINISHED = (
+    "SELECT count(*) FROM horsies_tasks WHERE finished_at > to_timestamp(%s) AND finished_at <= "
+    "to_timestamp(%s)"
+)
 
 
 class Sampler:

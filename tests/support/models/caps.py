@@ -1,11 +1,14 @@
-"""The arithmetic of caps: limits and loads in, who may start out. A test compares the SQL of the pass with it.
+"""The arithmetic of caps: limits and loads in, who may start out. A test compares the SQL of the
+pass with it.
 
-Levels are nested: the whole cluster, a queue, a partition of a queue; a queue and a partition have a limit per worker as
-well. Beside them stand the worker's own slots, of two lanes. A task starts when every level that it belongs to has room for
-one more. Tasks are looked at in one order; one that has no room is passed over, and does not keep later ones from starting.
+Levels are nested: the whole cluster, a queue, a partition of a queue; a queue and a partition have
+a limit per worker as well. Beside them stand the worker's own slots, of two lanes. A task starts
+when every level that it belongs to has room for one more. Tasks are looked at in one order; one
+that has no room is passed over, and does not keep later ones from starting.
 
-``None`` is no limit anywhere; rooms never go below 0. In hard mode a claim holds a permit like a running task; in soft mode only
-running tasks do, because claims wait in a buffer and are looked at again before they start.
+``None`` is no limit anywhere; rooms never go below 0. In hard mode a claim holds a permit like a
+running task; in soft mode only running tasks do, because claims wait in a buffer and are looked at
+again before they start.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ class Limits(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A task that could start now, as far as its time is concerned. ``partition`` None: its queue has no partitions."""
+    """A task that could start now, as far as its time is concerned.
+
+    ``partition`` None: its queue has no partitions.
+    """
 
     id: int
     queue: str
@@ -48,7 +54,9 @@ class Holding(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What a worker can take: free slots per lane, places in its buffer (soft mode), tasks in all, and per queue and pass."""
+    """What a worker can take: free slots per lane, places in its buffer (soft mode), tasks in all,
+    and per queue and pass.
+    """
 
     sync: int
     async_: int
@@ -59,7 +67,9 @@ class Budget(NamedTuple):
 
 
 class Allotment(NamedTuple):
-    """Which tasks start, are taken ahead, expire, or may be parked: their partition is full for every worker, not just here."""
+    """Which tasks start, are taken ahead, expire, or may be parked: their partition is full for
+    every worker, not just here.
+    """
 
     start: list[int]
     ahead: list[int]
@@ -78,7 +88,9 @@ def least(*rooms: int | None) -> int | None:
 
 
 def order(tasks: Iterable[Waiting], limits: Mapping[str, Limits]) -> list[Waiting]:
-    """Return tasks in the order of queue priority, task priority, time, id; queues of one priority share one order."""
+    """Return tasks in the order of queue priority, task priority, time, id; queues of one priority
+    share one order.
+    """
     return sorted(
         tasks,
         key=lambda task: (limits[task.queue].priority, task.priority, task.enqueued_at, task.id),
@@ -132,7 +144,9 @@ class Rooms:
         return task.partition is not None and (left == 0 or self.full_for_everyone(task))
 
     def full_for_everyone(self, task: Waiting) -> bool:
-        """Whether no worker could start the task: its partition holds all that the living workers may hold together."""
+        """Whether no worker could start the task: its partition holds all that the living workers
+        may hold together.
+        """
         limit = self.limits[task.queue]
         held = self.partitions[task.queue, task.partition]
         together = (
@@ -143,7 +157,9 @@ class Rooms:
         return least(room(limit.partition_max_concurrency, held), room(together, held)) == 0
 
     def take(self, task: Waiting, *, start: bool) -> None:
-        """Count one task more. Of a partition's permits, only one that starts takes one away from other workers."""
+        """Count one task more. Of a partition's permits, only one that starts takes one away from
+        other workers.
+        """
         key = (task.queue, task.partition)
         left = self.queues[task.queue]
         self.queues[task.queue] = None if left is None else left - 1
@@ -164,10 +180,11 @@ def allot(
     cluster: int | None = None,
     workers: int = 1,
 ) -> Allotment:
-    """Return what one pass of a worker does with the tasks that wait (S4.7, S4.20 to S4.22, S0.38 to S0.40, S1.43, S1.44).
+    """Return what one pass of a worker does with the tasks that wait (S4.7, S4.20 to S4.22, S0.38
+    to S0.40, S1.43, S1.44).
 
-    Only sync tasks are taken ahead. ``limits`` holds the queues that the worker serves, ``workers`` is how many living workers
-    serve them.
+    Only sync tasks are taken ahead. ``limits`` holds the queues that the worker serves, ``workers``
+    is how many living workers serve them.
     """
     rooms = Rooms(limits, cluster, held, budget, workers)
     slots = {"sync": budget.sync, "async": budget.async_}

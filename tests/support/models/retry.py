@@ -1,4 +1,6 @@
-"""Whether a failed attempt is tried again, and when: what the statement that writes it down decides."""
+"""Whether a failed attempt is tried again, and when: what the statement that writes it down
+decides.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ from horsies_django.core.retry import RetryPolicy
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed attempt: its code, the names of its exception's classes (none if it did not raise), whether the task asked for a
-    retry (and after how long), whether its process died. One that was interrupted also asks: the task is given back."""
+    """A failed attempt: its code, the names of its exception's classes (none if it did not raise),
+    whether the task asked for a retry (and after how long), whether its process died. One that was
+    interrupted also asks: the task is given back.
+    """
 
     code: str
     classes: tuple[str, ...] = ()
@@ -31,9 +35,11 @@ def decide(
     good_until: dt.datetime | None = None,
     cancelled: bool = False,
 ) -> dt.datetime | str | None:
-    """Return when the task is tried again (if without jitter), "POISON", or None when this failure is its last.
+    """Return when the task is tried again (if without jitter), "POISON", or None when this failure
+    is its last.
 
-    ``crashes`` counts the processes that died of it before this one; at ``max_crashes`` (0: no bound) it is poison.
+    ``crashes`` counts the processes that died of it before this one; at ``max_crashes`` (0: no
+    bound) it is poison.
     """
     if failure.crashed and 0 < max_crashes <= crashes + 1:
         return "POISON"

@@ -1,4 +1,7 @@
-"""The life of a task as data: which event moves it from where to where. Each statement names the event that it performs."""
+"""The life of a task as data: which event moves it from where to where.
+
+Each statement names the event that it performs.
+"""
 
 from __future__ import annotations
 

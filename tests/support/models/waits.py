@@ -1,4 +1,7 @@
-"""A pure model of nodes that wait: which signal goes to which node, and what a timeout makes of it. It knows no database."""
+"""A pure model of nodes that wait: which signal goes to which node, and what a timeout makes of it.
+
+It knows no database.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ TIMED_OUT = {"fail": "FAILED", "skip": "SKIPPED", "complete": "COMPLETED"}
 
 @dataclass
 class Waiter:
-    """A node: it waits for all of ``upstream``, and then for its time, a signal or a decision. Times are seconds.
+    """A node: it waits for all of ``upstream``, and then for its time, a signal or a decision.
+    Times are seconds.
 
     One of the kind "continue" ends its run, which goes on as a run of the nodes ``following``.
     """
@@ -44,7 +48,10 @@ class Sent:
 
 @dataclass
 class Line:
-    """A run: its nodes, and the signals to it in the order in which they were sent. ``next``: as which it continued."""
+    """A run: its nodes, and the signals to it in the order in which they were sent.
+
+    ``next``: as which it continued.
+    """
 
     nodes: list[Waiter] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
@@ -63,7 +70,9 @@ class Line:
         return all(node.status in FINAL for node in self.nodes)
 
     def failed(self) -> bool:
-        """Return whether the run, which has ended, has failed: if no node that allows it ran after one that did."""
+        """Return whether the run, which has ended, has failed: if no node that allows it ran after
+        one that did.
+        """
         saved = {
             number
             for node in self.nodes
@@ -77,7 +86,9 @@ class Line:
         return any(node.signal == name and node.status not in FINAL for node in self.nodes)
 
     def decide(self, gate: str, approved: bool, value: Any, now: int) -> bool:
-        """Decide about a gate; return whether that counts: it must wait, and its time must not be over. Nothing is kept."""
+        """Decide about a gate; return whether that counts: it must wait, and its time must not be
+        over. Nothing is kept.
+        """
         for node in self.nodes:
             if (
                 node.kind == "gate"
@@ -114,8 +125,13 @@ class Line:
         for signal in self.sent:
             if not signal.seen:
                 signal.seen = True
-                fits = [node for node in self.nodes if node.status == "WAITING" and suits(node, signal)
-                        and (node.due is None or node.due > signal.at)]  # fmt: skip
+                fits = [
+                    node
+                    for node in self.nodes
+                    if node.status == "WAITING"
+                    and suits(node, signal)
+                    and (node.due is None or node.due > signal.at)
+                ]
                 if fits:
                     use(fits[0], signal)
         for node in self.nodes:
@@ -138,7 +154,9 @@ class Line:
         return moved
 
     def begin(self, now: int) -> bool:
-        """Let ready nodes wait, or take the oldest signal that was kept, then the run continue; return whether there were any."""
+        """Let ready nodes wait, or take the oldest signal that was kept, then the run continue;
+        return whether there were any.
+        """
         ready = [node for node in self.nodes if node.status == "READY"]
         for node in ready:
             if node.kind == "continue":

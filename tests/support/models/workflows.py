@@ -1,6 +1,8 @@
-"""A pure model of workflow runs: from a graph and what its tasks do, the statuses that nodes and run must have in the end.
+"""A pure model of workflow runs: from a graph and what its tasks do, the statuses that nodes and
+run must have in the end.
 
-It knows neither database nor time. The end does not depend on the order in which tasks run, but for ``on_error="stop"``.
+It knows neither database nor time. The end does not depend on the order in which tasks run, but for
+``on_error="stop"``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ Place = tuple[Path, int, int]  # a run, a node, an element
 
 
 class Fate(NamedTuple):
-    """What becomes of a task: the status that its node gets, its value if that is COMPLETED, and whether it begins at all."""
+    """What becomes of a task: the status that its node gets, its value if that is COMPLETED, and
+    whether it begins at all.
+    """
 
     status: str
     value: Any = None
@@ -35,9 +39,10 @@ SKIPPED = Fate(
 class Spot:
     """A node.
 
-    ``branches`` are the upstream nodes that a quorum counts. ``over``: of a map, a node, several nodes as a tuple, or a list of
-    values. ``source``: a node, or several, whose value is the argument; ``constant``: an argument that is no node's. ``when``: a
-    node and the value that it must have.
+    ``branches`` are the upstream nodes that a quorum counts. ``over``: of a map, a node, several
+    nodes as a tuple, or a list of values. ``source``: a node, or several, whose value is the
+    argument; ``constant``: an argument that is no node's. ``when``: a node and the value that it
+    must have.
     """
 
     number: int
@@ -76,9 +81,10 @@ class Graph:
 class Run:
     """A run of a graph.
 
-    ``fate`` says what becomes of a task. ``skipped`` are the nodes that were skipped by hand, ``kept`` the statuses that a retry
-    left as they were, ``decided`` the nodes that could run or ran at a retry, which does not ask them again. ``told`` is how
-    often a task added a node otherwise than an earlier attempt of it had.
+    ``fate`` says what becomes of a task. ``skipped`` are the nodes that were skipped by hand,
+    ``kept`` the statuses that a retry left as they were, ``decided`` the nodes that could run or
+    ran at a retry, which does not ask them again. ``told`` is how often a task added a node
+    otherwise than an earlier attempt of it had.
     """
 
     def __init__(self, graph: Graph, fate: Callable[[Place], Fate], path: Path = ()) -> None:
@@ -170,7 +176,9 @@ class Run:
         return found if isinstance(found, list) else None
 
     def parts(self, number: int) -> list[Any]:
-        """Return what a node gives to a map over several nodes: its value, or the elements of a map."""
+        """Return what a node gives to a map over several nodes: its value, or the elements of a
+        map.
+        """
         if self.graph.spots[number].kind != "map":
             return [self.value(number)]
         return [
@@ -195,7 +203,9 @@ class Run:
         return self.fate((self.path, number, 0)).value
 
     def argument(self, spot: Spot) -> dict[str, Any]:
-        """Return the arguments of the task of a node; not of one with a quorum, which depend on who came first."""
+        """Return the arguments of the task of a node; not of one with a quorum, which depend on who
+        came first.
+        """
         if spot.source is None:
             return {} if spot.constant is None else {"value": spot.constant}
         if isinstance(spot.source, tuple):
@@ -206,7 +216,9 @@ class Run:
         return {"value": values[0]} if values else {}
 
     def given(self, number: int) -> list[Any]:
-        """Return the values that a node adds to a list: one if it completed, of a map those of its elements that did."""
+        """Return the values that a node adds to a list: one if it completed, of a map those of its
+        elements that did.
+        """
         if self.graph.spots[number].kind == "map":
             return self.value(number) if self.many(number) else []
         return [self.value(number)] if self.node(number) == "COMPLETED" else []
@@ -214,13 +226,18 @@ class Run:
     def fatal(self) -> set[int]:
         """Return the failed nodes without a node that depends on them and ran nevertheless."""
         saved = {
-            number for spot in self.graph.spots.values() if spot.tolerant and self.node(spot.number) != "SKIPPED"
+            number
+            for spot in self.graph.spots.values()
+            if spot.tolerant and self.node(spot.number) != "SKIPPED"
             for number in spot.upstream
-        }  # fmt: skip
+        }
         return {number for number in self.graph.spots if self.node(number) in BAD} - saved
 
     def status(self) -> str:
-        """Return the status of the run in the end. It has failed, too, if its value cannot be given."""
+        """Return the status of the run in the end.
+
+        It has failed, too, if its value cannot be given.
+        """
         number = self.graph.output
         no_value = number is not None and self.node(number) in BAD or too_large(self.result())
         return "FAILED" if self.fatal() or no_value else "COMPLETED"
@@ -256,7 +273,10 @@ class Run:
         )
 
     def progress(self) -> tuple[int, int, int, int]:
-        """Return how many nodes there are, have completed, failed, and were skipped. A map that began counts as its elements."""
+        """Return how many nodes there are, have completed, failed, and were skipped.
+
+        A map that began counts as its elements.
+        """
         ends: list[str] = []
         for number, spot in self.graph.spots.items():
             if spot.kind == "map" and self.began(number) and self.elements(spot) is not None:
@@ -275,7 +295,9 @@ class Run:
         return [self, *(run for child in begun for run in child.all())]
 
     def again(self, now: Mapping[int, str]) -> set[int]:
-        """Return what a retry runs again if nodes are ``now`` so: what failed or was skipped because of that, not by hand."""
+        """Return what a retry runs again if nodes are ``now`` so: what failed or was skipped
+        because of that, not by hand.
+        """
         found = {number for number, status in now.items() if status in BAD}
         waits = {
             number for number, status in now.items() if status in ("ADDED", "PENDING", "SKIPPED")

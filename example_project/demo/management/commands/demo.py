@@ -17,7 +17,10 @@ FEWEST_FILES = 4
 class Command(BaseCommand):
     """Runs the demo. No system checks: they may need the database that the demo is about to make."""
 
-    help = "Import real files into the example site, with a site, a worker and a PostgreSQL server of this run."
+    help = (
+        "Import real files into the example site, with a site, a worker and a PostgreSQL server of "
+        "this run."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -27,13 +30,20 @@ class Command(BaseCommand):
             help="end after the work; exit code 1 if it was not as promised",
         )
         parser.add_argument(
-            "--database-url", metavar="URL",
-            help="use this PostgreSQL database instead of a private server; DATABASE_URL alone is not looked at",
-        )  # fmt: skip
+            "--database-url",
+            metavar="URL",
+            help=(
+                "use this PostgreSQL database instead of a private server; DATABASE_URL alone is "
+                "not looked at"
+            ),
+        )
         parser.add_argument(
-            "--files", type=number_of_files, default=MOST_FILES, metavar="N",
+            "--files",
+            type=number_of_files,
+            default=MOST_FILES,
+            metavar="N",
             help=f"import at most N files, {FEWEST_FILES} to {MOST_FILES} ({MOST_FILES})",
-        )  # fmt: skip
+        )
 
     def handle(self, **options: Any) -> None:
         choices = Choices(options["files"], options["exit"], options["database_url"])

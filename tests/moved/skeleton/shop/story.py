@@ -1,4 +1,6 @@
-"""What happens in the shop, the same before and after: it sends every task, and prints the rows and what the tasks came to."""
+"""What happens in the shop, the same before and after: it sends every task, and prints the rows and
+what the tasks came to.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from shop.models import Call, Mail, Order  # noqa: E402
 
 
 def refused(number: int) -> None:
-    """Place an order in a transaction that fails: neither the order nor its confirmation may be there."""
+    """Place an order in a transaction that fails: neither the order nor its confirmation may be
+    there.
+    """
     with transaction.atomic():
         sends.place(number, "nobody@example.org")
         raise LookupError("the shop is closed")

@@ -1,4 +1,6 @@
-"""A site with Wagtail; where Django has tasks of its own (6.0 and newer), with django-pictures, too."""
+"""A site with Wagtail; where Django has tasks of its own (6.0 and newer), with django-pictures,
+too.
+"""
 
 from __future__ import annotations
 

@@ -85,6 +85,7 @@ thirdparty: $(VENV)/.has-thirdparty
 lint: $(VENV)/.has-lint
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m tests.meta.style
 	$(BIN)/lint-imports
 	$(BIN)/python -m mypy
 	$(BIN)/python -m example_project.postgres $(BIN)/python manage.py makemigrations --check --dry-run

@@ -206,11 +206,24 @@ EDITS = (
         "cancel reads its clock before it has its locks",
         f"{FUNCTIONS}/settle/horsies_cancel.sql",
         """\
-  PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
-  v_now := clock_timestamp();  -- after the locks""",
+  PERFORM
+  FROM horsies_tasks t
+  WHERE t.id = ANY (p_ids)
+  ORDER BY t.id
+  FOR NO KEY UPDATE;
+
+  -- after the locks: a pass that held the rows may have started the next attempt
+  v_now := clock_timestamp();
+""",
         """\
   v_now := clock_timestamp();
-  PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;  -- after the locks""",
+
+  PERFORM
+  FROM horsies_tasks t
+  WHERE t.id = ANY (p_ids)
+  ORDER BY t.id
+  FOR NO KEY UPDATE;
+""",
         (
             "tests/db/test_pass.py::test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it",
         ),

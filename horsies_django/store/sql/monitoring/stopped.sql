@@ -1,5 +1,6 @@
--- Returns for each queue in which failed tasks stop partitions how many they are, counted up to one more than the bound, and for how many
--- seconds the first has done so.
+-- Counts, for each queue in which failed tasks stop partitions, the stopped partitions.
+-- Args: bound: at most one more than this number of failed tasks is read in each queue.
+-- Returns: also for how many seconds the first partition has been stopped.
 -- Index: horsies_tasks_stopped.
 SELECT asked.name, found.many, extract(epoch FROM clock_timestamp() - found.since)::float8
 FROM unnest(%(names)s::text[]) AS asked (name)
@@ -8,8 +9,11 @@ CROSS JOIN LATERAL (
     count(DISTINCT bounded.partition_key) AS many,
     horsies_known_time(min(bounded.finished_at)) AS since
   FROM (
-    SELECT t.partition_key, t.finished_at FROM horsies_tasks t
-    WHERE t.queue_name = asked.name AND t.order_stop = 'stop' ORDER BY t.finished_at LIMIT %(bound)s::int + 1
+    SELECT t.partition_key, t.finished_at
+    FROM horsies_tasks t
+    WHERE t.queue_name = asked.name AND t.order_stop = 'stop'
+    ORDER BY t.finished_at
+    LIMIT %(bound)s::int + 1
   ) AS bounded
 ) AS found
 WHERE found.many > 0

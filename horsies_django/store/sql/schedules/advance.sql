@@ -1,8 +1,15 @@
--- Record how far a schedule came, what went wrong if anything did, and when to look at it next. last_fire_at never moves back.
--- Locks: the schedule's row.
+-- Records up to which fire time a schedule has come, the error if there was one, and when a
+-- scheduler looks at the schedule next. The column last_fire_at never moves back.
+-- Args: missed: whether fire times were left out.
+-- Locks: the row of the schedule.
 UPDATE horsies_schedules s
-SET last_fire_at = greatest(s.last_fire_at, %(last_fire_at)s::timestamptz), next_fire_at = %(next_fire_at)s::timestamptz,
-    next_at = %(next_at)s::timestamptz, rules = %(rules)s::smallint, error = %(error)s::text,
-    error_at = CASE WHEN %(error)s::text IS NOT NULL THEN clock_timestamp() END,
-    missed_at = CASE WHEN %(missed)s::boolean THEN clock_timestamp() ELSE s.missed_at END, updated_at = clock_timestamp()
+SET
+  last_fire_at = greatest(s.last_fire_at, %(last_fire_at)s::timestamptz),
+  next_fire_at = %(next_fire_at)s::timestamptz,
+  next_at = %(next_at)s::timestamptz,
+  rules = %(rules)s::smallint,
+  error = %(error)s::text,
+  error_at = CASE WHEN %(error)s::text IS NOT NULL THEN clock_timestamp() END,
+  missed_at = CASE WHEN %(missed)s::boolean THEN clock_timestamp() ELSE s.missed_at END,
+  updated_at = clock_timestamp()
 WHERE s.name = %(name)s::text

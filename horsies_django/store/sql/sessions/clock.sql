@@ -1,2 +1,3 @@
--- Returns the time by the database's clock in microseconds since 1970: a number, because the format of timestamps depends on settings.
+-- Returns the time by the clock of the database in microseconds since 1970: a number, because the
+-- format of timestamps depends on settings.
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint

@@ -1,6 +1,8 @@
--- Returns the run as which a run continued, NULL if it did not; or the last one of those that followed
--- one another. No row: no such run. Of runs that continue one another in a circle, which only others
--- can write, the last one is any: the same for all of them.
+-- Returns the run as which a run continued; with "last", the last one of the runs that followed one
+-- another.
+-- Of runs that continue one another in a circle, which only others can write, the last one is any:
+-- the same for all of them.
+-- Returns: NULL if the run did not continue, without "last". No row: there is no such run.
 -- Index: primary key.
 WITH RECURSIVE chain (id, next) AS (
   SELECT run.id, run.continued_as
@@ -10,7 +12,10 @@ WITH RECURSIVE chain (id, next) AS (
   SELECT run.id, run.continued_as
   FROM chain
   CROSS JOIN LATERAL (  -- a join may read all runs
-    SELECT w.id, w.continued_as FROM horsies_workflows w WHERE w.id = chain.next OFFSET 0
+    SELECT w.id, w.continued_as
+    FROM horsies_workflows w
+    WHERE w.id = chain.next
+    OFFSET 0
   ) AS run
   WHERE %(last)s::boolean
 )

@@ -1,14 +1,25 @@
--- Changes the columns of a queue that p_changes names and updates, in the same transaction, what depends on them: the limits in force and
--- the partitions of tasks in flight, and of those that stop a partition (redacted ones have no
--- arguments any more, and stop none by another rule). It writes the audit and wakes the workers.
--- changed: the names of the columns that changed; none if all had these values already (then nothing is locked or written); NULL if there is
--- no such queue. lost: as horsies_note returns it. p_create adds a missing queue.
--- Locks: horsies_limits exclusively: waits for passes in progress, delays the next ones, gives up after the lock timeout. Task rows,
--- skipping locked ones: these keep their old key, and counts use the new rule for them; but those that stop a partition within the timeout.
--- Index: primary keys, horsies_tasks_holding.
-CREATE OR REPLACE FUNCTION horsies_configure_queue(p_name text, p_changes jsonb, p_create boolean, p_action text, p_actor text, p_reason text,
-                                  p_channel text, OUT changed text[], OUT lost text)
-LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+-- Changes columns of a queue and updates everything that depends on them, in the same transaction:
+-- the limits in force, and the partitions of tasks in flight and of tasks that stop a partition.
+-- Writes the audit and wakes the workers. A redacted task has no arguments any more, and does not
+-- stop a partition by another rule.
+-- Args:
+--   p_changes: the new values, by the names of their columns.
+--   p_create: whether to add the queue if it is missing.
+-- Returns:
+--   changed: the names of the columns that changed; an empty array if all had these values already
+--     (then nothing is locked or written); NULL if there is no such queue.
+--   lost: as horsies_note returns it.
+-- Locks: horsies_limits exclusively: it waits for passes in progress, delays the next ones, and
+-- gives up after the lock timeout. The row of the queue. The rows of tasks in flight, skipping
+-- locked ones: these keep their old key, and counts use the new rule for them. The rows of tasks
+-- that stop a partition, within the lock timeout.
+-- Index: primary keys, horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_holding,
+-- horsies_tasks_stopped.
+CREATE OR REPLACE FUNCTION horsies_configure_queue(
+  p_name text, p_changes jsonb, p_create boolean, p_action text, p_actor text, p_reason text,
+  p_channel text, OUT changed text[], OUT lost text
+) LANGUAGE plpgsql VOLATILE
+SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
   v_old horsies_queues;
   v_new horsies_queues;
@@ -19,6 +30,7 @@ BEGIN
   IF v_old.name IS NULL AND NOT p_create THEN
     RETURN;
   END IF;
+
   v_new := jsonb_populate_record(v_old, p_changes);
   IF v_old.name IS NOT NULL AND v_new IS NOT DISTINCT FROM v_old THEN
     changed := '{}';
@@ -28,44 +40,113 @@ BEGIN
   LOCK TABLE horsies_limits IN ACCESS EXCLUSIVE MODE;
   INSERT INTO horsies_queues (name) VALUES (p_name) ON CONFLICT DO NOTHING;
   SELECT q.* INTO v_old FROM horsies_queues q WHERE q.name = p_name FOR UPDATE;
+
   v_new := jsonb_populate_record(v_old, p_changes);
-  v_rule := (v_new.partition_by_args, v_new.partition_by_task, v_new.partition_policy IS NULL, v_new.partition_policy = 'coalesce')
-    IS DISTINCT FROM (v_old.partition_by_args, v_old.partition_by_task, v_old.partition_policy IS NULL, v_old.partition_policy = 'coalesce');
+  v_rule := (
+    v_new.partition_by_args,
+    v_new.partition_by_task,
+    v_new.partition_policy IS NULL,
+    v_new.partition_policy = 'coalesce'
+  ) IS DISTINCT FROM (
+    v_old.partition_by_args,
+    v_old.partition_by_task,
+    v_old.partition_policy IS NULL,
+    v_old.partition_policy = 'coalesce'
+  );
   IF v_rule THEN  -- other changes do without the table of tasks, which may be locked
     v_waits :=  -- two statements of which each has an index
-      EXISTS (SELECT FROM horsies_tasks t WHERE t.queue_name = p_name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked)
-      OR EXISTS (SELECT FROM horsies_tasks t WHERE t.queue_name = p_name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND t.parked);
+      EXISTS (
+        SELECT FROM horsies_tasks t
+        WHERE t.queue_name = p_name
+          AND t.claimed_by IS NULL
+          AND t.finished_at IS NULL
+          AND NOT t.parked
+      )
+      OR EXISTS (
+        SELECT FROM horsies_tasks t
+        WHERE t.queue_name = p_name
+          AND t.claimed_by IS NULL
+          AND t.finished_at IS NULL
+          AND t.parked
+      );
   END IF;
   v_new.partition_version := v_old.partition_version + v_rule::int;
-  SELECT coalesce(array_agg(c.key ORDER BY c.key), '{}') INTO changed
-  FROM jsonb_object_keys(p_changes) AS c (key) WHERE to_jsonb(v_new) -> c.key IS DISTINCT FROM to_jsonb(v_old) -> c.key;
+
+  SELECT coalesce(array_agg(c.key ORDER BY c.key), '{}')
+  INTO changed
+  FROM jsonb_object_keys(p_changes) AS c (key)
+  WHERE to_jsonb(v_new) -> c.key IS DISTINCT FROM to_jsonb(v_old) -> c.key;
 
   UPDATE horsies_queues q
-  SET priority = v_new.priority, max_concurrency = v_new.max_concurrency, local_limit = v_new.local_limit,
-      partition_by_args = v_new.partition_by_args, partition_by_task = v_new.partition_by_task,
-      partition_version = v_new.partition_version, partition_max_concurrency = v_new.partition_max_concurrency,
-      partition_local_limit = v_new.partition_local_limit, partition_policy = v_new.partition_policy,
-      override = v_new.override, override_by = v_new.override_by,
-      override_reason = v_new.override_reason, override_at = v_new.override_at, override_until = v_new.override_until,
-      paused_at = v_new.paused_at, paused_by = v_new.paused_by, paused_reason = v_new.paused_reason,
-      sweep = CASE WHEN v_new.partition_policy IS NOT NULL AND (v_waits OR q.sweep ? 'rule') THEN '{"rule": true}' ELSE '{}' END::jsonb,
-      updated_at = clock_timestamp()
+  SET
+    priority = v_new.priority,
+    max_concurrency = v_new.max_concurrency,
+    local_limit = v_new.local_limit,
+    partition_by_args = v_new.partition_by_args,
+    partition_by_task = v_new.partition_by_task,
+    partition_version = v_new.partition_version,
+    partition_max_concurrency = v_new.partition_max_concurrency,
+    partition_local_limit = v_new.partition_local_limit,
+    partition_policy = v_new.partition_policy,
+    override = v_new.override,
+    override_by = v_new.override_by,
+    override_reason = v_new.override_reason,
+    override_at = v_new.override_at,
+    override_until = v_new.override_until,
+    paused_at = v_new.paused_at,
+    paused_by = v_new.paused_by,
+    paused_reason = v_new.paused_reason,
+    sweep = CASE
+      WHEN v_new.partition_policy IS NOT NULL AND (v_waits OR q.sweep ? 'rule')
+        THEN '{"rule": true}'
+      ELSE '{}'
+    END::jsonb,
+    updated_at = clock_timestamp()
   WHERE q.name = p_name;
+
   DELETE FROM horsies_limits l WHERE l.queue_name = p_name;
-  INSERT INTO horsies_limits SELECT e.* FROM horsies_queues q CROSS JOIN LATERAL horsies_effective_limits(q) AS e WHERE q.name = p_name;
+
+  INSERT INTO horsies_limits
+  SELECT e.*
+  FROM horsies_queues q
+  CROSS JOIN LATERAL horsies_effective_limits(q) AS e
+  WHERE q.name = p_name;
+
   IF v_rule THEN
     UPDATE horsies_tasks t
-    SET partition_key = horsies_partition_key(v_new.partition_by_args, v_new.partition_by_task, t.kwargs, t.task_name, t.codec),
-        partition_version = v_new.partition_version, ordered = CASE WHEN v_new.partition_policy IS NOT NULL THEN true END,
-        order_stop = CASE WHEN v_new.partition_policy <> 'coalesce' AND t.redacted_at IS NULL THEN t.order_stop END
-    WHERE t.id = ANY (ARRAY(
-      SELECT h.id FROM horsies_tasks h
-      WHERE h.queue_name = p_name AND h.claimed_by IS NOT NULL AND h.finished_at IS NULL FOR NO KEY UPDATE SKIP LOCKED)
-      || ARRAY(SELECT s.id FROM horsies_tasks s WHERE s.queue_name = p_name AND s.order_stop IS NOT NULL FOR NO KEY UPDATE));
+    SET
+      partition_key = horsies_partition_key(
+        v_new.partition_by_args, v_new.partition_by_task, t.kwargs, t.task_name, t.codec
+      ),
+      partition_version = v_new.partition_version,
+      ordered = CASE WHEN v_new.partition_policy IS NOT NULL THEN true END,
+      order_stop = CASE
+        WHEN v_new.partition_policy <> 'coalesce' AND t.redacted_at IS NULL THEN t.order_stop
+      END
+    WHERE t.id = ANY (
+      ARRAY(
+        SELECT h.id
+        FROM horsies_tasks h
+        WHERE h.queue_name = p_name AND h.claimed_by IS NOT NULL AND h.finished_at IS NULL
+        FOR NO KEY UPDATE SKIP LOCKED
+      )
+      || ARRAY(
+        SELECT s.id
+        FROM horsies_tasks s
+        WHERE s.queue_name = p_name AND s.order_stop IS NOT NULL
+        FOR NO KEY UPDATE
+      )
+    );
   END IF;
-  SELECT horsies_note(p_action, p_actor, p_name, p_reason, jsonb_object_agg(c.name, to_jsonb(v_old) -> c.name),
-                      jsonb_object_agg(c.name, to_jsonb(v_new) -> c.name))
-  INTO lost FROM unnest(changed) AS c (name);
+
+  SELECT horsies_note(
+    p_action, p_actor, p_name, p_reason,
+    jsonb_object_agg(c.name, to_jsonb(v_old) -> c.name),
+    jsonb_object_agg(c.name, to_jsonb(v_new) -> c.name)
+  )
+  INTO lost
+  FROM unnest(changed) AS c (name);
+
   PERFORM pg_notify(p_channel || '_new', '0 ' || p_name);
 END
 $$;

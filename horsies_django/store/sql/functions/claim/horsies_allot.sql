@@ -1,13 +1,24 @@
--- Decides which candidates get a permit, in their order. A candidate takes a free slot of its lane, or else, if it is sync, one of
--- p_wanted.prefetch. p_rooms: how many more of each queue may start, NULL for no limit. All three are reduced by what is given.
--- verdicts: 'start', 'prefetch', 'late', 'park' (its partition is full for every worker, or another task of it comes first), 'here' (full for
--- this worker only, or the one that comes first is locked), or '' (no room in queue, lane or p_wanted.total). refused: whether there are any
--- of 'late', 'park', 'here'. p_cuts: see horsies_candidates. After a refused candidate whose scan was cut, those after the last one of that
--- scan wait for the next round (stopped), to keep the order.
--- Locks: none; exact only under the queues' advisory locks. Index: horsies_tasks_holding, for queues with limits per partition.
-CREATE OR REPLACE FUNCTION horsies_allot(p_limits horsies_limits[], p_cuts text[], INOUT p_wanted horsies_wanted, INOUT p_rooms int[],
-                              INOUT p_candidates horsies_candidate[], OUT refused boolean, OUT stopped boolean)
-LANGUAGE plpgsql VOLATILE AS $$
+-- Decides which candidates get a permit, in their order. A candidate takes a free slot of its lane,
+-- or else, if it is sync, one of p_wanted.prefetch. After a refused candidate whose scan was cut,
+-- the candidates after the last one of that scan wait for the next round, to keep the order.
+-- Args:
+--   p_wanted, p_rooms: free slots, and how many more of each queue may start (NULL: no limit); both
+--     are reduced by what is given.
+--   p_cuts: see horsies_candidates.
+-- Returns:
+--   p_candidates: with a verdict each: 'start', 'prefetch', 'late', 'park' (its partition is full
+--     for every worker, or another task of it comes first), 'here' (its partition is full for this
+--     worker only, or the task that comes first is locked), or '' (no room in the queue, the lane
+--     or p_wanted.total).
+--   refused: whether there are any of 'late', 'park', 'here'.
+--   stopped: whether a candidate of a cut scan was refused.
+-- Locks: the first tasks of partitions, see horsies_lock_head. The result is exact only under the
+-- queues' advisory locks.
+-- Index: horsies_tasks_holding and horsies_tasks_order, for queues with limits per partition.
+CREATE OR REPLACE FUNCTION horsies_allot(
+  p_limits horsies_limits[], p_cuts text[], INOUT p_wanted horsies_wanted, INOUT p_rooms int[],
+  INOUT p_candidates horsies_candidate[], OUT refused boolean, OUT stopped boolean
+) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_stop int := cardinality(p_candidates);
   v_parts text[];
@@ -21,33 +32,49 @@ DECLARE
 BEGIN
   refused := false;
   stopped := false;
+
   FOREACH v_one IN ARRAY p_candidates LOOP
     IF v_one.key IS NOT NULL AND v_parts IS NULL THEN
-      SELECT coalesce(array_agg(k.queue || r.key), '{}'), array_agg(r.room), array_agg(r.everyone), array_agg(h.id)
+      SELECT
+        coalesce(array_agg(k.queue || r.key), '{}'), array_agg(r.room), array_agg(r.everyone),
+        array_agg(h.id)
       INTO v_parts, v_part_rooms, v_everyone, v_heads
       FROM (
-        SELECT c.queue, array_agg(DISTINCT c.key) AS keys FROM unnest(p_candidates) AS c
+        SELECT c.queue, array_agg(DISTINCT c.key) AS keys
+        FROM unnest(p_candidates) AS c
         WHERE c.key IS NOT NULL
-          AND (p_limits[c.queue].partition_max_concurrency IS NOT NULL OR p_limits[c.queue].partition_local_limit IS NOT NULL)
+          AND (p_limits[c.queue].partition_max_concurrency IS NOT NULL
+               OR p_limits[c.queue].partition_local_limit IS NOT NULL)
         GROUP BY c.queue
       ) AS k
-      CROSS JOIN LATERAL horsies_partition_rooms(p_limits[k.queue], k.keys, p_wanted.worker, p_wanted.lease IS NULL, p_wanted.now) AS r
+      CROSS JOIN LATERAL horsies_partition_rooms(
+        p_limits[k.queue], k.keys, p_wanted.worker, p_wanted.lease IS NULL, p_wanted.now
+      ) AS r
       LEFT JOIN LATERAL horsies_order_head(p_limits[k.queue], r.key) AS h ON true;
     END IF;
+
     v_part := array_position(v_parts, v_one.queue || v_one.key);
     v_slot := CASE v_one.lane WHEN 'sync' THEN p_wanted.sync ELSE p_wanted.async END > 0;
     v_one.verdict := CASE
-      WHEN cardinality(v_decided) >= v_stop OR p_wanted.total <= 0 OR p_rooms[v_one.queue] <= 0
-        OR NOT (v_slot OR (v_one.lane = 'sync' AND p_wanted.prefetch > 0 AND p_limits[v_one.queue].partition_policy IS NULL)) THEN ''
+      WHEN cardinality(v_decided) >= v_stop
+        OR p_wanted.total <= 0
+        OR p_rooms[v_one.queue] <= 0
+        OR NOT (
+          v_slot
+          OR (v_one.lane = 'sync' AND p_wanted.prefetch > 0
+              AND p_limits[v_one.queue].partition_policy IS NULL)
+        )
+        THEN ''
       WHEN v_one.late THEN 'late'
       WHEN v_everyone[v_part] <= 0 THEN 'park'
-      WHEN v_heads[v_part] <> v_one.id THEN CASE
-        WHEN horsies_lock_head(v_heads[v_part]) THEN 'park'
-        ELSE 'here' END
+      WHEN v_heads[v_part] <> v_one.id
+        THEN CASE WHEN horsies_lock_head(v_heads[v_part]) THEN 'park' ELSE 'here' END
       WHEN v_part_rooms[v_part] <= 0 THEN 'here'
       WHEN v_slot THEN 'start'
-      ELSE 'prefetch' END;
+      ELSE 'prefetch'
+    END;
     v_decided := v_decided || v_one;
+
     IF v_one.verdict IN ('start', 'prefetch') THEN
       p_wanted.total := p_wanted.total - 1;
       p_rooms[v_one.queue] := p_rooms[v_one.queue] - 1;
@@ -67,8 +94,11 @@ BEGIN
       IF (v_one.queue || v_one.lane) = ANY (p_cuts) THEN
         stopped := true;
         p_cuts := array_remove(p_cuts, v_one.queue || v_one.lane);
-        v_stop := least(v_stop, (SELECT max(c.ordinality)::int FROM unnest(p_candidates) WITH ORDINALITY AS c
-                                 WHERE c.queue = v_one.queue AND c.lane = v_one.lane));
+        v_stop := least(v_stop, (
+          SELECT max(c.ordinality)::int
+          FROM unnest(p_candidates) WITH ORDINALITY AS c
+          WHERE c.queue = v_one.queue AND c.lane = v_one.lane
+        ));
       END IF;
     END IF;
   END LOOP;

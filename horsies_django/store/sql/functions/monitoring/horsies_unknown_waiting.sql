@@ -1,34 +1,64 @@
--- Returns by queue and name how many tasks have been due for longer than p_grace although living workers serve their queue, none of which
--- knows them, and since when the first. Of each queue it looks at the first p_many tasks of each lane and priority; those that workers leave
--- out stay at the front.
+-- Counts by queue and name the tasks that have been due for longer than p_grace and that no living
+-- worker of their queue can run. Queues that no living worker serves are left out.
+-- Args:
+--   p_threshold: see horsies_living_workers.
+--   p_many: the number of tasks to look at, the first of each lane and priority of a queue, and the
+--     largest number of rows to return. Tasks that workers leave out stay at the front.
+-- Returns: the counts, with the time since when the first task has been due.
 -- Index: horsies_tasks_claim, in its order; workers have a few rows.
-CREATE OR REPLACE FUNCTION horsies_unknown_waiting(p_names text[], p_grace interval, p_threshold interval, p_many int)
-RETURNS TABLE (queue_name text, task_name text, many int, since timestamptz) LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+CREATE OR REPLACE FUNCTION horsies_unknown_waiting(
+  p_names text[], p_grace interval, p_threshold interval, p_many int
+) RETURNS TABLE (
+  queue_name text, task_name text, many int, since timestamptz
+) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_due timestamptz := clock_timestamp() - p_grace;  -- a volatile call cannot be an index condition
 BEGIN
   RETURN QUERY
   WITH living AS MATERIALIZED (
-    SELECT worker FROM horsies_workers worker
+    SELECT worker
+    FROM horsies_workers worker
     WHERE worker.id IN (SELECT horsies_living_workers('*', p_threshold))
-  ), step AS (
-    SELECT q.name, p.lane, p.priority FROM unnest(p_names) AS q (name) CROSS JOIN LATERAL horsies_priorities(q.name) AS p
+  ),
+  step AS (
+    SELECT q.name, p.lane, p.priority
+    FROM unnest(p_names) AS q (name)
+    CROSS JOIN LATERAL horsies_priorities(q.name) AS p
     WHERE EXISTS (SELECT FROM living WHERE (living.worker).queues ? q.name)
-  ), waiting AS (
-    SELECT step.name, due.task_name, jsonb_build_object('wire', due.wire) AS options, count(*)::int AS many, min(due.enqueued_at) AS since
-    FROM step CROSS JOIN LATERAL (
-      SELECT t.task_name, t.options -> 'wire' AS wire, t.enqueued_at FROM horsies_tasks t
-      WHERE t.queue_name = step.name AND t.lane = step.lane AND t.priority = step.priority AND t.enqueued_at < v_due
-        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-      ORDER BY t.enqueued_at, t.id LIMIT p_many
+  ),
+  waiting AS (
+    SELECT
+      step.name,
+      due.task_name,
+      jsonb_build_object('wire', due.wire) AS options,
+      count(*)::int AS many,
+      min(due.enqueued_at) AS since
+    FROM step
+    CROSS JOIN LATERAL (
+      SELECT t.task_name, t.options -> 'wire' AS wire, t.enqueued_at
+      FROM horsies_tasks t
+      WHERE t.queue_name = step.name
+        AND t.lane = step.lane
+        AND t.priority = step.priority
+        AND t.enqueued_at < v_due
+        AND t.claimed_by IS NULL
+        AND t.finished_at IS NULL
+        AND NOT t.parked
+      ORDER BY t.enqueued_at, t.id
+      LIMIT p_many
     ) AS due
     GROUP BY step.name, due.task_name, due.wire
   )
-  SELECT waiting.name, waiting.task_name::text, waiting.many, waiting.since FROM waiting
+  SELECT waiting.name, waiting.task_name::text, waiting.many, waiting.since
+  FROM waiting
   WHERE NOT EXISTS (
     SELECT FROM living
-    WHERE (living.worker).queues ? waiting.name AND horsies_worker_knows(waiting.task_name, waiting.options, living.worker))
-  ORDER BY waiting.since LIMIT p_many;
+    WHERE (living.worker).queues ? waiting.name
+      AND horsies_worker_knows(waiting.task_name, waiting.options, living.worker)
+  )
+  ORDER BY waiting.since
+  LIMIT p_many;
 END
 $$;

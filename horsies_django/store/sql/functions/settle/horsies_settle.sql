@@ -1,23 +1,41 @@
--- Writes the outcomes of running tasks with their attempts, fenced by worker and claim generation. What failed or is SNOOZED is decided before,
--- under the lock of its row (one that is locked is missed): it may wait for its time, of which the workers of its queue are notified. A task
--- keeps one attempt row of its snoozes, the last one. Processes that wait for results hear of
--- the others.
--- Moves RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING. Returns the queues and partitions of what was written (which have a permit more
--- now), and the ids that are final. The report, NULL if there is nothing to say, has by name: missed: ids that were not written, which the
--- caller looks up; in_runs: [run, id] of final ones that horsies_advance has to take into account; decided: for the log, by id, retries
--- {"retry": its number, "of": the most, "at": an epoch}, {"code": its error code} where it differs from that of the outcome, and {"stops":
--- the partition that it stops}.
--- With p_max_bytes, the most that arguments may take, runs of workflows in which nothing else has to be decided go on here, see
--- horsies_plain_runs. sent: the queue of each task that was sent for them, which the caller announces if it does not claim it.
--- plain: nothing that was written, p_news or the cluster has a limit, p_news (NULL: none) has a row, and the worker was not declared dead. A
--- change of limits locks their table exclusively, and a statement takes its snapshot after its locks, which the transaction keeps: so it is
--- true for the rest of the transaction. p_now replaces the clock in tests.
--- Without nested loops: the planner cannot know that the CTEs have a row per outcome, and would compare each with each.
--- What few outcomes have stays in their JSON: each step that hands rows on prepares and copies every column.
--- Locks: the task rows, skipping locked ones; the next pass tries these again.
-CREATE OR REPLACE FUNCTION horsies_settle(p_worker uuid, p_outcomes jsonb, p_max_crashes int, p_channel text, p_news text, p_max_bytes int, p_now timestamptz,
-                               OUT queues text[], OUT keys text[], OUT finals uuid[], OUT report jsonb, OUT plain boolean, OUT sent text[])
-LANGUAGE plpgsql VOLATILE SET enable_nestloop = off AS $$
+-- Writes the outcomes of running tasks with their attempts, fenced by worker and claim generation.
+-- Outcomes that are FAILED or SNOOZED are decided before, under the lock of the task's row (a task
+-- that is locked is missed): the task may wait for its time, of which the workers of its queue are
+-- notified. A task keeps one attempt row of its snoozes, the last one. Processes that wait for
+-- results are notified of tasks that are final.
+-- With p_max_bytes, runs of workflows in which nothing else has to be decided go on here, see
+-- horsies_plain_runs.
+-- Nested loops are off: the planner cannot see that the CTEs have a row per outcome, and would
+-- compare each with each. Members that few outcomes have stay in their JSON: each step that hands
+-- rows on prepares and copies every column.
+-- Args:
+--   p_news: the only queue that may have due tasks, see horsies_wanted.
+--   p_max_bytes: the most that the arguments of a task of a workflow may take.
+--   p_now: replaces the clock in tests.
+-- Returns:
+--   queues, keys: the queues and partitions of what was written (which have a permit more now).
+--   finals: the ids that are final.
+--   report: NULL if there is nothing to say; it has by name: missed: ids that were not written,
+--     which the caller looks up; in_runs: [run, id] of final ones that horsies_advance has to take
+--     into account; decided: for the log, by id, {"retry": its number, "of": the most, "at": an
+--     epoch} of tasks that wait for their time, {"code": its error code} where it differs from that
+--     of the outcome, and {"stops": the partition that it stops}.
+--   plain: nothing that was written, p_news or the cluster has a limit, p_news (unless NULL) has a
+--     row, and the worker was not declared dead. A change of limits locks their table exclusively,
+--     and a statement takes its snapshot after its locks, which the transaction keeps: so plain is
+--     true for the rest of the transaction.
+--   sent: the queue of each task that was sent for the runs, which the caller announces if it does
+--     not claim it.
+-- Moves: RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING.
+-- Locks: the task rows, skipping locked ones, which the next pass tries again; see
+-- horsies_plain_runs.
+CREATE OR REPLACE FUNCTION horsies_settle(
+  p_worker uuid, p_outcomes jsonb, p_max_crashes int, p_channel text, p_news text, p_max_bytes int,
+  p_now timestamptz,
+  OUT queues text[], OUT keys text[], OUT finals uuid[], OUT report jsonb, OUT plain boolean,
+  OUT sent text[]
+) LANGUAGE plpgsql VOLATILE
+SET enable_nestloop = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_ids uuid[];
@@ -31,129 +49,286 @@ DECLARE
   v_ordered boolean;  -- whether a task has a place in the order of its partition
 BEGIN
   IF p_outcomes @> '[{"status": "FAILED"}]' OR p_outcomes @> '[{"status": "SNOOZED"}]' THEN
-    SELECT jsonb_agg(o.value || coalesce(d.decision, CASE WHEN o.value ->> 'status' IN ('FAILED', 'SNOOZED') THEN '{"generation": null}' ELSE '{}' END::jsonb))
+    SELECT jsonb_agg(
+      o.value || coalesce(
+        d.decision,
+        CASE WHEN o.value ->> 'status' IN ('FAILED', 'SNOOZED')
+          THEN '{"generation": null}'
+          ELSE '{}'
+        END::jsonb))
     INTO p_outcomes
-    FROM jsonb_array_elements(p_outcomes) AS o LEFT JOIN LATERAL (
-      SELECT jsonb_build_object('order_stop', horsies_order_stop(t)) || CASE o.value ->> 'status'
-        WHEN 'SNOOZED' THEN horsies_snooze(t, o.value -> 'retry', v_now)
-        ELSE (
-          SELECT jsonb_build_object(
-            'due_at', r.due_at, 'final_code', CASE WHEN r.poison THEN 'POISON' END,
-            'exception_class', nullif(left(concat_ws('.', e.exception ->> 'module', e.exception ->> 'type'), 1000), ''),
-            'traceback', left(e.exception ->> 'traceback', 100000), 'site', left(e.exception ->> 'site', 1000),
-            'site_line', substring(e.exception ->> 'line' FROM '^\d{1,9}$')::int)
-          FROM horsies_retry_decision(
-            t.id, t.options, t.retry_count, t.max_retries, t.good_until, t.cancel_requested_at IS NOT NULL, o.value ->> 'error_code',
-            o.value -> 'classes', nullif(o.value -> 'retry', 'null'), (o.value ->> 'crashed')::boolean, p_max_crashes, v_now) AS r
-          CROSS JOIN LATERAL (SELECT (o.value ->> 'result')::json -> 'err' -> 'exception' AS exception OFFSET 0) AS e) END AS decision
+    FROM jsonb_array_elements(p_outcomes) AS o
+    LEFT JOIN LATERAL (
+      SELECT
+        jsonb_build_object('order_stop', horsies_order_stop(t)) || CASE o.value ->> 'status'
+          WHEN 'SNOOZED' THEN horsies_snooze(t, o.value -> 'retry', v_now)
+          ELSE (
+            SELECT jsonb_build_object(
+              'due_at', r.due_at,
+              'final_code', CASE WHEN r.poison THEN 'POISON' END,
+              'exception_class', nullif(
+                left(concat_ws('.', e.exception ->> 'module', e.exception ->> 'type'), 1000), ''),
+              'traceback', left(e.exception ->> 'traceback', 100000),
+              'site', left(e.exception ->> 'site', 1000),
+              'site_line', substring(e.exception ->> 'line' FROM '^\d{1,9}$')::int)
+            FROM horsies_retry_decision(
+              t.id, t.options, t.retry_count, t.max_retries, t.good_until,
+              t.cancel_requested_at IS NOT NULL, o.value ->> 'error_code', o.value -> 'classes',
+              nullif(o.value -> 'retry', 'null'), (o.value ->> 'crashed')::boolean, p_max_crashes,
+              v_now
+            ) AS r
+            CROSS JOIN LATERAL (
+              SELECT (o.value ->> 'result')::json -> 'err' -> 'exception' AS exception
+              OFFSET 0
+            ) AS e
+          )
+        END AS decision
       FROM horsies_tasks t
-      WHERE o.value ->> 'status' IN ('FAILED', 'SNOOZED') AND t.id = (o.value ->> 'id')::uuid AND t.claimed_by = p_worker
-        AND t.status = 'RUNNING' AND t.claim_generation = (o.value ->> 'generation')::int
+      WHERE o.value ->> 'status' IN ('FAILED', 'SNOOZED')
+        AND t.id = (o.value ->> 'id')::uuid
+        AND t.claimed_by = p_worker
+        AND t.status = 'RUNNING'
+        AND t.claim_generation = (o.value ->> 'generation')::int
       FOR NO KEY UPDATE OF t SKIP LOCKED
     ) AS d ON true;
+
     IF p_outcomes @> '[{"status": "SNOOZED"}]' THEN
       DELETE FROM horsies_task_attempts a
-      WHERE a.outcome = 'SNOOZED' AND a.task_id = ANY (ARRAY(
-        SELECT (o.value ->> 'id')::uuid FROM jsonb_array_elements(p_outcomes) AS o
-        WHERE o.value ->> 'status' = 'SNOOZED' AND o.value ->> 'due_at' IS NOT NULL));
+      WHERE a.outcome = 'SNOOZED'
+        AND a.task_id = ANY (ARRAY(
+          SELECT (o.value ->> 'id')::uuid
+          FROM jsonb_array_elements(p_outcomes) AS o
+          WHERE o.value ->> 'status' = 'SNOOZED' AND o.value ->> 'due_at' IS NOT NULL
+        ));
     END IF;
   END IF;
 
   IF p_max_bytes IS NOT NULL THEN
-    SELECT horsies_plain_runs(array_agg(t.workflow_id), array_agg(t.node),
-                              array_agg(CASE WHEN o.status = 'COMPLETED' AND o.error_code IS NULL THEN t.id END), 200)
+    SELECT horsies_plain_runs(
+      array_agg(t.workflow_id),
+      array_agg(t.node),
+      array_agg(CASE WHEN o.status = 'COMPLETED' AND o.error_code IS NULL THEN t.id END),
+      200)
     INTO v_plain
-    FROM jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, status text, error_code text) CROSS JOIN LATERAL (
-      SELECT t.id, t.workflow_id, t.node FROM horsies_tasks t
-      WHERE t.id = o.id AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING' OFFSET 0) AS t
+    FROM jsonb_to_recordset(p_outcomes)
+      AS o (id uuid, generation int, status text, error_code text)
+    CROSS JOIN LATERAL (
+      SELECT t.id, t.workflow_id, t.node
+      FROM horsies_tasks t
+      WHERE t.id = o.id
+        AND t.claim_generation = o.generation
+        AND t.claimed_by = p_worker
+        AND t.status = 'RUNNING'
+      OFFSET 0
+    ) AS t
     WHERE t.workflow_id IS NOT NULL;
   END IF;
 
   WITH outcome AS MATERIALIZED (
-    SELECT (o.value ->> 'id')::uuid AS id, (o.value ->> 'generation')::int AS generation, o.value AS told FROM jsonb_array_elements(p_outcomes) AS o
-  ), ended AS MATERIALIZED (
-    SELECT t.id, t.claim_generation AS generation, t.queue_name, t.partition_key, t.started_at, t.workflow_id, t.ordered,
-           least(coalesce(t.attempts_before, 0) + t.retry_count + 1, 32767) AS attempt,
-           o.told ->> 'status' AS status, o.told ->> 'final_code' AS final_code, (o.told ->> 'due_at')::timestamptz AS due_at, o.told
-    FROM horsies_tasks t JOIN outcome o ON o.id = t.id AND o.generation = t.claim_generation
-    WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
+    SELECT
+      (o.value ->> 'id')::uuid AS id,
+      (o.value ->> 'generation')::int AS generation,
+      o.value AS told
+    FROM jsonb_array_elements(p_outcomes) AS o
+  ),
+  ended AS MATERIALIZED (
+    SELECT
+      t.id, t.claim_generation AS generation, t.queue_name, t.partition_key, t.started_at,
+      t.workflow_id, t.ordered,
+      least(coalesce(t.attempts_before, 0) + t.retry_count + 1, 32767) AS attempt,
+      o.told ->> 'status' AS status,
+      o.told ->> 'final_code' AS final_code,
+      (o.told ->> 'due_at')::timestamptz AS due_at,
+      o.told
+    FROM horsies_tasks t
+    JOIN outcome o ON o.id = t.id AND o.generation = t.claim_generation
+    WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome))
+      AND t.claimed_by = p_worker
+      AND t.status = 'RUNNING'
     FOR NO KEY UPDATE OF t SKIP LOCKED
-  ), settled AS (
+  ),
+  settled AS (
     UPDATE horsies_tasks t
-    SET status = e.status, finished_at = v_now, next_retry_at = NULL,
-        advanced_at = CASE WHEN e.workflow_id = ANY (v_plain) THEN v_now ELSE t.advanced_at END,
-        error_code = coalesce(e.final_code, e.told ->> 'error_code'),
-        order_stop = CASE e.status WHEN 'FAILED' THEN e.told ->> 'order_stop' END,
-        result = CASE WHEN e.final_code = 'POISON' THEN horsies_error_result(
-                        'POISON', 'processes died again and again while they ran this task: ' || (e.told ->> 'error_message'))::text
-                   ELSE e.told ->> 'result' END::horsies_json
+    SET
+      status = e.status,
+      finished_at = v_now,
+      next_retry_at = NULL,
+      advanced_at = CASE WHEN e.workflow_id = ANY (v_plain) THEN v_now ELSE t.advanced_at END,
+      error_code = coalesce(e.final_code, e.told ->> 'error_code'),
+      order_stop = CASE e.status WHEN 'FAILED' THEN e.told ->> 'order_stop' END,
+      result = CASE WHEN e.final_code = 'POISON'
+        THEN horsies_error_result(
+          'POISON',
+          'processes died again and again while they ran this task: '
+            || (e.told ->> 'error_message'))::text
+        ELSE e.told ->> 'result'
+      END::horsies_json
     FROM ended e
-    WHERE t.id = ANY (ARRAY(SELECT ended.id FROM ended WHERE ended.due_at IS NULL)) AND e.id = t.id
-      AND t.claim_generation = e.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
-  ), attempt AS (
-    INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, will_retry, started_at, finished_at,
-                                       error_code, error_message, exception_class, traceback, site, site_line, worker_id, child_pid)
-    SELECT e.id, e.attempt, e.generation, CASE WHEN (e.told ->> 'crashed')::boolean THEN 'WORKER_FAILURE' ELSE e.status END,
-           e.due_at IS NOT NULL, coalesce(e.started_at, v_now), v_now, e.told ->> 'error_code', e.told ->> 'error_message',
-           e.told ->> 'exception_class', e.told ->> 'traceback', e.told ->> 'site', (e.told ->> 'site_line')::int, p_worker,
-           (e.told ->> 'child_pid')::int
+    WHERE t.id = ANY (ARRAY(SELECT ended.id FROM ended WHERE ended.due_at IS NULL))
+      AND e.id = t.id
+      AND t.claim_generation = e.generation
+      AND t.claimed_by = p_worker
+      AND t.status = 'RUNNING'
+  ),
+  attempt AS (
+    INSERT INTO horsies_task_attempts (
+      task_id, attempt, claim_generation,
+      outcome,
+      will_retry, started_at, finished_at,
+      error_code, error_message,
+      exception_class, traceback,
+      site, site_line,
+      worker_id, child_pid
+    )
+    SELECT
+      e.id, e.attempt, e.generation,
+      CASE WHEN (e.told ->> 'crashed')::boolean THEN 'WORKER_FAILURE' ELSE e.status END,
+      e.due_at IS NOT NULL, coalesce(e.started_at, v_now), v_now,
+      e.told ->> 'error_code', e.told ->> 'error_message',
+      e.told ->> 'exception_class', e.told ->> 'traceback',
+      e.told ->> 'site', (e.told ->> 'site_line')::int,
+      p_worker, (e.told ->> 'child_pid')::int
     FROM ended e
   )
-  SELECT coalesce(array_agg(e.id), '{}'), coalesce(array_agg(e.queue_name::text), '{}'), coalesce(array_agg(e.partition_key), '{}'),
-         coalesce(array_agg(e.id) FILTER (WHERE e.due_at IS NULL), '{}'),
-         jsonb_object_agg(e.id, jsonb_build_object('code', e.final_code)) FILTER (WHERE e.final_code IS NOT NULL),
-         jsonb_agg(jsonb_build_array(e.workflow_id, e.id)) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL), bool_or(e.ordered),
-         EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
-         (SELECT coalesce(bool_and((l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit) IS NULL), true)
-            AND (p_news IS NULL OR coalesce(bool_or(l.queue_name = p_news), false))
-          FROM horsies_limits l WHERE l.queue_name = ANY (ARRAY(SELECT ended.queue_name::text FROM ended) || ARRAY[p_news, '*']))
-           AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL)
-  INTO v_ids, queues, keys, finals, v_decided, v_in_runs, v_ordered, v_waited, plain FROM ended e;
+  SELECT
+    coalesce(array_agg(e.id), '{}'),
+    coalesce(array_agg(e.queue_name::text), '{}'),
+    coalesce(array_agg(e.partition_key), '{}'),
+    coalesce(array_agg(e.id) FILTER (WHERE e.due_at IS NULL), '{}'),
+    jsonb_object_agg(e.id, jsonb_build_object('code', e.final_code))
+      FILTER (WHERE e.final_code IS NOT NULL),
+    jsonb_agg(jsonb_build_array(e.workflow_id, e.id))
+      FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
+    bool_or(e.ordered),
+    EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
+    (
+      SELECT
+        coalesce(
+          bool_and((
+            l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit
+          ) IS NULL),
+          true)
+        AND (p_news IS NULL OR coalesce(bool_or(l.queue_name = p_news), false))
+      FROM horsies_limits l
+      WHERE l.queue_name = ANY (
+        ARRAY(SELECT ended.queue_name::text FROM ended) || ARRAY[p_news, '*'])
+    )
+    AND NOT EXISTS (
+      SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL
+    )
+  INTO v_ids, queues, keys, finals, v_decided, v_in_runs, v_ordered, v_waited, plain
+  FROM ended e;
+
   IF v_waited THEN
-    PERFORM horsies_notify_finished(p_channel, finals || CASE WHEN v_ordered THEN ARRAY(
-      SELECT t.id FROM horsies_tasks t WHERE t.merged_into = ANY (finals)) END);
+    PERFORM horsies_notify_finished(
+      p_channel,
+      finals || CASE WHEN v_ordered
+        THEN ARRAY(SELECT t.id FROM horsies_tasks t WHERE t.merged_into = ANY (finals))
+      END);
   END IF;
+
   IF v_plain <> '{}' THEN
-    SELECT array_agg(t.workflow_id), array_agg(t.node) INTO v_runs, v_numbers
-    FROM (SELECT t.workflow_id, t.node FROM horsies_tasks t WHERE t.id = ANY (finals) OFFSET 0) AS t WHERE t.workflow_id = ANY (v_plain);
+    SELECT array_agg(t.workflow_id), array_agg(t.node)
+    INTO v_runs, v_numbers
+    FROM (
+      SELECT t.workflow_id, t.node FROM horsies_tasks t WHERE t.id = ANY (finals) OFFSET 0
+    ) AS t
+    WHERE t.workflow_id = ANY (v_plain);
+
     BEGIN
-      v_set := set_config('horsies.quiet', 'on', true) || set_config('horsies.pass', '', true);  -- a stranger may have written the nodes
+      v_set := set_config('horsies.quiet', 'on', true)
+        || set_config('horsies.pass', '', true);  -- a stranger may have written the nodes
       sent := horsies_advance_plain(v_plain, v_runs, v_numbers, p_max_bytes, p_channel, p_now);
-      v_set := set_config('horsies.quiet', '', true) || set_config('horsies.pass', 'on', true);
-      v_in_runs := (SELECT jsonb_agg(r.value) FROM jsonb_array_elements(v_in_runs) AS r WHERE (r.value ->> 0)::uuid <> ALL (v_plain));
-    EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
-      -- horsies_advance finds out which node cannot be sent
-      UPDATE horsies_tasks t SET advanced_at = NULL WHERE t.id = ANY (finals) AND t.workflow_id = ANY (v_plain);
+      v_set := set_config('horsies.quiet', '', true)
+        || set_config('horsies.pass', 'on', true);
+      v_in_runs := (
+        SELECT jsonb_agg(r.value)
+        FROM jsonb_array_elements(v_in_runs) AS r
+        WHERE (r.value ->> 0)::uuid <> ALL (v_plain)
+      );
+    EXCEPTION
+      WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation
+        OR program_limit_exceeded OR plpgsql_error
+      THEN
+        -- horsies_advance determines which node cannot be sent
+        UPDATE horsies_tasks t
+        SET advanced_at = NULL
+        WHERE t.id = ANY (finals) AND t.workflow_id = ANY (v_plain);
     END;
   END IF;
+
   IF v_ordered AND p_outcomes @> '[{"status": "FAILED"}]' THEN
-    SELECT coalesce(v_decided || jsonb_object_agg(t.id, d.decision), jsonb_object_agg(t.id, d.decision), v_decided) INTO v_decided
+    SELECT
+      coalesce(
+        v_decided || jsonb_object_agg(t.id, d.decision),
+        jsonb_object_agg(t.id, d.decision),
+        v_decided)
+    INTO v_decided
     FROM horsies_tasks t
-    CROSS JOIN LATERAL (SELECT coalesce(v_decided -> t.id::text, '{}') || jsonb_build_object('stops', t.partition_key) AS decision) AS d
-    WHERE t.id = ANY (finals) AND t.order_stop IS NOT DISTINCT FROM 'stop';  -- not by the index of all that stop one
+    CROSS JOIN LATERAL (
+      SELECT
+        coalesce(v_decided -> t.id::text, '{}')
+          || jsonb_build_object('stops', t.partition_key) AS decision
+    ) AS d
+    WHERE t.id = ANY (finals)
+      AND t.order_stop IS NOT DISTINCT FROM 'stop';  -- not by the index of all that stop one
   END IF;
-  IF v_decided IS NOT NULL OR v_in_runs IS NOT NULL OR cardinality(finals) < jsonb_array_length(p_outcomes) THEN
+
+  IF v_decided IS NOT NULL
+    OR v_in_runs IS NOT NULL
+    OR cardinality(finals) < jsonb_array_length(p_outcomes)
+  THEN
     IF cardinality(finals) < cardinality(v_ids) THEN
       WITH retried AS (
         UPDATE horsies_tasks t
-        SET status = 'PENDING', next_retry_at = o.due_at, enqueued_at = o.due_at, claimed_by = NULL, claimed_at = NULL, started_at = NULL,
-            retry_count = least(t.retry_count + (o.status = 'FAILED')::int, 32766),
-            snooze_count = CASE o.status
-              WHEN 'SNOOZED' THEN least(coalesce(t.snooze_count, 0) + 1, 32766)
-              ELSE t.snooze_count END
-        FROM jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, status text, due_at timestamptz)
-        WHERE t.id = ANY (v_ids) AND o.id = t.id AND o.due_at IS NOT NULL
-          AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
+        SET
+          status = 'PENDING',
+          next_retry_at = o.due_at,
+          enqueued_at = o.due_at,
+          claimed_by = NULL,
+          claimed_at = NULL,
+          started_at = NULL,
+          retry_count = least(t.retry_count + (o.status = 'FAILED')::int, 32766),
+          snooze_count = CASE o.status
+            WHEN 'SNOOZED' THEN least(coalesce(t.snooze_count, 0) + 1, 32766)
+            ELSE t.snooze_count
+          END
+        FROM jsonb_to_recordset(p_outcomes)
+          AS o (id uuid, generation int, status text, due_at timestamptz)
+        WHERE t.id = ANY (v_ids)
+          AND o.id = t.id
+          AND o.due_at IS NOT NULL
+          AND t.claim_generation = o.generation
+          AND t.claimed_by = p_worker
+          AND t.status = 'RUNNING'
         RETURNING t.id, t.queue_name, t.retry_count, t.max_retries, t.next_retry_at
-      ), woken AS (
-        SELECT pg_notify(p_channel || '_new', extract(epoch FROM min(r.next_retry_at)) || ' ' || r.queue_name) FROM retried r GROUP BY r.queue_name
+      ),
+      woken AS (
+        SELECT pg_notify(
+          p_channel || '_new', extract(epoch FROM min(r.next_retry_at)) || ' ' || r.queue_name)
+        FROM retried r
+        GROUP BY r.queue_name
       )
-      SELECT coalesce(v_decided, '{}') || jsonb_object_agg(r.id, jsonb_build_object(
-               'retry', r.retry_count, 'of', r.max_retries, 'at', extract(epoch FROM r.next_retry_at)))
-      INTO v_decided FROM retried r WHERE (SELECT count(*) FROM woken) >= 0;
+      SELECT
+        coalesce(v_decided, '{}') || jsonb_object_agg(
+          r.id,
+          jsonb_build_object(
+            'retry', r.retry_count,
+            'of', r.max_retries,
+            'at', extract(epoch FROM r.next_retry_at)))
+      INTO v_decided
+      FROM retried r
+      WHERE (SELECT count(*) FROM woken) >= 0;  -- every notification is sent
     END IF;
-    report := jsonb_build_object('decided', v_decided, 'in_runs', v_in_runs, 'missed', ARRAY(
-      SELECT o.value -> 'id' FROM jsonb_array_elements(p_outcomes) AS o WHERE (o.value ->> 'id')::uuid <> ALL (v_ids)));
+
+    report := jsonb_build_object(
+      'decided', v_decided,
+      'in_runs', v_in_runs,
+      'missed', ARRAY(
+        SELECT o.value -> 'id'
+        FROM jsonb_array_elements(p_outcomes) AS o
+        WHERE (o.value ->> 'id')::uuid <> ALL (v_ids)
+      ));
   END IF;
 END
 $$;

@@ -1,15 +1,20 @@
--- Refuses a row that readers could not bear: the condition of its trigger has found that it violates
--- a rule. Raises check_violation, with the table, the rule and the key of the row.
--- Args of a trigger: the rule in words.
--- The triggers are on tables that are written seldom. PostgreSQL evaluates their conditions without a
--- call; a NULL violates none. They are no CHECK constraints, so that an upgrade need not read all rows.
--- For tasks, see horsies_check_task.
+-- Refuses a row that its readers could not handle: the condition of its trigger has found that it
+-- violates a rule. Raises check_violation, with the table, the rule and the key of the row.
+--
+-- The triggers are on tables that are written seldom. PostgreSQL evaluates their conditions without
+-- a call; a NULL violates none. They are no CHECK constraints, so that an upgrade need not read all
+-- rows. For tasks, see horsies_check_task.
+--
+-- Args: (of a trigger) the rule in words.
 CREATE OR REPLACE FUNCTION horsies_check_row() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   v_row jsonb := to_jsonb(NEW);
   v_key text;
 BEGIN
-  SELECT string_agg(a.attname || ' ' || coalesce(v_row ->> a.attname, 'NULL'), ', ' ORDER BY a.attnum)
+  SELECT
+    string_agg(
+      a.attname || ' ' || coalesce(v_row ->> a.attname, 'NULL'), ', ' ORDER BY a.attnum
+    )
   INTO v_key
   FROM pg_index i
   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
@@ -37,37 +42,53 @@ DECLARE
 BEGIN
   FOR v_rule IN
     SELECT
-      r.relation, 'moments' AS name, 'each time lies between the years 2 and 9999' AS text,
+      r.relation,
+      'moments' AS name,
+      'each time lies between the years 2 and 9999' AS text,
       format(
         'least(%1$s) <= to_timestamp(-62100000000) OR greatest(%1$s) >= to_timestamp(253400000000)',
-        string_agg('NEW.' || a.attname, ', ' ORDER BY a.attname)) AS condition
+        string_agg('NEW.' || a.attname, ', ' ORDER BY a.attname)
+      ) AS condition
     FROM unnest('{
       horsies_queues, horsies_prunings, horsies_workers, horsies_heartbeats, horsies_worker_states,
       horsies_waiters, horsies_schedules, horsies_schedule_ticks, horsies_audit,
       horsies_lost_records, horsies_history, horsies_workflows,
-      horsies_workflow_signals}'::text[]) AS r (relation)
+      horsies_workflow_signals}'::text[]
+    ) AS r (relation)
     JOIN pg_class c ON c.relname = r.relation AND c.relnamespace = current_schema()::regnamespace
-    JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
+    JOIN pg_attribute a ON a.attrelid = c.oid
+      AND NOT a.attisdropped
       AND a.atttypid = 'timestamptz'::regtype
       AND a.attname NOT IN ('reached_at', 'left_at')  -- of horsies_prunings: such a time of a task
     GROUP BY r.relation
+
     UNION ALL
+
     SELECT
-      r.relation, 'floats', 'each number is a finite one, and not negative',
+      r.relation,
+      'floats',
+      'each number is a finite one, and not negative',
       format(
         'least(%1$s) < 0 OR greatest(%1$s) > 1e15',
-        string_agg('NEW.' || a.attname, ', ' ORDER BY a.attname))
+        string_agg('NEW.' || a.attname, ', ' ORDER BY a.attname)
+      )
     FROM unnest('{
-      horsies_workers, horsies_heartbeats, horsies_worker_states, horsies_history}'::text[]) AS r (relation)
+      horsies_workers, horsies_heartbeats, horsies_worker_states, horsies_history}'::text[]
+    ) AS r (relation)
     JOIN pg_class c ON c.relname = r.relation AND c.relnamespace = current_schema()::regnamespace
-    JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
+    JOIN pg_attribute a ON a.attrelid = c.oid
+      AND NOT a.attisdropped
       AND a.atttypid = 'float8'::regtype
     GROUP BY r.relation
+
     UNION ALL
+
     SELECT r.relation, r.name, r.text, r.condition
     FROM (VALUES
-      ('horsies_queues', 'numbers', 'priority is from 1 to 100, limits are not negative', c_numbers),
-      ('horsies_limits', 'numbers', 'priority is from 1 to 100, limits are not negative', c_numbers),
+      ('horsies_queues', 'numbers', 'priority is from 1 to 100, limits are not negative',
+       c_numbers),
+      ('horsies_limits', 'numbers', 'priority is from 1 to 100, limits are not negative',
+       c_numbers),
       ('horsies_queues', 'rule', 'partition_by_args is an array of names, or NULL', c_rule),
       ('horsies_limits', 'rule', 'partition_by_args is an array of names, or NULL', c_rule),
       ('horsies_queues', 'name', 'it is not empty', 'NEW.name = '''''),
@@ -96,7 +117,8 @@ BEGIN
     EXECUTE format(
       'CREATE OR REPLACE TRIGGER %I AFTER INSERT OR UPDATE ON %I FOR EACH ROW WHEN (%s) '
         'EXECUTE FUNCTION horsies_check_row(%L)',
-      v_rule.relation || '_' || v_rule.name, v_rule.relation, v_rule.condition, v_rule.text);
+      v_rule.relation || '_' || v_rule.name, v_rule.relation, v_rule.condition, v_rule.text
+    );
   END LOOP;
 END
 $triggers$;

@@ -1,14 +1,19 @@
--- Checks a row of tasks, whoever writes it. Raises check_violation with the violated rule and the id,
--- so that no row can make later statements fail. The contents of options are checked when they are
--- read, because they differ between releases. Times must lie in the years that Python supports in
--- every time zone: 2 to 9999, without the last days.
--- It is a trigger because PostgreSQL prepares a CHECK again for each statement: with its 21 columns,
--- that was a twelfth of a pass. A pass turns the second trigger off by a setting (horsies.pass), for
--- the columns that it writes for each task. Any role may turn that on, so it counts for no INSERT
--- and for no other column, and whatever reads these columns takes any value. The second trigger lets
--- a row pass that did not fit before: so it can be cancelled, rescued and let go.
--- Both name all columns of the table: an upgrade adds some after these triggers were made for the
--- first time.
+-- Checks a row of tasks, whichever role writes it. Raises check_violation with the violated rule
+-- and the id, so that no row can make later statements fail.
+--
+-- The contents of options are checked when they are read, because they differ between releases.
+-- Times must lie in the years that Python supports in every time zone: 2 to 9999, without the last
+-- days.
+--
+-- It is a trigger because PostgreSQL prepares a CHECK again for each statement: with its 21
+-- columns, that was a twelfth of a pass. A pass turns the second trigger off by a setting
+-- (horsies.pass), for the columns that it writes for each task. Any role may turn that on, so it
+-- counts for no INSERT and for no other column, and every reader of these columns takes any value.
+-- The second trigger accepts a row that violated a rule before: so it can be cancelled, rescued and
+-- unparked.
+--
+-- Both triggers name all columns of the table: an upgrade adds some after these triggers were made
+-- for the first time.
 CREATE OR REPLACE FUNCTION horsies_check_task() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   v_rule text;  -- the rule that the row violates; NULL values violate none
@@ -20,7 +25,8 @@ BEGIN
       WHEN NEW.lane NOT IN ('sync', 'async') THEN 'lane: it is sync or async'
       WHEN json_typeof(NEW.kwargs) <> 'object' THEN
         'kwargs: they are an object of arguments by name'
-      WHEN pg_column_size(NEW.kwargs) > 262144  -- compression makes texts 255 times as small at most
+      -- compression makes texts 255 times as small at most
+      WHEN pg_column_size(NEW.kwargs) > 262144
         AND octet_length(NEW.kwargs::text) > 67108864
       THEN
         'size: the arguments have 64 MiB at most'
@@ -56,7 +62,8 @@ BEGIN
              WHEN 'FAILED' THEN NEW.finished_at IS NULL
              WHEN 'CANCELLED' THEN NEW.finished_at IS NULL
              WHEN 'EXPIRED' THEN NEW.finished_at IS NULL
-             ELSE true END
+             ELSE true
+           END
       THEN
         'status: it contradicts who holds the task and whether it has finished'
       WHEN (NEW.error_code IS NULL) = (NEW.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) THEN
@@ -70,8 +77,8 @@ BEGIN
              OR NEW.ordered IS NOT TRUE
              OR NEW.order_stop NOT IN ('stop', 'cancel'))
       THEN
-        'order_stop: a FAILED task of an ordered queue may have one, stop or cancel, and no other has'
-      END;
+      'order_stop: a FAILED task of an ordered queue may have one, stop or cancel, and no other has'
+    END;
 
     IF v_violated IS NOT NULL THEN  -- the second round
       EXIT WHEN v_rule IS NULL;
@@ -91,7 +98,8 @@ BEGIN
     ERRCODE = 'check_violation',
     TABLE = 'horsies_tasks',
     CONSTRAINT = 'horsies_tasks_' || split_part(v_violated, ':', 1),
-    MESSAGE = 'a row of horsies_tasks violates "horsies_tasks_' || split_part(v_violated, ':', 1) || '"'
+    MESSAGE =
+      'a row of horsies_tasks violates "horsies_tasks_' || split_part(v_violated, ':', 1) || '"'
       || substr(v_violated, strpos(v_violated, ':')),
     DETAIL = 'The row is id ' || NEW.id || '.';
 END
@@ -101,13 +109,15 @@ DO $triggers$
 DECLARE
   c_written CONSTANT text[] := '{
     status, parked, partition_key, partition_version, ordered, order_stop, merged_into, enqueued_at,
-    claimed_at, claimed_by, claim_generation, claim_expires_at, started_at, finished_at, retry_count,
-    snooze_count, next_retry_at, result, error_code, advanced_at}';
+    claimed_at, claimed_by, claim_generation, claim_expires_at, started_at, finished_at,
+    retry_count, snooze_count, next_retry_at, result, error_code, advanced_at}';
   v_columns record;
 BEGIN
   SELECT
-    string_agg(a.attname, ', ' ORDER BY a.attname) FILTER (WHERE a.attname <> ALL (c_written)) AS fixed,
-    string_agg(a.attname, ', ' ORDER BY a.attname) FILTER (WHERE a.attname = ANY (c_written)) AS written
+    string_agg(a.attname, ', ' ORDER BY a.attname)
+      FILTER (WHERE a.attname <> ALL (c_written)) AS fixed,
+    string_agg(a.attname, ', ' ORDER BY a.attname)
+      FILTER (WHERE a.attname = ANY (c_written)) AS written
   INTO v_columns
   FROM pg_attribute a
   WHERE a.attrelid = 'horsies_tasks'::regclass AND a.attnum > 0 AND NOT a.attisdropped;
@@ -115,11 +125,14 @@ BEGIN
   EXECUTE format(
     'CREATE OR REPLACE TRIGGER horsies_tasks_fits AFTER INSERT OR UPDATE OF %s ON horsies_tasks '
       'FOR EACH ROW EXECUTE FUNCTION horsies_check_task()',
-    v_columns.fixed);
+    v_columns.fixed
+  );
+
   EXECUTE format(
     'CREATE OR REPLACE TRIGGER horsies_tasks_moves AFTER UPDATE OF %s ON horsies_tasks '
       'FOR EACH ROW WHEN (current_setting(''horsies.pass'', true) IS DISTINCT FROM ''on'') '
       'EXECUTE FUNCTION horsies_check_task()',
-    v_columns.written);
+    v_columns.written
+  );
 END
 $triggers$;

@@ -1,17 +1,31 @@
--- Deletes tasks that the caller has picked, with their attempts and steps; the keys of sends outlive them. Returns how many attempts.
+-- Deletes tasks that the caller has picked, with their attempts and steps. The keys of unique tasks
+-- are deleted with these; other keys of sends outlive their tasks.
+--
+-- Returns: how many attempts it has deleted.
 -- Locks: the task rows.
-CREATE OR REPLACE FUNCTION horsies_delete_tasks(p_ids uuid[]) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_delete_tasks(p_ids uuid[]) RETURNS int
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_attempts int;
 BEGIN
   DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (p_ids);
   GET DIAGNOSTICS v_attempts = ROW_COUNT;
+
   DELETE FROM horsies_task_steps s WHERE s.task_id = ANY (p_ids);
+
   WITH gone AS (
-    DELETE FROM horsies_tasks t WHERE t.id = ANY (p_ids) RETURNING t.options
+    DELETE FROM horsies_tasks t
+    WHERE t.id = ANY (p_ids)
+    RETURNING t.options
   )
   DELETE FROM horsies_send_keys k
-  WHERE k.digest = ANY (ARRAY(SELECT horsies_unique_digest(g.options) FROM gone g WHERE g.options ? 'unique')) AND k.task_id = ANY (p_ids);
+  WHERE k.digest = ANY (ARRAY(
+      SELECT horsies_unique_digest(g.options)
+      FROM gone g
+      WHERE g.options ? 'unique'
+    ))
+    AND k.task_id = ANY (p_ids);
+
   RETURN v_attempts;
 END
 $$;

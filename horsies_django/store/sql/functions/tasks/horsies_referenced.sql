@@ -1,9 +1,12 @@
--- Returns those of some rows to which rows of other tables refer by foreign keys that do not let them be deleted: the
--- rows that CASCADE and SET NULL of Django's models would change, too, because only Django itself does that. Without
--- such keys, as usual, it reads one index of the catalog.
--- Tells of these rows in a notice with the SQLSTATE HK001. Leaves out keys of tables that the caller may not read: the
--- deletion raises then, for a key that is deferred at the commit.
--- Args: p_table has the primary key "id".
+-- Returns the rows among p_ids to which rows of other tables refer by foreign keys that do not let
+-- them be deleted. These include rows that CASCADE and SET NULL of Django's models would change,
+-- because only Django itself changes them. Without such keys, as usual, it reads one index of the
+-- catalog.
+--
+-- Reports these rows in a notice with the SQLSTATE HK001. Leaves out keys of tables that the caller
+-- may not read: the deletion raises then, at the commit if the key is deferred.
+--
+-- Args: p_table: it has the primary key "id".
 -- Index: those of the foreign keys.
 CREATE OR REPLACE FUNCTION horsies_referenced(p_table regclass, p_ids anyarray) RETURNS anyarray
 LANGUAGE plpgsql VOLATILE AS $$
@@ -30,17 +33,24 @@ BEGIN
   LOOP
     EXECUTE format(
       'SELECT array_agg(DISTINCT t.id) FROM %s t JOIN %s r ON %s WHERE t.id = ANY ($1)',
-      p_table, v_key.referrer, v_key.equal)
-    INTO v_some USING p_ids;
+      p_table, v_key.referrer, v_key.equal
+    )
+    INTO v_some
+    USING p_ids;
 
     IF v_some IS NOT NULL THEN
-      RAISE NOTICE USING ERRCODE = 'HK001', MESSAGE = format(
-        '%s row(s) of %s stay, because rows of %s (%s) refer to them: %s%s', cardinality(v_some), p_table,
-        v_key.referrer, v_key.columns, array_to_string(v_some[:3], ', '),
-        CASE WHEN cardinality(v_some) > 3 THEN ', ...' END);
+      RAISE NOTICE USING
+        ERRCODE = 'HK001',
+        MESSAGE = format(
+          '%s row(s) of %s stay, because rows of %s (%s) refer to them: %s%s',
+          cardinality(v_some), p_table, v_key.referrer, v_key.columns,
+          array_to_string(v_some[:3], ', '),
+          CASE WHEN cardinality(v_some) > 3 THEN ', ...' END
+        );
       v_all := v_all || v_some;
     END IF;
   END LOOP;
+
   RETURN v_all;
 END
 $$;

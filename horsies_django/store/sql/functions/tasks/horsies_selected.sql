@@ -1,86 +1,186 @@
--- Returns tasks outside of workflow runs, in the order of the index that has the tasks of p_status, from p_after on (NULL: the beginning): at
--- most p_many of those that p_queue, p_names, p_code, p_site, p_worker, p_partition and p_exception describe (NULL: any), among the next p_read
--- entries. p_site and p_exception are those of the last attempt, '(none)' for one that has none.
--- p_status: a status, 'UNSUCCESSFUL' for FAILED, CANCELLED and EXPIRED, or 'FINISHED' for any that is final. Tasks that have finished by then
--- are bounded by when they did, others by when they were sent: from p_since to p_until.
--- The last row has no id, but after: where the index goes on, behind the last one that was read; NULL if everything was read.
--- Custom plans, so that only the branch of the status is planned.
--- Index: horsies_tasks_unsuccessful, horsies_tasks_finished, horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_holding.
+-- Returns tasks outside of workflow runs that have all the given attributes (NULL: any), in the
+-- order of the index that has the tasks of p_status; CLAIMED and RUNNING ones in the order of their
+-- ids. It has custom plans, so that only the branch of the status is planned.
+--
+-- Args: p_status: a status, 'UNSUCCESSFUL' for FAILED, CANCELLED and EXPIRED, or 'FINISHED' for any
+--     that is final.
+--   p_site, p_exception: those of the last attempt, '(none)' for an attempt that has none.
+--   p_since, p_until: the bounds of finished_at for a final status, else of sent_at.
+--   p_after: where to begin, as "after" of the last call; NULL: at the beginning.
+--   p_many: the most tasks that are returned.
+--   p_read: the most entries of the index that are read.
+-- Returns: the tasks; then a row that has no id, but after: where the index goes on, behind the
+--   last entry that was read; NULL if everything was read.
+-- Index: horsies_tasks_unsuccessful, horsies_tasks_finished, horsies_tasks_claim,
+--   horsies_tasks_parked, horsies_tasks_holding.
 CREATE OR REPLACE FUNCTION horsies_selected(
-  p_status text, p_queue text, p_names text[], p_code text, p_site text, p_worker uuid, p_partition text, p_since timestamptz, p_until timestamptz,
-  p_exception text, p_after jsonb, p_many int, p_read int
+  p_status text, p_queue text, p_names text[], p_code text, p_site text, p_worker uuid,
+  p_partition text, p_since timestamptz, p_until timestamptz, p_exception text, p_after jsonb,
+  p_many int, p_read int
 ) RETURNS TABLE (id uuid, task_name text, error_code text, after jsonb) LANGUAGE plpgsql STABLE
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
-  c_kind CONSTANT text := CASE WHEN p_status IN ('FAILED', 'CANCELLED', 'EXPIRED', 'UNSUCCESSFUL') THEN 'unsuccessful'
-                               WHEN p_status IN ('COMPLETED', 'FINISHED') THEN 'finished'
-                               WHEN p_status IN ('CLAIMED', 'RUNNING') THEN 'holding'
-                               WHEN p_after ->> 0 = 'parked' THEN 'parked' ELSE 'claim' END;
-  v_at timestamptz := CASE WHEN c_kind IN ('unsuccessful', 'finished') THEN greatest((p_after ->> 1)::timestamptz, p_since) END;
+  c_kind CONSTANT text := CASE
+    WHEN p_status IN ('FAILED', 'CANCELLED', 'EXPIRED', 'UNSUCCESSFUL') THEN 'unsuccessful'
+    WHEN p_status IN ('COMPLETED', 'FINISHED') THEN 'finished'
+    WHEN p_status IN ('CLAIMED', 'RUNNING') THEN 'holding'
+    WHEN p_after ->> 0 = 'parked' THEN 'parked'
+    ELSE 'claim'
+  END;
+  v_at timestamptz := CASE
+    WHEN c_kind IN ('unsuccessful', 'finished') THEN
+      greatest((p_after ->> 1)::timestamptz, p_since)
+    END;
   v_id uuid := p_after ->> -1;
 BEGIN
   RETURN QUERY
   WITH entry AS MATERIALIZED (
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.finished_at AS at
-     FROM horsies_tasks t
-     WHERE c_kind = 'unsuccessful' AND t.error_code IS NOT NULL AND t.finished_at IS NOT NULL AND t.finished_at <= p_until
-       AND (v_at IS NULL OR t.finished_at >= v_at) AND (p_after IS NULL OR (t.finished_at, t.id) > ((p_after ->> 1)::timestamptz, v_id))
-     ORDER BY t.finished_at, t.id LIMIT p_read)
+    (
+      SELECT
+        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
+        t.workflow_id, t.finished_at AS at
+      FROM horsies_tasks t
+      WHERE c_kind = 'unsuccessful'
+        AND t.error_code IS NOT NULL
+        AND t.finished_at IS NOT NULL
+        AND t.finished_at <= p_until
+        AND (v_at IS NULL OR t.finished_at >= v_at)
+        AND (p_after IS NULL OR (t.finished_at, t.id) > ((p_after ->> 1)::timestamptz, v_id))
+      ORDER BY t.finished_at, t.id
+      LIMIT p_read
+    )
     UNION ALL
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.finished_at
-     FROM horsies_tasks t
-     WHERE c_kind = 'finished' AND t.finished_at IS NOT NULL AND t.finished_at <= p_until
-       AND (v_at IS NULL OR t.finished_at >= v_at) AND (p_after IS NULL OR (t.finished_at, t.id) > ((p_after ->> 1)::timestamptz, v_id))
-     ORDER BY t.finished_at, t.id LIMIT p_read)
+    (
+      SELECT
+        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
+        t.workflow_id, t.finished_at
+      FROM horsies_tasks t
+      WHERE c_kind = 'finished'
+        AND t.finished_at IS NOT NULL
+        AND t.finished_at <= p_until
+        AND (v_at IS NULL OR t.finished_at >= v_at)
+        AND (p_after IS NULL OR (t.finished_at, t.id) > ((p_after ->> 1)::timestamptz, v_id))
+      ORDER BY t.finished_at, t.id
+      LIMIT p_read
+    )
     UNION ALL
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.sent_at
-     FROM horsies_tasks t
-     WHERE c_kind = 'claim' AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked AND (p_queue IS NULL OR t.queue_name = p_queue)
-       AND (p_after IS NULL OR (t.queue_name, t.lane, t.priority, t.enqueued_at, t.id)
-              > (p_after ->> 1, p_after ->> 2, (p_after ->> 3)::smallint, (p_after ->> 4)::timestamptz, v_id))
-     ORDER BY t.queue_name, t.lane, t.priority, t.enqueued_at, t.id LIMIT p_read)
+    (
+      SELECT
+        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
+        t.workflow_id, t.sent_at
+      FROM horsies_tasks t
+      WHERE c_kind = 'claim'
+        AND t.claimed_by IS NULL
+        AND t.finished_at IS NULL
+        AND NOT t.parked
+        AND (p_queue IS NULL OR t.queue_name = p_queue)
+        AND (
+          p_after IS NULL
+          OR (t.queue_name, t.lane, t.priority, t.enqueued_at, t.id) > (
+            p_after ->> 1, p_after ->> 2, (p_after ->> 3)::smallint,
+            (p_after ->> 4)::timestamptz, v_id
+          )
+        )
+      ORDER BY t.queue_name, t.lane, t.priority, t.enqueued_at, t.id
+      LIMIT p_read
+    )
     UNION ALL
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.sent_at
-     FROM horsies_tasks t
-     WHERE c_kind = 'parked' AND t.claimed_by IS NULL AND t.finished_at IS NULL AND t.parked AND (p_queue IS NULL OR t.queue_name = p_queue)
-       AND (v_id IS NULL OR (t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id)
-              > (p_after ->> 1, p_after ->> 2, p_after ->> 3, (p_after ->> 4)::smallint, (p_after ->> 5)::timestamptz, v_id))
-     ORDER BY t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id LIMIT p_read)
-    UNION ALL  -- as many as there are slots
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.sent_at
-     FROM horsies_tasks t
-     WHERE c_kind = 'holding' AND t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND (p_after IS NULL OR t.id > v_id)
-     ORDER BY t.id LIMIT p_read)
-  ), fitting AS MATERIALIZED (
-    SELECT e.id, e.task_name, e.error_code FROM entry e
-    WHERE (p_status IN (e.status, 'UNSUCCESSFUL', 'FINISHED')) AND (p_queue IS NULL OR e.queue_name = p_queue)
-      AND (p_names IS NULL OR e.task_name = ANY (p_names)) AND (p_code IS NULL OR e.error_code = p_code)
-      AND (p_worker IS NULL OR e.claimed_by = p_worker) AND (p_partition IS NULL OR e.partition_key = p_partition)
-      AND (p_since IS NULL OR e.at >= p_since) AND e.at <= p_until AND e.workflow_id IS NULL
+    (
+      SELECT
+        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
+        t.workflow_id, t.sent_at
+      FROM horsies_tasks t
+      WHERE c_kind = 'parked'
+        AND t.claimed_by IS NULL
+        AND t.finished_at IS NULL
+        AND t.parked
+        AND (p_queue IS NULL OR t.queue_name = p_queue)
+        AND (
+          v_id IS NULL
+          OR (t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id) > (
+            p_after ->> 1, p_after ->> 2, p_after ->> 3, (p_after ->> 4)::smallint,
+            (p_after ->> 5)::timestamptz, v_id
+          )
+        )
+      ORDER BY t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id
+      LIMIT p_read
+    )
+    UNION ALL
+    (  -- as many as there are slots
+      SELECT
+        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
+        t.workflow_id, t.sent_at
+      FROM horsies_tasks t
+      WHERE c_kind = 'holding'
+        AND t.claimed_by IS NOT NULL
+        AND t.finished_at IS NULL
+        AND (p_after IS NULL OR t.id > v_id)
+      ORDER BY t.id
+      LIMIT p_read
+    )
+  ),
+  fitting AS MATERIALIZED (
+    SELECT e.id, e.task_name, e.error_code
+    FROM entry e
+    WHERE (p_status IN (e.status, 'UNSUCCESSFUL', 'FINISHED'))
+      AND (p_queue IS NULL OR e.queue_name = p_queue)
+      AND (p_names IS NULL OR e.task_name = ANY (p_names))
+      AND (p_code IS NULL OR e.error_code = p_code)
+      AND (p_worker IS NULL OR e.claimed_by = p_worker)
+      AND (p_partition IS NULL OR e.partition_key = p_partition)
+      AND (p_since IS NULL OR e.at >= p_since)
+      AND e.at <= p_until
+      AND e.workflow_id IS NULL
       AND (
         p_site IS NULL AND p_exception IS NULL
         OR EXISTS (
-          SELECT FROM horsies_task_attempts a
+          SELECT
+          FROM horsies_task_attempts a
           WHERE a.task_id = e.id
             AND a.finished_at = e.at
             AND (p_site IS NULL OR a.site IS NOT DISTINCT FROM nullif(p_site, '(none)'))
-            AND (p_exception IS NULL OR a.exception_class IS NOT DISTINCT FROM nullif(p_exception, '(none)'))
+            AND (
+              p_exception IS NULL
+              OR a.exception_class IS NOT DISTINCT FROM nullif(p_exception, '(none)')
+            )
         )
       )
     LIMIT p_many
   )
-  SELECT f.id, f.task_name::text, f.error_code::text, NULL::jsonb FROM fitting f
+  SELECT f.id, f.task_name::text, f.error_code::text, NULL::jsonb
+  FROM fitting f
   UNION ALL
-  SELECT NULL, NULL, NULL, (
-    SELECT CASE c_kind
-      WHEN 'claim' THEN jsonb_build_array(c_kind, t.queue_name, t.lane, t.priority, t.enqueued_at, t.id)
-      WHEN 'parked' THEN jsonb_build_array(c_kind, t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id)
-      WHEN 'holding' THEN jsonb_build_array(c_kind, t.id)
-      ELSE jsonb_build_array(c_kind, t.finished_at, t.id) END
-    FROM horsies_tasks t WHERE t.id = last.id
-    UNION ALL
-    SELECT '["parked", null]' WHERE last.id IS NULL AND c_kind = 'claim')
-  FROM (SELECT CASE WHEN (SELECT count(*) FROM fitting) >= p_many THEN (SELECT f.id FROM fitting f OFFSET p_many - 1)
-                    WHEN (SELECT count(*) FROM entry) >= p_read THEN (SELECT e.id FROM entry e OFFSET p_read - 1) END AS id) AS last;
+  SELECT
+    NULL,
+    NULL,
+    NULL,
+    (
+      SELECT
+        CASE c_kind
+          WHEN 'claim' THEN
+            jsonb_build_array(c_kind, t.queue_name, t.lane, t.priority, t.enqueued_at, t.id)
+          WHEN 'parked' THEN
+            jsonb_build_array(
+              c_kind, t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id
+            )
+          WHEN 'holding' THEN jsonb_build_array(c_kind, t.id)
+          ELSE jsonb_build_array(c_kind, t.finished_at, t.id)
+        END
+      FROM horsies_tasks t
+      WHERE t.id = last.id
+      UNION ALL
+      SELECT '["parked", null]'
+      WHERE last.id IS NULL AND c_kind = 'claim'
+    )
+  FROM (
+    SELECT
+      CASE
+        WHEN (SELECT count(*) FROM fitting) >= p_many THEN
+          (SELECT f.id FROM fitting f OFFSET p_many - 1)
+        WHEN (SELECT count(*) FROM entry) >= p_read THEN
+          (SELECT e.id FROM entry e OFFSET p_read - 1)
+      END AS id
+  ) AS last;
 END
 $$;

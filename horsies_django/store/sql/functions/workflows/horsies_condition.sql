@@ -1,6 +1,11 @@
--- Returns whether the value of a node matches a JSON path, NULL if the node has not finished. A value that does not fit the path, or no
--- value, does not match. "silent" does not suppress every error, datetime() with time zones for one: what is left does not match either.
-CREATE OR REPLACE FUNCTION horsies_condition(p_workflow uuid, p_number bigint, p_path text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+-- Returns whether the value of a node matches a JSON path.
+-- A value that does not fit the path, or no value, does not match. "silent" does not suppress every
+-- error, for example not those of datetime() with time zones: a value with such an error does not
+-- match either.
+--
+-- Returns: NULL if the node has not finished.
+CREATE OR REPLACE FUNCTION horsies_condition(p_workflow uuid, p_number bigint, p_path text)
+RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_found record;
 BEGIN
@@ -10,8 +15,10 @@ BEGIN
   ELSIF v_found.status <> 'COMPLETED' OR v_found.redacted THEN
     RETURN false;
   END IF;
+
   BEGIN
-    RETURN coalesce(jsonb_path_match(v_found.result -> 'ok', p_path::jsonpath, silent => true), false);
+    RETURN coalesce(
+      jsonb_path_match(v_found.result -> 'ok', p_path::jsonpath, silent => true), false);
   EXCEPTION WHEN OTHERS THEN  -- not a cancel of the statement
     RETURN false;
   END;

@@ -1,14 +1,22 @@
--- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, signals, tasks, attempts and steps: at most p_many
--- rows of tasks, nodes, edges and signals. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also
--- in child runs, stay: their nodes are open, of which there is an index, while the tasks would be read in each call. So do those with a task
--- that stops its partition, and those to which, or to whose tasks, rows of the project refer; if there may be such rows,
--- horsies_prunings stores under 'runs' how far a round came; in any case when one was done. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
--- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
--- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones. Index: horsies_workflows_finished, horsies_workflows_parent,
--- horsies_workflow_nodes_open, horsies_tasks_node, horsies_tasks_stopped, horsies_signals_run.
-CREATE OR REPLACE FUNCTION horsies_prune_runs(p_age interval, p_many int, OUT runs int, OUT tasks int, OUT attempts int, OUT more boolean)
-LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+-- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, signals,
+-- tasks, attempts and steps. The row of a run goes last, so a large run takes several calls.
+-- Runs with tasks that still run, also in child runs, stay: their nodes are open, of which there is
+-- an index, while the tasks would be read in each call. Runs with a task that stops its partition
+-- stay, too, and runs to which, or to whose tasks, rows of the project refer. If there may be such
+-- rows, horsies_prunings stores under 'runs' how far a round came; in any case it stores when one
+-- was done.
+-- A call looks for each run where it found the one before: the entries of runs that it deleted or
+-- skipped remain in the index.
+-- Args: p_many is the maximum of rows of tasks, nodes, edges and signals.
+-- Returns: how many runs, tasks and attempts were deleted; more is whether there may be others.
+-- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones.
+-- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_workflow_nodes_open,
+-- horsies_tasks_node, horsies_tasks_stopped, horsies_signals_run.
+CREATE OR REPLACE FUNCTION horsies_prune_runs(
+  p_age interval, p_many int, OUT runs int, OUT tasks int, OUT attempts int, OUT more boolean
+) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_left int := p_many;
@@ -18,38 +26,64 @@ DECLARE
   v_guarded CONSTANT boolean := horsies_may_be_referenced('horsies_tasks')
                                 OR horsies_may_be_referenced('horsies_workflows');
   v_start timestamptz := '-infinity';
-  v_held uuid[] := ARRAY(SELECT t.workflow_id FROM horsies_tasks t WHERE t.order_stop IS NOT NULL AND t.workflow_id IS NOT NULL);
+  v_held uuid[] := ARRAY(
+    SELECT t.workflow_id
+    FROM horsies_tasks t
+    WHERE t.order_stop IS NOT NULL AND t.workflow_id IS NOT NULL
+  );
 BEGIN
   runs := 0;
   tasks := 0;
   attempts := 0;
   more := false;
-  IF NOT pg_try_advisory_xact_lock(hashtextextended('prune', 'horsies_workflows'::regclass::oid::bigint)) THEN
+
+  IF NOT pg_try_advisory_xact_lock(
+    hashtextextended('prune', 'horsies_workflows'::regclass::oid::bigint)
+  ) THEN
     RETURN;
   END IF;
+
   IF v_guarded THEN
-    v_start := coalesce((SELECT p.reached_at FROM horsies_prunings p WHERE p.key = 'runs'), v_start);
+    v_start := coalesce(
+      (SELECT p.reached_at FROM horsies_prunings p WHERE p.key = 'runs'), v_start);
     v_finished := v_start;
   END IF;
 
   WHILE v_left > 0 LOOP
-    SELECT w.finished_at, t.ids INTO v_finished, v_tree
-    FROM horsies_workflows w CROSS JOIN LATERAL (
+    SELECT w.finished_at, t.ids
+    INTO v_finished, v_tree
+    FROM horsies_workflows w
+    CROSS JOIN LATERAL (
       WITH RECURSIVE tree (id) AS (
         SELECT w.id
         UNION ALL
-        SELECT c.id FROM tree CROSS JOIN LATERAL (SELECT c.id FROM horsies_workflows c WHERE c.parent_id = tree.id OFFSET 0) AS c
+        SELECT c.id
+        FROM tree
+        CROSS JOIN LATERAL (
+          SELECT c.id FROM horsies_workflows c WHERE c.parent_id = tree.id OFFSET 0
+        ) AS c
       )
-      SELECT array_agg(tree.id) AS ids FROM tree) AS t
-    WHERE w.finished_at >= v_finished AND w.finished_at < v_now - p_age AND w.parent_id IS NULL AND NOT t.ids && v_held
-      AND NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = ANY (t.ids) AND n.finished_at IS NULL OFFSET 0)
-    ORDER BY w.finished_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED;
+      SELECT array_agg(tree.id) AS ids FROM tree
+    ) AS t
+    WHERE w.finished_at >= v_finished
+      AND w.finished_at < v_now - p_age
+      AND w.parent_id IS NULL
+      AND NOT t.ids && v_held
+      AND NOT EXISTS (
+        SELECT FROM horsies_workflow_nodes n
+        WHERE n.workflow_id = ANY (t.ids) AND n.finished_at IS NULL
+        OFFSET 0
+      )
+    ORDER BY w.finished_at
+    LIMIT 1
+    FOR UPDATE OF w SKIP LOCKED;
     EXIT WHEN NOT FOUND;
 
     IF v_guarded AND (
       horsies_referenced('horsies_workflows', v_tree) <> '{}'
       OR horsies_referenced('horsies_tasks', ARRAY(
-           SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = ANY (v_tree))) <> '{}'
+        SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = ANY (v_tree)
+      )) <> '{}'
     ) THEN
       v_held := v_held || v_tree;
       -- The next call starts at the time of the last one, whose runs it looks at again.
@@ -57,32 +91,63 @@ BEGIN
       CONTINUE;
     END IF;
 
-    v_ids := ARRAY(SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = ANY (v_tree) LIMIT v_left);
+    v_ids := ARRAY(
+      SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = ANY (v_tree) LIMIT v_left
+    );
     attempts := attempts + horsies_delete_tasks(v_ids);
     tasks := tasks + cardinality(v_ids);
     v_left := v_left - cardinality(v_ids);
+
     WITH edges AS (
-      DELETE FROM horsies_workflow_edges e WHERE e.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM horsies_workflow_edges x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left)) RETURNING 1
-    ), signals AS (
-      DELETE FROM horsies_workflow_signals s WHERE s.id = ANY (ARRAY(
-        SELECT x.id FROM horsies_workflow_signals x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left - (SELECT count(*) FROM edges))) RETURNING 1
-    ), nodes AS (
-      DELETE FROM horsies_workflow_nodes n WHERE n.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM horsies_workflow_nodes x WHERE x.workflow_id = ANY (v_tree)
-        LIMIT v_left - (SELECT count(*) FROM edges) - (SELECT count(*) FROM signals))) RETURNING 1
+      DELETE FROM horsies_workflow_edges e
+      WHERE e.ctid = ANY (ARRAY(
+        SELECT x.ctid
+        FROM horsies_workflow_edges x
+        WHERE x.workflow_id = ANY (v_tree)
+        LIMIT v_left
+      ))
+      RETURNING 1
+    ),
+    signals AS (
+      DELETE FROM horsies_workflow_signals s
+      WHERE s.id = ANY (ARRAY(
+        SELECT x.id
+        FROM horsies_workflow_signals x
+        WHERE x.workflow_id = ANY (v_tree)
+        LIMIT v_left - (SELECT count(*) FROM edges)
+      ))
+      RETURNING 1
+    ),
+    nodes AS (
+      DELETE FROM horsies_workflow_nodes n
+      WHERE n.ctid = ANY (ARRAY(
+        SELECT x.ctid
+        FROM horsies_workflow_nodes x
+        WHERE x.workflow_id = ANY (v_tree)
+        LIMIT v_left - (SELECT count(*) FROM edges) - (SELECT count(*) FROM signals)
+      ))
+      RETURNING 1
     )
-    SELECT v_left - (SELECT count(*) FROM edges) - (SELECT count(*) FROM signals) - (SELECT count(*) FROM nodes) INTO v_left;
+    SELECT
+      v_left
+      - (SELECT count(*) FROM edges)
+      - (SELECT count(*) FROM signals)
+      - (SELECT count(*) FROM nodes)
+    INTO v_left;
+
     IF v_left > 0 THEN
       DELETE FROM horsies_workflows w WHERE w.id = ANY (v_tree);
       runs := runs + 1;
     END IF;
   END LOOP;
+
   more := v_left <= 0;
 
   INSERT INTO horsies_prunings AS p (key, began_at, pruned_at, reached_at)
   VALUES ('runs', v_now, v_now, CASE WHEN more AND v_guarded THEN v_finished END)
   ON CONFLICT (key) DO UPDATE
-  SET pruned_at = v_now, reached_at = excluded.reached_at, done_at = CASE WHEN more THEN p.done_at ELSE v_now END;
+  SET pruned_at = v_now,
+      reached_at = excluded.reached_at,
+      done_at = CASE WHEN more THEN p.done_at ELSE v_now END;
 END
 $$;

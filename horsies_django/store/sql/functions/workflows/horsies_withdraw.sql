@@ -1,11 +1,17 @@
--- Withdraws the tasks of a run that no worker has tried yet: their rows are deleted, and their nodes wait to be sent again. p_number: of this
--- node only; NULL: of all, because of a pause. Then those that wait for a retry are due in the year 9999, so that scans do not read them
--- during the pause; see horsies_unhold. p_many: at most so many; NULL: all. Returns how many it withdrew or put off.
--- A task to which rows of the project refer stays as it is, and does not start during the pause; see horsies_forbidding.
--- Moves tasks PENDING -> (none); nodes ENQUEUED -> READY.
--- Locks: task rows, skipping locked ones (they have started, or the claim asks horsies_forbidding); the caller holds the lock of the run.
+-- Withdraws the tasks of a run that no worker has tried yet: their rows are deleted, and their
+-- nodes wait to be sent again. For a pause, tasks that wait for a retry are then due in the year
+-- 9999, so that scans do not read them during the pause; see horsies_unhold.
+-- A task to which rows of the project refer stays as it is, and does not start during the pause;
+-- see horsies_forbidding.
+-- Args: p_number is the node whose tasks are withdrawn; NULL for all, because of a pause. p_many is
+-- the maximum of tasks; NULL for all.
+-- Returns: how many tasks it withdrew or put off.
+-- Moves: tasks PENDING -> (none); nodes ENQUEUED -> READY.
+-- Locks: task rows, skipping locked ones (they have started, or the claim calls
+-- horsies_forbidding); the caller holds the lock of the run.
 -- Index: horsies_tasks_node, primary keys.
-CREATE OR REPLACE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint, p_many int) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint, p_many int)
+RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   c_held CONSTANT timestamptz := '9999-01-01 00:00+00';
   v_ids uuid[];
@@ -16,7 +22,8 @@ DECLARE
   v_keys text[];
 BEGIN
   v_ids := ARRAY(
-    SELECT w.id FROM horsies_tasks w
+    SELECT w.id
+    FROM horsies_tasks w
     WHERE w.workflow_id = p_workflow
       AND w.node IS NOT NULL
       AND (p_number IS NULL OR w.node = p_number)
@@ -24,29 +31,58 @@ BEGIN
       AND w.retry_count = 0
       AND coalesce(w.snooze_count, 0) = 0
     LIMIT p_many
-    FOR UPDATE SKIP LOCKED);
+    FOR UPDATE SKIP LOCKED
+  );
   v_kept := horsies_referenced('horsies_tasks', v_ids);
 
   WITH withdrawn AS (
-    DELETE FROM horsies_tasks t WHERE t.id = ANY (v_ids) AND t.id <> ALL (v_kept)
+    DELETE FROM horsies_tasks t
+    WHERE t.id = ANY (v_ids) AND t.id <> ALL (v_kept)
     RETURNING t.node, t.node_index, t.queue_name, t.partition_key
-  ), counted AS (
-    SELECT w.node, min(w.node_index) AS first, count(*)::int AS many FROM withdrawn w GROUP BY w.node
-  ), freed AS (
+  ),
+  counted AS (
+    SELECT w.node, min(w.node_index) AS first, count(*)::int AS many
+    FROM withdrawn w
+    GROUP BY w.node
+  ),
+  freed AS (
     UPDATE horsies_workflow_nodes n
-    SET status = 'READY', task_id = NULL, expanded = CASE WHEN n.kind IN ('map', 'undo') THEN least(n.expanded, c.first) ELSE 0 END,
+    SET status = 'READY',
+        task_id = NULL,
+        expanded = CASE
+          WHEN n.kind IN ('map', 'undo') THEN least(n.expanded, c.first)
+          ELSE 0
+        END,
         in_flight = CASE WHEN n.kind IN ('map', 'undo') THEN n.in_flight - c.many ELSE 0 END
-    FROM counted c CROSS JOIN LATERAL horsies_address(p_workflow, c.node) AS a WHERE n.ctid = a.address AND n.status IN ('READY', 'ENQUEUED')
+    FROM counted c
+    CROSS JOIN LATERAL horsies_address(p_workflow, c.node) AS a
+    WHERE n.ctid = a.address AND n.status IN ('READY', 'ENQUEUED')
   )
-  SELECT coalesce((SELECT sum(c.many) FROM counted c), 0), array_agg(w.queue_name::text), array_agg(w.partition_key)
-  INTO v_many, v_queues, v_keys FROM withdrawn w WHERE w.partition_key IS NOT NULL;
+  SELECT
+    coalesce((SELECT sum(c.many) FROM counted c), 0),
+    array_agg(w.queue_name::text),
+    array_agg(w.partition_key)
+  INTO v_many, v_queues, v_keys
+  FROM withdrawn w
+  WHERE w.partition_key IS NOT NULL;
+
   PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
-  UPDATE horsies_tasks t SET enqueued_at = c_held, parked = false
-  WHERE p_number IS NULL AND t.id = ANY (ARRAY(
-    SELECT h.id FROM horsies_tasks h
-    WHERE h.workflow_id = p_workflow AND h.status = 'PENDING' AND h.next_retry_at IS NOT NULL AND h.enqueued_at < c_held
-    LIMIT p_many - v_many FOR NO KEY UPDATE SKIP LOCKED));
+
+  UPDATE horsies_tasks t
+  SET enqueued_at = c_held, parked = false
+  WHERE p_number IS NULL
+    AND t.id = ANY (ARRAY(
+      SELECT h.id
+      FROM horsies_tasks h
+      WHERE h.workflow_id = p_workflow
+        AND h.status = 'PENDING'
+        AND h.next_retry_at IS NOT NULL
+        AND h.enqueued_at < c_held
+      LIMIT p_many - v_many
+      FOR NO KEY UPDATE SKIP LOCKED
+    ));
   GET DIAGNOSTICS v_held = ROW_COUNT;
+
   RETURN v_many + v_held;
 END
 $$;

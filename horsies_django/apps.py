@@ -1,4 +1,4 @@
-"""The Django app: label ``horsies``, which names its tables, migrations and permissions for ever."""
+"""The Django app. Its label ``horsies`` names its tables, migrations and permissions for ever."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ class HorsiesConfig(AppConfig):
 
         if django.VERSION >= (6, 0):
             import_module("django.tasks")  # registers Django's check of TASKS
+
         registry.more_modules = named_modules
 
         for check in (checks.check_settings, checks.check_databases, checks.check_tasks):
             register(check, checks.TAG)
-        register(
-            checks.check_schema, Tags.database
-        )  # by "check --database" and "migrate" only: no other tag, it connects
+        # It connects, so it has no other tag: only "check --database" and "migrate" run it.
+        register(checks.check_schema, Tags.database)
+
         post_migrate.connect(complete_tables, sender=self, dispatch_uid="horsies_complete_tables")
         post_migrate.connect(declare_queues, sender=self, dispatch_uid="horsies_declare_queues")

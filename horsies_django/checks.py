@@ -49,6 +49,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
         return [_message(one.id, one.message, one.hint, one.where) for one in problems]
     if config.claim_lease_ms is None or config.prefetch_buffer:
         return []
+
     return [
         _message(
             "W003",
@@ -79,9 +80,11 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
     config, problems = read()
     if problems or config.database not in (databases or ()):
         return []
+
     connection = connections[config.database]
     if (schema := open_schema(connection)) is None:
         return []
+
     return [
         _message(
             "W006",
@@ -100,6 +103,7 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     could run.
     """
     messages = []
+
     for failed in registry.autodiscover():
         error = failed.error
         id_ = "E011"
@@ -107,13 +111,16 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
         if isinstance(error, TaskDefinitionError):
             id_ = "E012"
             message = f"{error}"
+
         messages.append(
             _message(id_, message, f"Correct it in {_place(error, failed.module)}.", failed.module)
         )
+
     config, problems = read()
     messages += [*_unsure_modules(), *_unsound_tasks(), *_wrapped_tasks()]
     if problems:
         return messages
+
     return [
         *messages,
         *_queues_of_tasks(config),
@@ -132,6 +139,7 @@ def _message(id_: str, message: str, hint: str, where: object) -> CheckMessage:
 def _misrouted(config: Config) -> Iterator[CheckMessage]:
     alias = config.database
     wrong = set()
+
     for model in apps.get_app_config("horsies").get_models():
         if (written := router.db_for_write(model)) != alias:
             wrong.add(f"written to {written!r}")
@@ -139,6 +147,7 @@ def _misrouted(config: Config) -> Iterator[CheckMessage]:
             wrong.add(f"read from {seen!r}")
         if not router.allow_migrate_model(alias, model):
             wrong.add(f"not migrated on {alias!r}")
+
     if wrong:
         yield _message(
             "E010",
@@ -152,12 +161,14 @@ def _misrouted(config: Config) -> Iterator[CheckMessage]:
 def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
     """Compare with the alias that holds most models: a few of them may be on a second database."""
     written = Counter({config.database: 0})
+
     for app in apps.get_app_configs():
         if app.label != "horsies" and not app.name.startswith("django.contrib."):
             own = (
                 model for model in app.get_models() if model._meta.managed and not model._meta.proxy
             )
             written.update(map(router.db_for_write, own))
+
     alias, count = max(written.items(), key=lambda item: item[1])
     if count > written[config.database]:
         yield _message(
@@ -206,6 +217,7 @@ def _unsure_modules() -> Iterator[CheckMessage]:
     """
     with suppress(Exception):
         get_resolver().url_patterns  # noqa: B018 - imports it
+
     if found := registry.unsure():
         message = capfirst(registry.unsure_problem(found))
         hint = capfirst(registry.unsure_advice(found))
@@ -232,10 +244,12 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
         named = getattr(sys.modules.get(task.function.__module__), task.function.__name__, None)
         if named is None or hasattr(named, "send"):
             continue
+
         try:
             innermost = inspect.unwrap(named, stop=lambda one: isinstance(one, TaskFunction))
         except ValueError:  # it wraps itself
             continue
+
         if isinstance(innermost, TaskFunction) and innermost.definition is task:
             yield _message(
                 "E023",
@@ -256,6 +270,7 @@ def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
         config.default_unhandled_error_code,
         *(code for one in mapped for code in one.values()),
     }
+
     for task, code in never_produced(known):
         near = get_close_matches(code, sorted(known), 1)
         yield _message(
@@ -283,8 +298,10 @@ def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
                 f"Add it to HORSIES['QUEUES'], or use one of: {', '.join(sorted(config.queues))}.",
                 task.origin,
             )
+
         if queue is None or not queue.ordered:
             continue
+
         if task.priority != task.usual_priority:
             yield _message(
                 "E028",
@@ -296,6 +313,7 @@ def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
                 "priority.",
                 task.origin,
             )
+
         yield from _keys_in_order(task, queue)
         if queue.policy == "stop" and task.retry_policy is None:
             yield _message(
@@ -316,6 +334,7 @@ def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMe
     names = queue.partition.by_args or () if queue.partition else ()
     arguments = task.arguments
     missing = [] if arguments.takes_any else [name for name in names if name not in arguments.names]
+
     if missing:
         yield _message(
             "W008",
@@ -325,6 +344,7 @@ def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMe
             "Add the argument, or use another queue.",
             task.origin,
         )
+
     if left := [name for name in names if name in arguments.optional]:
         yield _message(
             "W009",
@@ -351,6 +371,7 @@ def _schedules() -> Iterator[CheckMessage]:
             yield _message(
                 "E021", f"The schedule {one.name!r}: {problem}.", "Correct it.", one.where
             )
+
         if one.name in names:
             yield _message(
                 "E022",
@@ -358,4 +379,5 @@ def _schedules() -> Iterator[CheckMessage]:
                 "Give one of them another name.",
                 one.where,
             )
+
         names[one.name] = one.where

@@ -53,6 +53,7 @@ def sync(*, actor: str) -> dict[str, list[str]]:
         name: _change(name, columns, action="queue.declare", actor=actor, create=True)
         for name, columns in declared(config()).items()
     }
+
     return {name: columns for name, columns in changed.items() if columns}
 
 
@@ -97,8 +98,10 @@ def change(
         raise QueueError(
             f"queue {name!r}: nothing to change; pass at least one of {', '.join(DECLARED)}"
         )
+
     refuse_limits({key: value for key, value in columns.items() if key in LIMITS}, name)
     refuse_rule(name, columns)
+
     if (
         name != CLUSTER
         and (rule := set(columns) & set(RULE))
@@ -107,6 +110,7 @@ def change(
         refuse_policy(
             name, {key: getattr(found, key) for key in RULE} | {key: columns[key] for key in rule}
         )
+
     return _change(name, columns, action="queue.set", actor=actor, reason=reason)
 
 
@@ -123,6 +127,7 @@ def pause(name: str, *, actor: str, reason: str | None = None) -> list[str]:
         and (found.paused_by, found.paused_reason) == (actor, reason)
     ):
         return []
+
     columns = {"paused_at": "now", "paused_by": actor, "paused_reason": reason}
     return _change(name, columns, action="queue.pause", actor=actor, reason=reason)
 
@@ -153,11 +158,14 @@ def override(
     """
     if not limits:
         raise QueueError(f"queue {name!r}: an override needs at least one of {', '.join(LIMITS)}")
+
     actor, reason = storable_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
     if not reason.strip():
         raise QueueError(f"queue {name!r}: an override needs a reason")
+
     refuse_until(name, until)
     refuse_limits(limits, name)
+
     found = _find(name)
     if (
         found is not None
@@ -167,6 +175,7 @@ def override(
         raise QueueError(
             f"queue {name!r}: {min(of_partitions)} cannot be overridden, because {ONE_AT_A_TIME}"
         )
+
     if found is not None and (dict(limits), actor, reason, until) == (
         found.override,
         found.override_by,
@@ -174,6 +183,7 @@ def override(
         found.override_until and aware(found.override_until),
     ):
         return []
+
     columns = {
         "override": dict(limits),
         "override_by": actor,
@@ -207,17 +217,21 @@ def skip(
     )
     if not reason.strip():
         raise QueueError(f"queue {name!r}: a skip needs a reason")
+
     if (found := _find(name)) is None:
         raise _unknown(name)
     refuse_key(found, key, task)
+
     try:
         written = write_json(plain(dict(key)))
     except CodecError as error:
         raise QueueError(
             f"queue {name!r}: the key {dict(key)!r:.200} cannot be written as JSON: {error}"
         ) from error
+
     store = QueueStore(connections[config().database])
     skipped = store.skip(None, name, written, task=task, actor=actor, reason=reason)
+
     if skipped.id is None:
         first = "no task is waiting or has failed in it"
         if skipped.first is not None:
@@ -228,6 +242,7 @@ def skip(
             f"no failed task stops the key {written:.200} of queue {name!r} now: {first}; see "
             f"'horsies_queue show {name}'"
         )
+
     return skipped.id
 
 
@@ -236,6 +251,7 @@ def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:
     said = f"queue {queue.name!r}"
     if queue.partition_policy not in POLICIES or queue.partition_policy == "coalesce":
         raise QueueError(f"{said} is not ordered: no failed task stops others")
+
     names = queue.partition_by_args
     if names != [] and set(key) != set(names or ()):
         wanted, given = (", ".join(map(str, each)) or "none" for each in (names or (), key))
@@ -243,6 +259,7 @@ def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:
             f"{said}: a key has a value for each argument of its rule ({wanted}), but these were "
             f"given: {given}"
         )
+
     if queue.partition_by_task and (problem := text_problem("task", task)):
         raise QueueError(
             f"{said}: its rule is by task, so the name of the task is needed: {problem}"
@@ -261,6 +278,7 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
             "prefetched tasks would use it up. "
             "Limit queues instead, or pause the cluster"
         )
+
     for key, value in limits.items():
         if key not in LIMITS:
             raise QueueError(
@@ -268,6 +286,7 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
             )
         if name == CLUSTER and key != "max_concurrency":
             raise QueueError(f"the cluster supports only max_concurrency, not {key}")
+
         low = 0 if key == "max_concurrency" else 1
         if value is not None and (not _is_whole(value) or not low <= value <= LARGEST_LIMIT):
             hint = " (0 lets no task start)" if low == 0 else ""
@@ -284,11 +303,13 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
         raise QueueError(
             "the cluster supports only max_concurrency: it has no priority and no partitions"
         )
+
     priority = columns.get("priority", 1)
     by_task = columns.get("partition_by_task", False)
     policy = columns.get("partition_policy")
     by_args = columns.get("partition_by_args")
     problem = None
+
     if not _is_whole(priority) or not 1 <= priority <= 100:
         problem = f"priority must be a whole number from 1 (first) to 100, not {priority!r}"
     elif not isinstance(by_task, bool):
@@ -308,6 +329,7 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
         )
     elif len(set(by_args)) < len(by_args):
         problem = f"partition_by_args must name each argument once, not {by_args!r}"
+
     if problem:
         raise QueueError(f"queue {name!r}: {problem}")
 
@@ -321,6 +343,7 @@ def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
     by_task = rule["partition_by_task"]
     if policy is None:
         return
+
     problem = None
     if config().prefetch_buffer:
         problem = (
@@ -338,6 +361,7 @@ def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
         problem = f"requires partition_max_concurrency=None: {ONE_AT_A_TIME}"
     elif rule["partition_local_limit"] is not None:
         problem = f"requires partition_local_limit=None: {ONE_AT_A_TIME}"
+
     if problem:
         raise QueueError(f"queue {name!r}: partition_policy={policy!r} {problem}")
 
@@ -348,6 +372,7 @@ def refuse_until(name: str, until: dt.datetime | None) -> None:
     problem = None
     if until is None:
         return
+
     if until.utcoffset() is None:
         problem = f"until={until} has no time zone; pass an aware datetime"
     elif until <= now:
@@ -357,6 +382,7 @@ def refuse_until(name: str, until: dt.datetime | None) -> None:
             f"until={until.isoformat()} is too far in the future; leave it out for an override "
             "without an end"
         )
+
     if problem:
         raise QueueError(f"queue {name!r}: {problem}")
 
@@ -386,6 +412,7 @@ def _change(
     actor, reason = storable_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
     if text_problem("name", name, 100):
         raise _unknown(name)
+
     store = QueueStore(connections[config().database])
     for left in reversed(range(TRIES)):
         try:
@@ -400,7 +427,9 @@ def _change(
                     "transaction in pg_stat_activity, end it, and try again"
                 ) from error
             continue
+
         if changed is None:
             raise _unknown(name)
         return changed
+
     raise AssertionError("unreachable")

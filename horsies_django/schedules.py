@@ -100,8 +100,10 @@ def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, lis
         for one in found
         for problem in as_texts(problems(one.name, one.definition))
     ]
+
     if wrong:
         raise ScheduleError("\n".join(as_texts(wrong)))
+
     changed = {}
     for one in found:
         how: dict[str, Any] = {
@@ -111,6 +113,7 @@ def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, lis
         }
         if columns := _change(one.name, action="schedule.declare", actor=actor, **how):
             changed[one.name] = columns
+
     return changed
 
 
@@ -120,6 +123,7 @@ def in_wire_form(definition: Mapping[str, Any]) -> dict[str, Any]:
     task = registry.find_or_import(found.task) if found else None
     assert found is not None
     assert task is not None
+
     return {**found.definition(), "kwargs": json.loads(task.arguments.encode_values(found.kwargs))}
 
 
@@ -135,15 +139,19 @@ def problems(
     if found and (problem := found.overtaking()):
         wrong.append(("jitter_ms", problem))
     broken = {key for key, _ in wrong}
+
     if not is_name(name):
         wrong.append(("name", f"must be 1 to {LONGEST} printable characters, not {name!r:.80}"))
+
     task_name = definition.get("task")
     queue = definition.get("queue")
     if "queue" not in broken and queue is not None and queue not in config().queues:
         names = ", ".join(sorted(config().queues))
         wrong.append(("queue", f"{queue!r} is not declared; HORSIES['QUEUES'] has: {names}"))
+
     if "task" in broken:
         return wrong
+
     task = registry.find_or_import(str(task_name))
     if task is None:
         wrong.append(
@@ -158,6 +166,7 @@ def problems(
             arguments_text(task, definition.get("kwargs", {}), as_json)
         except TaskSendError as error:
             wrong.append(("kwargs", error.message))
+
     if task is not None and found is not None:
         sent_to = config().queues.get(found.queue or task.queue or DEFAULT_QUEUE)
         priority = task.priority if found.priority is None else found.priority
@@ -166,6 +175,7 @@ def problems(
                 f"the tasks of the queue {sent_to.name!r} run in the order in which they were sent"
             )
             wrong.append(("priority", f"is {priority}, but {order}"))
+
     return wrong
 
 
@@ -176,12 +186,14 @@ def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: boo
     """
     if not as_json:
         return encode(task, (), dict(kwargs))
+
     try:
         args, by_name = task.arguments.decode_values(json.dumps(dict(kwargs)))
     except (CodecError, TypeError, ValueError) as error:
         raise refuse(f"{task.name}: {error}") from error
     except RecursionError:
         raise refuse(f"{task.name}: {too_deep()}") from None
+
     return encode(task, tuple(args), by_name)
 
 
@@ -199,6 +211,7 @@ def create(
         if _row(name) is not None:
             raise ScheduleError(f"a schedule {name!r} already exists")
         _refuse(name, definition)
+
         found, _ = read_definition(definition)
         assert found is not None
         _change(
@@ -226,6 +239,7 @@ def change(
         if isinstance(pattern, Pattern):
             _refuse(name, {**held, "zone": None, **changes})
             changes = {**changes, "pattern": str(pattern), "zone": pattern.zone}
+
         _refuse(name, {**held, **changes})
         return _change(name, action="schedule.change", actor=actor, reason=reason, changes=changes)
 
@@ -255,6 +269,7 @@ def revert(name: str, *, actor: str, reason: str | None = None) -> list[str]:
             raise ScheduleError(
                 f"the schedule {name!r} is not declared in the code: there is nothing to revert to"
             )
+
         return _change(
             name, action="schedule.revert", actor=actor, reason=reason, drop=list(found.changes)
         )
@@ -270,6 +285,7 @@ def delete(name: str, *, actor: str, reason: str | None = None) -> None:
     actor, reason = storable_who(
         ScheduleError, f"schedule {name!r:.200} was not deleted", actor, reason
     )
+
     with transaction.atomic(using=config().database):
         found = _find(name)
         if not ScheduleStore(connections[config().database]).delete(name, actor, reason):
@@ -292,16 +308,19 @@ def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
     )
     if found is None:
         raise ScheduleError(f"invalid schedule {name!r}: {'; '.join(as_texts(wrong))}")
+
     try:
         new = task_of(found, None)
     except LookupError as error:
         raise ScheduleError(f"could not send the task of the schedule {name!r}: {error}") from error
+
     with transaction.atomic(using=config().database):
         write_one(new)
         task_id = {"task_id": str(new.ids[0])}
         TaskStore(connections[config().database]).note(
             name, "schedule.run_now", actor, reason, task_id
         )
+
     return new.ids[0]
 
 
@@ -315,11 +334,13 @@ def task_of(schedule: ScheduleConfig, fire_time: dt.datetime | None) -> NewTasks
     task = registry.find_or_import(schedule.task)
     if task is None:
         raise LookupError(f"this process has no task {schedule.task!r}")
+
     good_until = None
     if schedule.good_for_ms is not None:
         good_until = (fire_time or dt.datetime.now(dt.UTC)) + dt.timedelta(
             milliseconds=schedule.good_for_ms
         )
+
     new = prepare(task, SendOptions(schedule.queue, schedule.priority, good_until), None)
     return new._replace(ids=[uuid7()], kwargs=[arguments_text(task, schedule.kwargs, as_json=True)])
 
@@ -348,11 +369,13 @@ def _change(name: str, *, actor: str, reason: str | None = None, **how: Any) -> 
     actor, reason = storable_who(
         ScheduleError, f"schedule {name!r:.200} was not changed", actor, reason
     )
+
     changed = None
     if text_problem("name", name) is None:
         changed = ScheduleStore(connections[config().database]).change(
             name, actor=actor, reason=reason, **how
         )
+
     if changed is None:
         raise ScheduleError(f"there is no schedule {name!r}")
     return changed

@@ -58,7 +58,8 @@ class HorsiesSignal(Signal):
 
         Django's own method raises for one without ``__qualname__``.
         """
-        name = f"{receiver.__module__}.{getattr(receiver, '__qualname__', type(receiver).__qualname__)}"
+        name = getattr(receiver, "__qualname__", type(receiver).__qualname__)
+        name = f"{receiver.__module__}.{name}"
         logger.error("the receiver %s of %s raised %r", name, self.name, err, exc_info=err)
 
     def __repr__(self) -> str:

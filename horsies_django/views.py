@@ -72,9 +72,9 @@ def for_monitoring(
 
     @functools.wraps(view)
     def answer(request: HttpRequest) -> HttpResponse:
-        user = getattr(
-            request, "user", None
-        )  # not read yet; there is none without AuthenticationMiddleware
+        # The user is not read yet. Without AuthenticationMiddleware there is none.
+        user = getattr(request, "user", None)
+
         try:
             if bears_token(request) or (user is not None and user.has_perm("horsies.view_queue")):
                 return view(request)
@@ -86,6 +86,7 @@ def for_monitoring(
             return unavailable(request, JsonResponse(UNREACHABLE))
         except BusyError:
             return unavailable(request, JsonResponse(BUSY))
+
         said = {"error": "This needs a token, or a user with the permission horsies.view_queue."}
         return JsonResponse(said, status=401, headers={"WWW-Authenticate": "Bearer"})
 
@@ -128,13 +129,17 @@ def read_state() -> State | psycopg.Error:
             found = examine(connection)
     except psycopg.Error as error:
         return error
+
     wrong = problems(found)
     return State(is_healthy(wrong), as_json(as_record(found, wrong)))
 
 
 @for_monitoring
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Return the state of the system in the format of Prometheus, or 501 without prometheus-client."""
+    """Return the state of the system in the format of Prometheus.
+
+    Without prometheus-client, the answer is 501.
+    """
     if find_spec("prometheus_client") is None:
         return HttpResponse(NO_METRICS, content_type="text/plain; charset=utf-8", status=501)
     from horsies_django.monitoring.metrics import rendered

@@ -93,6 +93,7 @@ class AuditListMixin(NextPageMixin):
         entries: QuerySet[AuditEntry] = self.queryset
         if self.query or self.chosen(SubjectFilter):
             return entries.order_by("-at", "-pk")
+
         if self.chosen(ActionFilter):
             self.note = LOOKED_AT_NEWEST
             last = (
@@ -101,6 +102,7 @@ class AuditListMixin(NextPageMixin):
                 .values("pk")[DEEPEST - 1 : DEEPEST]
             )
             entries = entries.filter(pk__gte=Coalesce(Subquery(last), Value(uuid.UUID(int=0))))
+
         return entries.order_by("-pk")
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
@@ -116,6 +118,7 @@ def with_subject(page: Any, request: HttpRequest, entry: Any) -> AuditEntry:
         (model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None
     )
     text = entry.subject if model in (None, WorkflowRun) else str(model(name=entry.subject))
+
     entry.linked_subject = page.link(request, model, entry.subject, text) if model else text
     entry.payload_visible = page.has_view_payload_permission(request)
     return entry  # type: ignore[no-any-return]

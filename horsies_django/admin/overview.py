@@ -130,6 +130,7 @@ def summary(connection: Connection, span: str) -> Summary:
     found = Summary(health, problems(health), {}, [], [])
     if not health.complete:
         return found
+
     steps, failures = summaries.read(  # workers add to it once a minute
         f"history of {span}",
         lambda: (
@@ -138,6 +139,7 @@ def summary(connection: Connection, span: str) -> Summary:
         ),
         seconds=60.0,
     )
+
     return found._replace(
         steps=steps, failures=failures, gates=HealthStore(connection).waiting_gates()
     )
@@ -207,6 +209,7 @@ class Overview:
         health = self.summary.health
         if not health.complete:
             return {"problems": list(self.problems())}
+
         made = {
             Task: self.failures,
             Worker: self.workers,
@@ -214,6 +217,7 @@ class Overview:
             WorkflowRun: self.workflows,
         }
         queues = [self.queue(one) for one in health.queues[:MANY]] if Queue in self.lists else None
+
         return {
             "problems": list(self.problems()),
             "queues": queues,
@@ -246,20 +250,24 @@ class Overview:
         """Return a link to what a problem is about: a row, or a list of tasks."""
         kind, _space, name = problem.subject.partition(" ")
         health = self.summary.health
+
         if kind == "task":
             if problem.code == ProblemCode.CRASHES:
                 # What ended a child may have been retried since, and wait, run or be completed.
                 return self.listed(_("These tasks"), name=name)
+
             waits = problem.code == ProblemCode.UNKNOWN_TASK and name in {
                 one.task_name for one in health.unknown_tasks
             }
             status = "PENDING" if waits else "FAILED"
             return self.listed(_("These tasks"), status=status, name=name)
+
         if kind == "workflow":
             run = next(
                 (one.run for one in health.halted_runs if str(one.run) in problem.text), None
             )
             return self.link(WorkflowRun, run, _("The first run")) if run else ""
+
         if kind == "worker":
             known = (
                 one.id
@@ -267,6 +275,7 @@ class Overview:
                 if f"{one.hostname}:{one.pid}" == name and not one.up
             )
             return self.link(Worker, next(known, name), _("The worker"))
+
         if kind in ("queue", "schedule"):
             return self.link(Queue if kind == "queue" else Schedule, name, name)
         if model := MODELS.get(kind):
@@ -286,8 +295,10 @@ class Overview:
             sum(one.n for one in lately if one.failed or one.result in (COMPLETED, RETURNED))
             / LATELY_MINUTES
         )
+
         steps = history.of_queue(self.summary.steps, queue.name)
         whole = history.together(steps)
+
         columns = (
             self.listed(
                 f"{queue.pending:,}{'+' * queue.pending_more}", status="PENDING", **of_queue
@@ -300,6 +311,7 @@ class Overview:
             seconds(whole.run(0.95)),
             bars([step[:2] for step in steps], f"{queue.name}, {SPANS[self.chosen][0]}"),
         )
+
         paused = badge("paused", "■", _("Paused")) if queue.paused else ""
         name = self.link(Queue, queue.name, str(Queue(name=queue.name)))
         return name, paused, list(zip(COLUMNS, columns, strict=True))
@@ -321,9 +333,11 @@ class Overview:
             for state in LIFE
             if states[state]
         ]
+
         for one in silent[:FEW]:
             link = self.link(Worker, one.id, f"{one.hostname}:{one.pid}")
             lines.append(line(link, _("last seen %(span)s ago"), one.silent_seconds))
+
         yield _("Workers"), lines
 
     def schedules(self) -> Iterator[Section]:
@@ -367,6 +381,7 @@ def gauge(running: Text, queue: QueueHealth) -> Text:
     """Return how many tasks run, and of how many that may."""
     if not queue.limit:
         return running
+
     template = (
         '{} {} <progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress>'
     )
@@ -400,13 +415,16 @@ def overview(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> dic
     chosen = chosen if chosen in SPANS else "hour"
     models = [model for app in app_list for model in app["models"]]
     lists = {model["model"]: model["admin_url"] for model in models if model["perms"].get("view")}
+
     context: dict[str, Any] = {
         "every": EVERY_MS,
         "spans": [(name, text, name == chosen) for name, (text, *_) in SPANS.items()],
     }
+
     found = read(chosen)
     if isinstance(found, DatabaseError):
         return {**context, "refused": refusal(found)}
+
     seen = Overview(request, lists, found, chosen)
     return {
         **context,

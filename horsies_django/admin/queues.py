@@ -96,6 +96,7 @@ class LimitField(forms.CharField):
             return NOT_OVERRIDDEN
         if text == "none":
             return None
+
         number = int(text) if re.fullmatch(r"[0-9]{1,10}", text) else -1
         if not self.lowest <= number <= LARGEST_LIMIT:
             raise forms.ValidationError(
@@ -105,6 +106,7 @@ class LimitField(forms.CharField):
                 )
                 % {"low": self.lowest, "high": f"{LARGEST_LIMIT:,}"}
             )
+
         return number
 
 
@@ -161,12 +163,15 @@ class OverrideForm(ChangeForm):
         zone = timezone.get_current_timezone_name()
         assert isinstance(until, EndField)
         until.held = _moment(self.data.get("until_held"))
+
         help_text = _(
             "Leave it empty to keep the override until it is cleared. Time zone: %(zone)s."
         )
         until.help_text = help_text % {"zone": zone}
+
         self.initial["until"] = row.override_until
         self.initial["until_held"] = row.override_until and row.override_until.isoformat()
+
         override = row.override if isinstance(row.override, dict) else {}
         for key in LEVELS:
             field = self.fields[key]
@@ -175,6 +180,7 @@ class OverrideForm(ChangeForm):
             field.help_text = (
                 f"{declared} {_('0 lets no task start.')}" if key == "max_concurrency" else declared
             )
+
             if key in override:
                 self.initial[key] = "none" if override[key] is None else override[key]
             if row.name == CLUSTER and key != "max_concurrency":
@@ -259,6 +265,7 @@ class Shown:
             if read
             else ""
         )
+
         heads = (_("Completed"), _("Failed"), _("Wait, 95 %"), _("Run, 95 %"))
         rows = rows_or_none(read and [history.together(read)], row)
         return Table(
@@ -308,10 +315,12 @@ class Shown:
         for name, at in found or []:
             if at <= self.now:
                 due[name].append(at)
+
         most = sorted(due.items(), key=lambda one: -len(one[1]))[:LAST]
         rows = [
             [breakable(name), f"{len(times):,}", age(min(times), self.now)] for name, times in most
         ]
+
         note = _(
             "Counted among the first 10,000 tasks, without those that wait for a permit of their "
             "partition."
@@ -348,6 +357,7 @@ class Shown:
             "them."
         )
         note = "" if self.visible else hidden % {"permission": "horsies.view_payload"}
+
         heads = (_("Partition"), _("Running"), _("Limit"), _("Tasks waiting for a permit"))
         empty = _("No partition holds a permit.")
         return Table(
@@ -372,6 +382,7 @@ class Shown:
         note = _("Retry a failed task on its page, or skip it: then the tasks behind it start.")
         if found and len(found) >= MANY:
             note = f"{_('Only the 100 keys stopped the longest are shown.')} {note}"
+
         heads = (_("Key"), _("Failed task"), _("Since"), _("Tasks behind it"))
         return Table(
             "stopped", _("Keys that a failed task stops"), heads, rows_or_none(found, row), note
@@ -387,9 +398,11 @@ def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
         if queues
         else []
     )
+
     by_name = {view.name: view for view in found or []}
     for queue in queues:
         queue.overview = by_name.get(queue.name)
+
     places = {name: place for place, name in enumerate(by_name)}
     return sorted(queues, key=lambda queue: places.get(queue.name, len(places)))
 
@@ -443,6 +456,7 @@ class QueueAdminMixin(ChangeMixin):
         )
         override = (("override_by", "overridden", "override_ends"), "override_reason")
         pause = (("paused_by", "paused"), "paused_reason")
+
         return (
             (
                 None,
@@ -489,6 +503,7 @@ class QueueAdminMixin(ChangeMixin):
                 ["partitions"] if obj.partition_by_task or obj.partition_by_args is not None else []
             )
             names += ["stopped"] if obj.partition_policy else []
+
         limits = limit_table(obj, obj.overview.effective if obj.overview else None)
         given_up = "" if obj.overview else format_html('<p class="horsies-note">{}</p>', GIVEN_UP)
         found = Shown(self, request, obj).tables(*names)
@@ -496,6 +511,7 @@ class QueueAdminMixin(ChangeMixin):
             limits._replace(above=given_up),
             *(one for one in found if one.id != "stopped" or one.rows != []),
         ]
+
         return {
             "tables": [*tables, last_changes(self, request, obj, obj.name, OF_QUEUES)],
             "tools": self.tools(request, obj),
@@ -543,9 +559,8 @@ class QueueAdminMixin(ChangeMixin):
 
     shown_name = row_field(gettext_lazy("name"), str)  # the row of the cluster has a text instead
     shown_running = row_field(gettext_lazy("running"), lambda queue: _count(queue, "running"))
-    shown_claimed = row_field(
-        gettext_lazy("claimed"), lambda queue: _count(queue, "claimed")
-    )  # but not started
+    # Tasks that are claimed, but not started.
+    shown_claimed = row_field(gettext_lazy("claimed"), lambda queue: _count(queue, "claimed"))
     created = moment_field(Queue, "created_at")
     updated = moment_field(Queue, "updated_at")
     served = moment_field(Queue, "served_at")

@@ -97,6 +97,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         times = [F(name) for name in ("stopping_at", "stopped_at", "beat_at", "died_at")]
         threshold = Value(dt.timedelta(milliseconds=stale), DurationField())
         state = Func(*times, threshold, function="horsies_worker_phase", output_field=CharField())
+
         rows: QuerySet[Worker] = super().get_queryset(request)
         rows = rows.annotate(
             beat_at=Subquery(beats.values("sent_at")), died_at=Subquery(beats.values("died_at"))
@@ -109,11 +110,13 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         """
         alias = obj._state.db
         now = obj.read_at
+
         beats = (
             Heartbeat.objects.using(alias).filter(worker_id=obj.pk).order_by("role", "pid")[:MANY]
         )
         states = WorkerState.objects.using(alias).filter(worker_id=obj.pk).order_by("-pk")[:LAST]
         pids = {id_: beat.pid for beat in beats for id_ in beat.holding or ()}
+
         tables: list[Table] = []
         runs = defaultdict(list)
         if request.user.has_perm("horsies.view_task"):
@@ -122,6 +125,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
                 .filter(IN_FLIGHT, claimed_by=obj.pk)
                 .order_by("claimed_at")
             )
+
             rows = []
             for task in tasks.only("task_name", "queue_name", "started_at")[:MANY]:
                 link = self.link(request, Task, task.pk, task.task_name)
@@ -129,6 +133,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
                 running = span(now - task.started_at) if task.started_at else NOTHING
                 runs[pid].append((link, running))
                 rows.append([link, task.queue_name, running, pid or NOTHING])
+
             heads: tuple[str, ...] = (_("Task"), _("Queue"), _("Running for"), _("Process"))
             tables = [Table("held", _("Running tasks"), heads, rows)]
 
@@ -149,6 +154,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         tables.insert(
             0, Table("processes", _("Processes"), heads, [process(beat) for beat in beats])
         )
+
         if shots := [snapshot(state, now) for state in states]:
             heads = (
                 _("Taken"),
@@ -159,6 +165,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
                 _("CPU"),
             )
             tables.append(Table("states", _("Snapshots"), heads, shots))
+
         return {"tables": tables}
 
     @admin.display(description=gettext_lazy("queues"))
@@ -182,9 +189,8 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     shown_worker = row_field(gettext_lazy("worker"), str)
     shown_state = field("state", gettext_lazy("state"), lambda state: badge(*LIFE[state]))
-    shown_running = row_field(
-        gettext_lazy("running"), lambda worker: running(worker)
-    )  # at its last heartbeat
+    # What ran at its last heartbeat.
+    shown_running = row_field(gettext_lazy("running"), lambda worker: running(worker))
     shown_memory = row_field(gettext_lazy("memory"), lambda worker: memory(worker))
     uptime = row_field(
         gettext_lazy("started"), lambda worker: age(worker.started_at, worker.read_at)

@@ -73,11 +73,15 @@ class BackendMixin:
         return found
 
     def validate_task(self, task: Any) -> None:
-        """Raise InvalidTask for a task that cannot be run; ``run_after`` may also be a timedelta."""
+        """Raise InvalidTask for a task that cannot be run.
+
+        ``run_after`` may also be a timedelta.
+        """
         checked = task
         priority = task.priority
         if isinstance(priority, bool) or not isinstance(priority, int | float):
             raise self.api.invalid_task("priority must be a whole number between -100 and 100.")
+
         if isinstance(task.run_after, dt.timedelta):
             if not dt.timedelta(0) <= task.run_after <= LONGEST_DELAY:
                 raise self.api.invalid_task(
@@ -87,6 +91,7 @@ class BackendMixin:
             checked = SimpleNamespace(**fields | {"run_after": None})
         elif task.run_after is not None and not isinstance(task.run_after, dt.datetime):
             raise self.api.invalid_task("run_after must be a datetime or a timedelta.")
+
         super().validate_task(checked)  # type: ignore[misc]
         if problem := options_problem(task):
             raise self.api.invalid_task(f"{task.module_path}: {problem}.")
@@ -116,10 +121,12 @@ class BackendMixin:
             raise self.api.invalid_backend(
                 "; ".join(f"{where(self.alias, key)} {problem}" for key, problem in problems)
             )
-        # with the options of this Task object, which ``using`` may have changed
+
+        # It has the options of this Task object, which ``using`` may have changed.
         definition = dataclasses.replace(tasks.declare(task), **tasks.sending_options(task))
         refuse_suppressed(definition.name, [definition])
         registry.warn_once(definition)
+
         id_ = uuid7()
         try:
             result = self._result(
@@ -134,8 +141,10 @@ class BackendMixin:
         text = encode(definition, result.args, result.kwargs)
         sent = write_timed(new._replace(ids=[id_], kwargs=[text], options=json.dumps(options)))
         object.__setattr__(result, "enqueued_at", sent.sent_at)
+
         if isinstance(task.run_after, dt.timedelta):
             object.__setattr__(result, "task", tasks.rebuilt(task, run_after=sent.enqueued_at))
+
         return result
 
     def get_result(self, result_id: Any) -> Any:
@@ -147,12 +156,14 @@ class BackendMixin:
             id_ = result_id if isinstance(result_id, uuid.UUID) else uuid.UUID(result_id)
         except (ValueError, AttributeError, TypeError):
             raise self.api.does_not_exist(result_id) from None
+
         stored = look(id_)
         if stored is None:
             raise self.api.does_not_exist(result_id)
         task = tasks.find(stored.task_name, self.task_class)
         if (alias_of(stored) or task.backend) != self.alias:
             raise self.api.does_not_exist(result_id)
+
         sent = tasks.rebuilt(
             task,
             backend=self.alias,
@@ -165,6 +176,7 @@ class BackendMixin:
     def _result(self, id_: uuid.UUID, task: Any, values: dict[str, Any]) -> Any:
         moments = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"))
         returned = values.pop("_return_value", None)
+
         made: Any = self.result_class
         result = made(
             **{
@@ -195,6 +207,7 @@ class BackendMixin:
                 f"TASKS[{self.alias!r}]",
             )
             return
+
         for key, problem in self.horsies_options.problems:
             yield error(
                 "E025",
@@ -202,6 +215,7 @@ class BackendMixin:
                 "Correct it.",
                 f"TASKS[{self.alias!r}]",
             )
+
         conf, problems = read_settings()
         if not problems and (unknown := sorted(self.queues - conf.queues.keys())):
             yield error(
@@ -214,7 +228,7 @@ class BackendMixin:
 
 
 def aware(run_after: dt.datetime | dt.timedelta | None) -> dt.datetime | dt.timedelta | None:
-    """Return a naive datetime, which is valid without USE_TZ, with the time zone of the settings."""
+    """Return a naive datetime with the time zone of the settings; it is valid without USE_TZ."""
     if isinstance(run_after, dt.datetime) and timezone.is_naive(run_after) and not settings.USE_TZ:
         return timezone.make_aware(run_after, timezone.get_default_timezone())
     return run_after

@@ -56,7 +56,7 @@ class Retries:
     def __post_init__(self) -> None:
         if problem := attempts_problem(self.max_attempts) or backoff_problem(self.backoff):
             raise ValueError(problem)
-        # the same checks and imports as for any policy, whatever max_attempts is
+        # The same checks and imports as for any policy, whatever max_attempts is.
         policy = RetryPolicy.exponential(auto_retry_for=self.retry_on)
         object.__setattr__(self, "retry_on", policy.auto_retry_for)
 
@@ -68,14 +68,17 @@ class Retries:
         """Return the policy for the row of the task, None if it is not retried."""
         if self.max_attempts == 1:
             return None
+
         kinds = (
             tuple(kind for kind in self.retry_on if kind in WITHOUT_EXCEPTION)
             if self.asks
             else self.retry_on
         )
+
         policy = RetryPolicy.exponential(max_retries=self.max_attempts - 1, auto_retry_for=kinds)
         if self.backoff is None or callable(self.backoff):
             return policy
+
         delays = self.backoff if isinstance(self.backoff, tuple) else (self.backoff,)
         return replace(policy, strategy="fixed", intervals=delays, jitter=False)
 
@@ -94,6 +97,7 @@ class Retries:
         """
         assert callable(self.backoff)
         name = f"{result.task.module_path} {result.id}"
+
         try:
             seconds = self.backoff(error, result)
         except Exception:
@@ -101,6 +105,7 @@ class Retries:
                 "the backoff function of %s raised; it is retried after the usual delay", name
             )
             return True
+
         if seconds is None or is_delay(seconds):
             return seconds
         logger.error(
@@ -165,12 +170,14 @@ def read(given: Any) -> Options:
         return Options(
             Retries(), None, (), (("OPTIONS", f"must be a dict, not {type(given).__name__}"),)
         )
+
     problems = list(unknown(given))
     attempts = checked(given, "MAX_ATTEMPTS", 1, attempts_problem, problems)
     backoff = checked(imported(given, problems), "BACKOFF", None, backoff_problem, problems)
     retry_on = checked(given, "RETRY_ON", USUAL, kinds_problem, problems)
     timeout = checked(given, "TIMEOUT_MS", None, timeout_problem, problems)
     modules = checked(given, "MODULES", (), modules_problem, problems)
+
     return Options(Retries(attempts, backoff, retry_on), timeout, tuple(modules), tuple(problems))
 
 

@@ -63,6 +63,7 @@ class Api:
     def __init__(self, package: str) -> None:
         base = import_module(f"{package}.base")
         exceptions = import_module(f"{package}.exceptions")
+
         self.package = package
         self.signals = import_module(f"{package}.signals")
         self.task = base.Task
@@ -133,12 +134,15 @@ class ResultMixin:
             "kwargs": dict(kwargs),
             "_return_value": None,
         }
+
         if attempt == 1:
             values |= {"errors": [], "worker_ids": [worker]}
         if len(settings.TASKS) == 1:  # else the row says through which backend the task was sent
             values[BACKEND] = task.backend
+
         for name, value in values.items():
             object.__setattr__(result, name, value)
+
         return result
 
     def refresh(self) -> None:
@@ -166,6 +170,7 @@ class ResultMixin:
         """
         if name not in LAZY:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
         stored = look(UUID(self.id))
         found: dict[str, Any] = dict.fromkeys(LAZY) | {
             "errors": [],
@@ -175,11 +180,13 @@ class ResultMixin:
         if stored is not None:  # else it was deleted
             found |= fields_of(stored, self.task.get_backend().api) | {"finished_at": stored.now}
             found[BACKEND] = alias_of(stored) or self.task.backend
+
         for lazy in LAZY:
             try:
                 object.__getattribute__(self, lazy)
             except AttributeError:
                 object.__setattr__(self, lazy, found[lazy])
+
         return object.__getattribute__(self, name)
 
 
@@ -205,9 +212,11 @@ def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
     kwargs = call.get("kwargs")
     starts: list[datetime] = [attempt.started_at for attempt in attempts]
     workers = [str(attempt.worker_id) for attempt in attempts]
+
     if stored.status == Status.RUNNING and stored.started_at is not None:
         starts.append(stored.started_at)
         workers.append(str(stored.claimed_by))
+
     return {
         "status": api.status(STATUSES.get(stored.status, "FAILED")),
         "enqueued_at": stored.sent_at,
@@ -232,10 +241,12 @@ def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:
     for attempt in stored.attempts:
         if attempt.error_code is None:
             continue
+
         if attempt.exception_class is not None and attempt.traceback is not None:
             yield attempt.exception_class, attempt.traceback
         else:
             yield described(attempt.error_code, attempt.error_message)
+
     last = stored.attempts[-1].outcome if stored.attempts else None
     if stored.error_code is not None and (
         last is None or (stored.status in ENDED_BY_OTHERS and last != "CANCELLED")
@@ -249,7 +260,13 @@ def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:
 def described(code: str, message: object) -> tuple[str, str]:
     """Return the class for an error code, and the last line of a traceback."""
     kind = CLASSES.get(code, TaskFailed)
-    said = message if kind is not TaskFailed else f"{code}: {message}" if message else code
+    if kind is not TaskFailed:
+        said = message
+    elif message:
+        said = f"{code}: {message}"
+    else:
+        said = code
+
     return class_name(kind), f"{kind.__qualname__}: {said}\n" if said else f"{kind.__qualname__}\n"
 
 

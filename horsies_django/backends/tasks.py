@@ -68,7 +68,8 @@ class TaskMixin:
         for name in ("backoff", "retry_on"):
             object.__setattr__(self, name, hashable(getattr(self, name)))
         super().__post_init__()  # type: ignore[misc]
-        if hasattr(self.get_backend(), "horsies_options"):  # type: ignore[attr-defined]  # a HorsiesBackend
+        # Only a HorsiesBackend has these options.
+        if hasattr(self.get_backend(), "horsies_options"):  # type: ignore[attr-defined]
             declare(self)
 
     @property
@@ -92,21 +93,25 @@ def declare(task: Any) -> TaskDefinition:
     """
     name = task.module_path
     known = registry.find(name)
+
     if known is not None:
         function = getattr(known.function, "__wrapped__", known.function)
         if known.codec is not None and function is task.func:
             return known
-        # one that was defined again, as by a reload of its module, is in the same file
+
+        # One that was defined again, as by a reload of its module, is in the same file.
         if known.codec is None or function.__code__.co_filename != task.func.__code__.co_filename:
             raise task.get_backend().api.invalid_task(
                 f"Two functions are tasks named {name}: one in {place(function)} and one in "
                 f"{place(task.func)}. "
                 "Workers find a task by that name: give one of them another name."
             )
+
     try:
         definition = definition_of(task)
     except TaskDefinitionError as error:
         raise task.get_backend().api.invalid_task(str(error)) from error
+
     registry.register(definition)
     declared[name] = task
     return definition
@@ -157,6 +162,7 @@ def find(name: str, task_class: Any) -> Any:
     """
     if registry.find_or_import(name) is not None and name in declared:
         return declared[name]
+
     placeholder = object.__new__(task_class)
     values: dict[str, Any] = {"func": gone(name), "backend": "default", "takes_context": False}
     for field in dataclasses.fields(task_class):
@@ -188,6 +194,7 @@ def sync_wrapper(task: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(task, args, kwargs)
         tell(attempt.backend, "task_started", attempt.result)
+
         try:
             value = strict(task.func(*attempt.context, *args, **kwargs))
         except KeyboardInterrupt:  # the process was interrupted, which says nothing about the task
@@ -195,6 +202,7 @@ def sync_wrapper(task: Any) -> Callable[..., Any]:
         except BaseException as error:
             attempt.failed(error, described(error))
             raise
+
         attempt.end("SUCCESSFUL", value)
         tell(attempt.backend, "task_finished", attempt.result)
         return value
@@ -209,17 +217,18 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
         if task.takes_context:  # its code could not read the row
             await sync_to_async(getattr)(attempt.result, "enqueued_at")  # which reads it
         await atell(attempt.backend, "task_started", attempt.result)
+
         try:
             value = strict(await task.func(*attempt.context, *args, **kwargs))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             trace = error.__traceback__
-            await sync_to_async(attempt.failed)(
-                error, described(error)
-            )  # asgiref raises it once more in its thread
+            # asgiref raises it once more in its thread.
+            await sync_to_async(attempt.failed)(error, described(error))
             BaseException.with_traceback(error, trace)
             raise
+
         attempt.end("SUCCESSFUL", value)
         await atell(attempt.backend, "task_finished", attempt.result)
         return value
@@ -255,6 +264,7 @@ class Attempt:
         """
         if isinstance(error, Snooze):
             return  # no attempt was used
+
         try:
             self.result.errors.append(
                 self.backend.api.error(exception_class_path=path_of(error), traceback=trace)
@@ -263,6 +273,7 @@ class Attempt:
         except Exception:  # the errors of earlier attempts cannot be read
             logger.warning("%s: its earlier attempts cannot be read", self.current, exc_info=True)
             final = self.current.attempt >= retries_of(self.task).max_attempts
+
         if final:
             self.end("FAILED", None)
             tell(self.backend, "task_finished", self.result)
@@ -270,15 +281,15 @@ class Attempt:
     def end(self, status: str, value: Any) -> None:
         object.__setattr__(self.result, "status", self.backend.api.status[status])
         object.__setattr__(self.result, "_return_value", value)
-        object.__delattr__(
-            self.result, "finished_at"
-        )  # the database's clock, if anybody wants to know
+        # If anybody wants to know it, the row has it, by the database's clock.
+        object.__delattr__(self.result, "finished_at")
 
     def _is_retried(self, error: BaseException) -> bool:
         """Whether another attempt follows, as the statement that settles this one decides it."""
         retries = retries_of(self.task)
         if self.current.attempt >= retries.max_attempts or self.current.cancel_requested:
             return False
+
         if isinstance(error, Skip):
             return False
         if isinstance(error, Retry):
@@ -287,10 +298,12 @@ class Attempt:
             return OutcomeCode.TASK_TIMEOUT in retries.retry_on
         if isinstance(error, TaskCancelled):
             return False
+
         if not retries.includes(error):
             return False
         if not retries.asks:
             return True
+
         if (answer := retries.ask(error, self.result)) is not None:
             _answers[self.current.task_id, self.current.attempt] = answer
         return answer is not None

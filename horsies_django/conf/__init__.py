@@ -56,6 +56,7 @@ def config() -> Config:
         raise ImproperlyConfigured(
             "\n".join([f"settings.HORSIES has {count}:", *(f"- {p}" for p in problems)])
         )
+
     return found
 
 
@@ -80,6 +81,7 @@ def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
         where = f"HORSIES['{key}']"
         if alias is None or where in broken:
             continue
+
         if connections[alias].vendor != "postgresql":
             engine = connections.settings[alias]["ENGINE"]
             message = f"The database {alias!r} uses {engine}, which is not PostgreSQL."
@@ -87,6 +89,7 @@ def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
                 Problem("E008", message, "Use an alias whose ENGINE is PostgreSQL.", where)
             )
             continue
+
         # Imported late: it raises if no psycopg is installed, and only an alias of PostgreSQL needs
         # one.
         from django.db.backends.postgresql import psycopg_any
@@ -98,4 +101,5 @@ def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
             )
             hint = "Install psycopg 3 with its library: pip install 'psycopg[binary]'."
             problems.append(Problem("E009", message, hint, where))
+
     return problems

@@ -32,11 +32,13 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
     """
     problems: list[Problem] = []
     default = Config()
+
     top = Section(raw, "HORSIES", _keys(Config), problems, "{'DATABASE': 'default'}")
     recovery = top.inner("RECOVERY", _keys(Recovery), "{'CHECK_INTERVAL_MS': 1_000}")
     resilience = top.inner("RESILIENCE", _keys(Resilience), "{'DB_RETRY_INITIAL_MS': 500}")
     retention = top.inner("RETENTION", _keys(Retention), "{'TERMINAL_RECORD_RETENTION_HOURS': 720}")
     mode, queues = read_queues(top)
+
     found = top.filled(
         default,
         database=_alias(top, "DATABASE", databases) or default.database,
@@ -57,6 +59,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         monitoring_token=_token(top, "MONITORING_TOKEN"),
         default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
     )
+
     _refuse_unfit_buffer(found, top)
     _refuse_unfit_times(found, top, recovery, resilience)
     return found, problems
@@ -73,6 +76,7 @@ def _queue_retention(
     key = "QUEUE_RETENTION_HOURS"
     default = Retention().terminal_record_retention_hours
     inner = section.inner(key, None, "{'mail': 24, 'payments': None}")
+
     found = {}
     for name in inner.values:
         if name in queues:
@@ -80,6 +84,7 @@ def _queue_retention(
         else:
             hint = f"Declare it in HORSIES['QUEUES'], or use one of: {', '.join(sorted(queues))}."
             inner.report("E019", name, f"There is no queue {shown(name)}.", hint)
+
     return MappingProxyType(found)
 
 
@@ -93,6 +98,7 @@ def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
         "'Europe/Istanbul'}}"
     )
     inner = top.inner("SCHEDULES", None, example)
+
     found = {}
     for name, definition in inner.values.items():
         if not is_name(name):
@@ -106,6 +112,7 @@ def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
             inner.report("E001", name, must_be(definition, "a dict"), f"Write it as in {example}.")
         else:
             found[name] = MappingProxyType(dict(definition))
+
     return MappingProxyType(found)
 
 
@@ -120,6 +127,7 @@ def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
             "E001", key, must_be(value, "a list of dotted paths"), f"Write it as in {example}."
         )
         return ()
+
     for path in value:
         if (
             not isinstance(path, str)
@@ -130,6 +138,7 @@ def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
                 "E001", key, f"{shown(path)} is not a dotted path.", f"Write it as in {example}."
             )
             return ()
+
     return tuple(value)
 
 
@@ -143,6 +152,7 @@ def _token(top: Section, key: str) -> str:
         "Generate one, as by 'python -c \"import secrets; print(secrets.token_urlsafe(32))\"', or "
         "remove it."
     )
+
     if not isinstance(value, str):
         top.report(
             "E001", key, f"Its value is of type {type(value).__name__}, but must be a str.", hint
@@ -154,6 +164,7 @@ def _token(top: Section, key: str) -> str:
         top.report("E003", key, message, hint)
     else:
         return value
+
     return ""
 
 
@@ -162,6 +173,7 @@ def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
     value = top.values.get(key, getattr(Config(), key.lower()))
     if value is None and key == "LISTEN_DATABASE":
         return None
+
     aliases = ", ".join(sorted(databases)) or "(none)"
     if not isinstance(value, str):
         top.report("E001", key, must_be(value, "a str"), f"Use an alias of DATABASES: {aliases}.")
@@ -171,6 +183,7 @@ def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
         )
     else:
         return value
+
     return None
 
 
@@ -178,6 +191,7 @@ def _on_cut_off(recovery: Section, default: Recovery) -> str:
     value = recovery.values.get("ON_CUT_OFF", default.on_cut_off)
     if value in CUT_OFF:
         return str(value)
+
     hint = (
         "Use 'wait' (tasks continue while the database cannot be reached) or 'kill' (they end "
         "before others may run them)."
@@ -191,6 +205,7 @@ def _error_code(top: Section, default: str) -> str:
     code = top.values.get("DEFAULT_UNHANDLED_ERROR_CODE", default)
     if isinstance(code, str) and code == default:
         return default
+
     if problem := code_problem(code):
         hint = (
             "Use a code of your own, such as 'MY_ERROR', or remove it to use the default, "
@@ -200,6 +215,7 @@ def _error_code(top: Section, default: str) -> str:
             "E007", "DEFAULT_UNHANDLED_ERROR_CODE", f"{problem[0].upper()}{problem[1:]}.", hint
         )
         return default
+
     return str.__str__(code)  # the plain text of a member of the user's own str enum
 
 
@@ -213,6 +229,7 @@ def _exception_mapper(top: Section) -> Mapper:
     if not isinstance(raw, Mapping):
         top.report("E001", "EXCEPTION_MAPPER", must_be(raw, "a dict"), hint)
         return EMPTY
+
     found = {}
     for key, code in raw.items():
         try:
@@ -222,12 +239,14 @@ def _exception_mapper(top: Section) -> Mapper:
                 "E020", "EXCEPTION_MAPPER", f"{shown(key)} cannot be imported: {error}.", hint
             )
             continue
+
         if problems := mapper_problems({resolved: code}):
             top.report(
                 "E020", "EXCEPTION_MAPPER", f"{problems[0][0].upper()}{problems[0][1:]}.", hint
             )
         else:
             found[resolved] = str.__str__(code)
+
     return MappingProxyType(found)
 
 
@@ -235,6 +254,7 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
     """Report settings that PREFETCH_BUFFER cannot be combined with or requires."""
     if not found.prefetch_buffer:
         return
+
     if found.cluster_wide_cap is not None:
         top.report(
             "E014",
@@ -244,6 +264,7 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
             f"which is {found.cluster_wide_cap:_}.",
             "Remove one of the two. Limits of queues work with either.",
         )
+
     if names := [repr(name) for name, queue in found.queues.items() if queue.policy is not None]:
         top.report(
             "E018",
@@ -253,6 +274,7 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
             f"coalesced, as HORSIES['QUEUES'] says of {', '.join(names)}.",
             f"Remove PREFETCH_BUFFER, or 'ordered' and 'coalesce' of {', '.join(names)}.",
         )
+
     if top.sound("CLAIM_LEASE_MS") and found.claim_lease_ms is None:
         top.report(
             "E015",
@@ -275,13 +297,16 @@ def _refuse_unfit_times(
     stale = found.recovery.running_stale_threshold_ms
     first = found.resilience.db_retry_initial_ms
     longest = found.resilience.db_retry_max_ms
+
     beaten = recovery.sound("CLAIMER_HEARTBEAT_INTERVAL_MS")
     twice = f"is less than twice CLAIMER_HEARTBEAT_INTERVAL_MS, which is {beat:_}."
     hint = f"Set it to at least {2 * beat:_}, or shorten RECOVERY['CLAIMER_HEARTBEAT_INTERVAL_MS']."
+
     if beaten and lease is not None and lease < 2 * beat:
         top.report("E016", "CLAIM_LEASE_MS", f"{lease:_} {twice}", hint)
     if beaten and recovery.sound("RUNNING_STALE_THRESHOLD_MS") and stale < 2 * beat:
         recovery.report("E017", "RUNNING_STALE_THRESHOLD_MS", f"{stale:_} {twice}", hint)
+
     if resilience.sound("DB_RETRY_INITIAL_MS", "DB_RETRY_MAX_MS") and longest < first:
         message = f"{longest:_} is less than DB_RETRY_INITIAL_MS, which is {first:_}."
         resilience.report("E003", "DB_RETRY_MAX_MS", message, f"Set it to at least {first:_}.")

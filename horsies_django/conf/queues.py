@@ -26,6 +26,7 @@ def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
     """Return the mode and the queues; the queue ``default`` is always among them."""
     declared = "QUEUES" in top.values
     mode = top.values.get("QUEUE_MODE", "CUSTOM" if declared else "DEFAULT")
+
     if mode not in MODES:
         hint = "Use 'DEFAULT' or 'CUSTOM', or remove QUEUE_MODE: QUEUES alone means 'CUSTOM'."
         top.report("E005", "QUEUE_MODE", f"{shown(mode)} is not a valid mode.", hint)
@@ -37,6 +38,7 @@ def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
     elif mode == "CUSTOM" and not declared:
         hint = "Declare queues, as in 'QUEUES': {'mail': {'priority': 1}}, or remove QUEUE_MODE."
         top.report("E005", "QUEUE_MODE", "The mode 'CUSTOM' requires QUEUES.", hint)
+
     queues = _declared_queues(top) if declared else {}
     queues.setdefault(DEFAULT_QUEUE, QueueConfig(DEFAULT_QUEUE))
     return ("CUSTOM" if declared else "DEFAULT"), MappingProxyType(queues)
@@ -52,10 +54,12 @@ def _declared_queues(top: Section) -> dict[str, QueueConfig]:
             "Use a dict by name, such as {'mail': {'priority': 1}}.",
         )
         return {}
+
     if not raw:
         top.report(
             "E005", "QUEUES", "QUEUES is empty.", "Declare at least one queue, or remove QUEUES."
         )
+
     queues = {}
     for name, options in raw.items():
         where = f"{top.place('QUEUES')}[{shown(name)}]"
@@ -63,10 +67,12 @@ def _declared_queues(top: Section) -> dict[str, QueueConfig]:
         if message:
             hint = "Use 1 to 100 printable characters without spaces and commas, such as 'mail'."
             top.problems.append(Problem("E006", message, hint, where))
+
         section = Section(options, where, QUEUE_KEYS, top.problems, "{'priority': 50}")
         queue = section.filled(QueueConfig(name), partition=_partition(section))
         if not message:
             queues[name] = queue
+
     return queues
 
 
@@ -82,9 +88,11 @@ def _name_problem(name: object) -> str | None:
         )
     if len(name) > 100:
         return f"The name of this queue has {len(name)} characters; at most 100 are allowed."
+
     # A comma separates queues on the command line: `--queues=mail,bulk` could never name this one.
     if not name.isprintable() or " " in name or "," in name:
         return "The name of this queue contains a space, a comma or an unprintable character."
+
     return None
 
 
@@ -95,13 +103,16 @@ def _partition(options: Section) -> PartitionConfig | None:
     """
     if options.values.get("partition") is None:
         return None
+
     part = options.inner("partition", PARTITION_KEYS, PARTITION_EXAMPLE)
     found = part.filled(PartitionConfig(), by_args=_by_args(part), on_failure=_on_failure(part))
     rule_is_sound = part.sound("by_args", "by_task")
     limits_are_sound = part.sound("max_concurrency", "local_limit")
+
     if rule_is_sound and found.by_args is None and not found.by_task:
         hint = "Add 'by_args': [names of arguments], or 'by_task': True, or both."
         options.report("E018", "partition", "A partition rule requires by_args or by_task.", hint)
+
     if (
         limits_are_sound
         and found.policy is None
@@ -113,8 +124,10 @@ def _partition(options: Section) -> PartitionConfig | None:
             "each partition separately."
         )
         options.report("E018", "partition", "A partition rule requires a limit.", hint)
+
     for key, message, hint in _policy_problems(found, part):
         part.report("E018", key, message, hint)
+
     return found
 
 
@@ -122,6 +135,7 @@ def _on_failure(part: Section) -> str:
     value = part.values.get("on_failure", "stop")
     if value in ON_FAILURE:
         return str(value)
+
     choices = (
         "Use 'stop' (until the failed task is retried or skipped), 'continue', or 'cancel' (those "
         "that wait behind it)."
@@ -141,23 +155,28 @@ def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[st
     """
     if not part.sound(*PARTITION_KEYS):
         return
+
     if "on_failure" in part.values and not found.ordered:
         message = "It says what a failed task of an ordered queue does to those behind it."
         yield "on_failure", message, "Add 'ordered': True."
+
     if found.policy is None:
         return
+
     if found.ordered and found.coalesce:
         yield (
             "coalesce",
             "Tasks that are merged have no order.",
             "Use either 'ordered' or 'coalesce'.",
         )
+
     if found.coalesce and not (found.by_task and found.by_args == ()):
         message = "Only equal tasks can be merged: of others, a later one may have newer arguments."
         hint = (
             "Use 'by_task': True and 'by_args': 'all'; leave out arguments that make tasks differ."
         )
         yield "coalesce", message, hint
+
     if found.max_concurrency not in (None, 1) or found.local_limit is not None:
         key = "local_limit" if found.local_limit is not None else "max_concurrency"
         yield (
@@ -176,6 +195,7 @@ def _by_args(part: Section) -> tuple[str, ...] | None:
         return None
     if names == "all":
         return ()
+
     example = "Use a list of names, such as ['customer_id'], or 'all'."
     if isinstance(names, str):
         message = f"{shown(names)} is a str, but must be a list of str."
@@ -194,7 +214,7 @@ def _by_args(part: Section) -> tuple[str, ...] | None:
             "E018", "by_args", f"{shown(twice[0])} is listed twice.", "List each argument once."
         )
     else:
-        return tuple(
-            str.__str__(name) for name in names
-        )  # the plain text of members of the user's own str enum
+        # The plain text of members of the user's own str enum.
+        return tuple(str.__str__(name) for name in names)
+
     return None

@@ -53,10 +53,12 @@ class Section:
         self.problems = problems
         self.values: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
         self.known = self.values if known is None else known
+
         if not isinstance(raw, Mapping):
             problems.append(
                 Problem("E001", must_be(raw, "a dict"), f"Use a dict such as {example}.", where)
             )
+
         for key in self.values:
             if key not in self.known:
                 self.report("E002", key, "Unknown setting.", did_you_mean(key, self.known))
@@ -85,6 +87,7 @@ class Section:
         """
         made: Any = default
         keys = {key.lower(): key for key in self.known}
+
         for one in fields(made):
             if one.type in ("int", "int | None"):
                 span = one.metadata["range"]
@@ -94,6 +97,7 @@ class Section:
                 )
             elif one.type == "bool":
                 others[one.name] = self.boolean(keys[one.name], getattr(made, one.name))
+
         filled: T = replace(made, **others)
         return filled
 
@@ -125,6 +129,7 @@ class Section:
         value = self.values.get(key, default)
         if value is None and nullable:
             return None
+
         was = shown(value)
         expected = "an int"
         for unit, span_of_one in (UNITS[end] for end in UNITS if (unit_of or key).endswith(end)):
@@ -139,11 +144,13 @@ class Section:
                         f"Round it to whole {unit}.",
                     )
                     return default
+
         low, high = span
         within = f"at least {low:_}" if high is None else f"from {low:_} to {high:_}"
         within += ", or None" if nullable else ""
         usual = "None" if default is None else f"{default:_}"
         hint = f"Use {expected} {within}, or remove it to use the default, {usual}."
+
         if isinstance(value, bool) or not isinstance(value, int):
             self.report(
                 "E001", key, must_be(value, f"{expected}, or None" if nullable else expected), hint
@@ -152,6 +159,7 @@ class Section:
         if value < low or (high is not None and value > high):
             self.report("E003", key, f"{was} is out of range.", hint)
             return default
+
         return value
 
 
@@ -182,4 +190,5 @@ def path_problems(paths: Iterable[str]) -> list[str]:
                 problems.append(
                     f"{path!r} is not a function or a class, but of type {type(found).__name__}"
                 )
+
     return problems

@@ -63,7 +63,9 @@ class PartitionConfig:
         """Return the policy as it is stored: what an ordered partition does on a failure, or
         "coalesce"; None: none.
         """
-        return "coalesce" if self.coalesce else self.on_failure if self.ordered else None
+        if self.coalesce:
+            return "coalesce"
+        return self.on_failure if self.ordered else None
 
 
 @dataclass(frozen=True, slots=True)

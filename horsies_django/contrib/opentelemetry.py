@@ -69,6 +69,7 @@ def attempt(current: CurrentTask) -> Iterator[None]:
     }
     parent = PROPAGATOR.extract(sent)
     sender = trace.get_current_span(parent).get_span_context()
+
     attributes: dict[str, str | int] = {
         "messaging.system": "horsies",
         "messaging.operation.name": "process",
@@ -78,6 +79,7 @@ def attempt(current: CurrentTask) -> Iterator[None]:
         "horsies.task": current.name,
         "horsies.attempt": current.attempt,
     }
+
     with tracer.start_as_current_span(
         f"process {current.queue_name}",
         parent,

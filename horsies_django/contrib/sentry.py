@@ -45,12 +45,10 @@ FRAME = re.compile(
     r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d{1,9}), in (.+)(?:\n(?P=bar) {4}(\S.*))?$',
     re.MULTILINE,
 )
-LAST_LINE = re.compile(
-    r"^(?:  \| )?([\w.<>]+)(?:: (.*))?$", re.MULTILINE
-)  # the class of an exception, and its text
-TRACE = re.compile(
-    r"\b([0-9a-f]{32})-([0-9a-f]{16})\b"
-)  # in "sentry-trace", and in the "traceparent" of OpenTelemetry
+# The class of an exception, and its text
+LAST_LINE = re.compile(r"^(?:  \| )?([\w.<>]+)(?:: (.*))?$", re.MULTILINE)
+# In "sentry-trace", and in the "traceparent" of OpenTelemetry
+TRACE = re.compile(r"\b([0-9a-f]{32})-([0-9a-f]{16})\b")
 INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 NOT_IN_APP = (
     "<",
@@ -125,6 +123,7 @@ def trace() -> dict[str, str] | None:
     """
     if not sentry_sdk.get_client().is_active():
         return None
+
     found = {"sentry-trace": sentry_sdk.get_traceparent(), "baggage": sentry_sdk.get_baggage()}
     sent = {name: text for name, text in found.items() if text}
     if sum(map(len, sent.values())) > 1_024:  # of a trace in the metadata
@@ -156,6 +155,7 @@ def report(**values: Any) -> None:
     client = sentry_sdk.get_client()
     if client.get_integration(HorsiesIntegration) is None:
         return
+
     listed = (*(client.options["in_app_include"] or ()), *(client.options["in_app_exclude"] or ()))
     with sentry_sdk.isolation_scope() as scope:
         scope.clear_breadcrumbs()  # of other tasks
@@ -171,14 +171,15 @@ def hint_of(path: str | None, message: str) -> dict[str, Any]:
     """
     if path is None:
         return {}
+
     kind = class_of(path)
     try:
-        error = kind.__new__(
-            kind, message
-        )  # not made by its own code, which may take other arguments
+        # It is not made by its own code, which may take other arguments.
+        error = kind.__new__(kind, message)
     except Exception:
         kind = stand_in(path)
         error = kind(message)
+
     return {"exc_info": (kind, error, None)}
 
 
@@ -191,12 +192,15 @@ def class_of(path: str) -> type[BaseException]:
     for end in range(len(names) - 1, 0, -1):
         if (module := sys.modules.get(".".join(names[:end]))) is None:
             continue
+
         found: Any = module
         for name in names[end:]:
             found = vars(found).get(name) if isinstance(found, ModuleType | type) else None
+
         if isinstance(found, type) and issubclass(found, BaseException):
             return found
         break
+
     return stand_in(path)
 
 
@@ -215,6 +219,7 @@ def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:
     code = values["error_code"]
     exceptions = exceptions_of(values, listed)
     own = values.get("context", {}).get("sentry", {})
+
     event = {
         "level": "error",
         "transaction": name,
@@ -236,14 +241,14 @@ def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:
             },
         },
     }
+
     event.update(
         {key: own[name] for key, name in (("user", "user"), ("extra", "extras")) if name in own}
     )
+
     if "stacktrace" not in exceptions[-1]:
-        event["fingerprint"] = [
-            name,
-            code,
-        ]  # Sentry would put all tasks with this code into one group
+        # Else Sentry would put all tasks with this code into one group.
+        event["fingerprint"] = [name, code]
     return event
 
 
@@ -265,19 +270,20 @@ def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[
     text = message
     traced = values["traceback"] or ""
     name, _, rest = message.partition(": ")
-    if f".{path}".endswith(
-        f".{name}"
-    ):  # "Refused: no such order"; a task may have a code and a message of its own
-        text, traced = (
-            rest,
-            traced.rpartition(message)[0] or traced,
-        )  # a text may quote another traceback
+
+    # As in "Refused: no such order"; a task may have a code and a message of its own.
+    if f".{path}".endswith(f".{name}"):
+        text = rest
+        # A text may quote another traceback.
+        traced = traced.rpartition(message)[0] or traced
+
     *causes, last = NEXT.split(traced)
     found = []
     for cause in causes:
         frames = [*FRAME.finditer(cause)]
         if frames and (line := LAST_LINE.search(cause, frames[-1].end())):
             found.append(described(line[1], line[2] or "", frames, listed))
+
     return [*found, described(path, text, [*FRAME.finditer(last)], listed)]
 
 
@@ -291,6 +297,7 @@ def described(
         "mechanism": {"type": "horsies", "handled": False},
     }
     found["module"] = None if module in ("", "builtins") else module
+
     if frames:
         found["stacktrace"] = {"frames": [frame_of(frame, listed) for frame in frames]}
     return found
@@ -304,6 +311,7 @@ def frame_of(found: re.Match[str], listed: tuple[str, ...]) -> dict[str, Any]:
     roots = [root for each in sys.path if path.startswith(root := os.path.join(each, ""))]
     filename = path.removeprefix(max(roots, key=len, default=""))
     module = filename.removesuffix(".py").removesuffix(f"{os.sep}__init__").replace(os.sep, ".")
+
     frame = {
         "filename": filename,
         "abs_path": path,
@@ -311,6 +319,7 @@ def frame_of(found: re.Match[str], listed: tuple[str, ...]) -> dict[str, Any]:
         "function": function,
         "lineno": int(line),
     }
+
     if source:
         frame["context_line"] = source
     if not f"{module}.".startswith(tuple(f"{name}." for name in listed)):

@@ -39,9 +39,8 @@ CANCELLED = "CANCELLED"
 EXPIRED = "EXPIRED"
 RETRIED = "RETRIED"  # it failed, and the task runs again
 CRASHED = "CRASHED"  # its process died, and the task runs again
-CLAIMED = (
-    "CLAIMED"  # no result: claims of a queue, under the name "", with how long they had been due
-)
+# No result: the claims of a queue, under the name "", with how long they had been due.
+CLAIMED = "CLAIMED"
 NO_FAILURE = frozenset({COMPLETED, RETURNED, CANCELLED, EXPIRED, RETRIED, CRASHED, CLAIMED})
 # Tasks, or codes of a task, beyond the number of those that are counted one by one; and codes that
 # are in NO_FAILURE
@@ -101,6 +100,7 @@ def quantile(buckets: Sequence[int], share: float, longest: float = 0.0) -> floa
     sums = list(accumulate(buckets))
     if not rank:
         return None
+
     place = bisect_left(sums, rank)
     low = BOUNDS[place - 1] if place else 0.0
     high = min(BOUNDS[place], longest) if longest > low else BOUNDS[place]
@@ -116,9 +116,13 @@ def result_of(outcome: Outcome, decided: Mapping[str, Any]) -> str | None:
     status = outcome.ended_as(decided)
     if status == SNOOZED:
         return None
+
     if "retry" in decided:
         return CRASHED if outcome.crashed else RETRIED
     if status == CANCELLED:
         return CANCELLED
+
     code: str = decided.get("code") or outcome.error_code or OTHER
-    return RETURNED if outcome.returned else OTHER if code in NO_FAILURE else code
+    if outcome.returned:
+        return RETURNED
+    return OTHER if code in NO_FAILURE else code

@@ -102,6 +102,7 @@ def code_problem(code: object) -> str | None:
         )
     if code in RESERVED:
         return f"error code {code!r} is reserved for horsies_django: choose a name of your own"
+
     return None
 
 

@@ -126,16 +126,15 @@ def explains_options(function: F) -> F:
         for name in options:
             if name not in known:
                 near = get_close_matches(name, known, 1)
-                hint = (
-                    f": {OPTIONS[name]}"
-                    if name in OPTIONS
-                    else f": did you mean {near[0]}=?"
-                    if near
-                    else ""
-                )
+                if name in OPTIONS:
+                    hint = f": {OPTIONS[name]}"
+                else:
+                    hint = f": did you mean {near[0]}=?" if near else ""
+
                 raise TypeError(
                     f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
                 )
+
         return function(*args, **options)
 
     return cast(F, checked)

@@ -30,12 +30,14 @@ def encode_metadata(given: Mapping[str, Any]) -> str:
             "value",
             subject="metadata",
         )
+
     if text.count("[") + text.count("{") > MOST_BRACKETS:
         raise CodecError(
             f"its JSON has more than {MOST_BRACKETS} opening brackets and braces",
             "value",
             subject="metadata",
         )
+
     return text
 
 
@@ -64,6 +66,7 @@ def read_metadata(options: str | None) -> Mapping[str, Any]:
     """
     if options is None or not has_metadata(options):
         return NO_METADATA
+
     try:
         found = json.loads(options)["metadata"]
     except (ValueError, LookupError, TypeError, RecursionError):

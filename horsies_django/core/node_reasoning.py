@@ -60,6 +60,7 @@ class NodeCase(Moment):
         if self.node["finished_at"]:
             yield self.skipped() if status == "SKIPPED" else self.ended()
             return
+
         if self.run["finished_at"]:
             yield self.run_ended()
         elif self.run["status"] == "PAUSED" and status not in ("ENQUEUED", "WAITING"):
@@ -68,6 +69,7 @@ class NodeCase(Moment):
             yield self.undoes()
         elif self.run["status"] == "COMPENSATING":
             yield self.compensating()
+
         if status == "ADDED":
             yield self.not_admitted()
             yield from self.unattended()
@@ -94,21 +96,25 @@ class NodeCase(Moment):
                 f"{self.at(node['finished_at'])}{self.said(self.facts['change'])}."
             )
             return Reason(NodeReasonCode.SKIPPED_BY_HAND, text, {"change": self.facts["change"]})
+
         if self.kind is kinds.WORKFLOW and node["task_id"] is not None:
             text = "It was skipped because the node that its run returns was skipped."
             return Reason(NodeReasonCode.SKIPPED_ITSELF, text, pick(node, "task_id"))
         if node["error_code"] == "TASK_SKIPPED":
             text = "Its task skipped itself: it raised Skip."
             return Reason(NodeReasonCode.SKIPPED_ITSELF, text, pick(node, "task_id", "task_name"))
+
         if node["error_code"] == "WAIT_TIMED_OUT":
             text = (
                 f"It was skipped because {self.awaited()} did not come until "
                 f"{self.at(node['due_at'])}."
             )
             return Reason(NodeReasonCode.TIMED_OUT, text, pick(node, *WAIT_COLUMNS))
+
         columns = ("workflow_id", "rule", "needs", "allow_failed", "ok", "bad")
         details = {"upstream": self.facts["bad"], **pick(node, *columns)}
         passed = node["bad"] if node["allow_failed"] else 0
+
         if node["rule"] == "quorum" and node["ok"] + passed < node["needs"]:
             text = (
                 f"It was skipped because {node['needs']} of its branches had to "
@@ -129,6 +135,7 @@ class NodeCase(Moment):
             return Reason(
                 NodeReasonCode.CONDITION_FALSE, text, pick(node, "when_node", "when_path")
             )
+
         return Reason(NodeReasonCode.UPSTREAM_NOT_COMPLETED, text, details)
 
     def run_ended(self) -> Reason:
@@ -153,6 +160,7 @@ class NodeCase(Moment):
         else:
             change = self.facts["change"]
             why = f" since {self.at(change['at'])}{self.said(change)}" if change else ""
+
         text = (
             f"The run is paused{why.removesuffix('.')}. No other node starts until it is resumed."
         )
@@ -189,10 +197,12 @@ class NodeCase(Moment):
         columns = ("workflow_id", "rule", "needs", "allow_failed", "branches", "open", "ok", "bad")
         details = {"upstream": nodes, **pick(node, *columns)}
         named = self.named(nodes, node["open"])
+
         if node["rule"] == "quorum":
             passed = node["ok"] + (node["bad"] if node["allow_failed"] else 0)
             to = "finish" if node["allow_failed"] else "complete"
             left = node["branches"] - node["ok"] - node["bad"]
+
             text = (
                 f"It waits for {node['needs']} of its {node['branches']:,} branches to {to}: "
                 f"{passed:,} did, {left:,} open"
@@ -209,6 +219,7 @@ class NodeCase(Moment):
                 f"It waits for {node['open']:,} of its {count:,} upstream "
                 f"nodes{f': {named}' if named else ''}."
             )
+
         return Reason(NodeReasonCode.WAITING_FOR_NODES, text, details)
 
     def held(self) -> Iterator[Reason]:
@@ -217,6 +228,7 @@ class NodeCase(Moment):
         """
         node = self.node
         until = "" if node["due_at"] is None else f" until {self.at(node['due_at'])}"
+
         if self.kind is kinds.TIMER:
             yield Reason(
                 NodeReasonCode.WAITING_FOR_TIME, f"It waits{until}.", pick(node, *WAIT_COLUMNS)
@@ -232,6 +244,7 @@ class NodeCase(Moment):
             yield Reason(
                 code, f"It waits for {self.awaited()}{until}{then}.", pick(node, *WAIT_COLUMNS)
             )
+
         if self.run["status"] == "PAUSED" and not self.run["finished_at"]:
             yield self.paused()
         yield from self.unattended()
@@ -248,10 +261,12 @@ class NodeCase(Moment):
         run = self.run
         limit = run["max_in_flight"]
         taken = self.facts["in_flight"]
+
         if self.kind.many and node["total"] is not None:
             yield self.map_running()
         if run["status"] not in ("RUNNING", "COMPENSATING"):
             return
+
         if limit is not None and taken >= limit and not self.kind.waits:
             text = (
                 f"The run may have {limit:,} tasks sent and not finished (max_in_flight), and it "
@@ -261,6 +276,7 @@ class NodeCase(Moment):
                 NodeReasonCode.MAX_IN_FLIGHT, text, {"max_in_flight": limit, "in_flight": taken}
             )
             return
+
         unattended = list(self.unattended())
         yield from unattended
         if not unattended:
@@ -278,11 +294,13 @@ class NodeCase(Moment):
         child = self.facts["child"]
         if self.kind.many or (self.kind is kinds.UNDO and node["task_id"] is None):
             return self.map_running()
+
         if self.kind is kinds.WORKFLOW:
             state = f"is {child['status']}" if child else "was deleted"
             more = MOVES_ON if child and child["finished_at"] else ""
             text = f"It is a workflow of its own, and its run {node['task_id']} {state}{more}."
             return Reason(NodeReasonCode.CHILD_RUN, text, {"run": child})
+
         if self.facts["task"] is None:
             text = f"Its task {node['task_id']} has finished{MOVES_ON}."
         else:
@@ -293,6 +311,7 @@ class NodeCase(Moment):
         node = self.node
         total = node["total"]
         done = node["items_ok"] + node["items_bad"]
+
         text = (
             f"{done + node['in_flight']:,} of its {total:,} tasks are sent; {done:,} of them have "
             "finished"
@@ -300,6 +319,7 @@ class NodeCase(Moment):
         text += f", {node['items_bad']:,} without completing." if node["items_bad"] else "."
         if self.facts["task"] is not None:
             text += f" The first that has not finished is {self.facts['task']}."
+
         details = pick(node, "task_name", "total", "in_flight", "items_ok", "items_bad")
         return Reason(NodeReasonCode.MAP_RUNNING, text, {"task_id": self.facts["task"], **details})
 
@@ -312,6 +332,7 @@ class NodeCase(Moment):
         for one in nodes[:5]:
             code = f" ({one['error_code']})" if one.get("error_code") else ""
             shown.append(f"{one['name']!r} is {one['status']}{code}")
+
         more = count - len(shown)
         return ", ".join([*shown, *([f"and {more:,} more"] if shown and more > 0 else [])])
 

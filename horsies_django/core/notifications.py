@@ -20,7 +20,8 @@ LATEST = 253_402_300_800.0
 # while any role may LISTEN. To one worker: "now sync mail", "now sync *": look at once; "cancel";
 # "place 0": it is the first of the elected. Names of queues contain no spaces.
 WAKEUP = re.compile(
-    r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))? (?P<word>(?:behind )?[^\s,]{1,100})"
+    r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))? "
+    r"(?P<word>(?:behind )?[^\s,]{1,100})"
 )
 DIRECT = re.compile(r"now (?:sync|async) [^\s,]{1,100}|cancel|place [012]")
 ID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -57,17 +58,20 @@ def read_told(payload: str) -> Told | None:
     """Parse a payload for workers; return None if it is invalid."""
     if len(payload) > 1_000:  # characters; ours take about 250 at most
         return None
+
     if found := WAKEUP.fullmatch(payload):
         word = found["word"]
         if found["lane"] and not word.startswith("behind "):
             word = f"{found['lane']} {word}"
         return Told(word, min(max(float(found["moment"]), 0.0), LATEST))
+
     if DIRECT.fullmatch(payload):
         return Told(payload)
     if found := ADVANCE.fullmatch(payload):
         return Told("advance", run=uuid.UUID(found["run"]))
     if found := STALLED.fullmatch(payload):
         return Told("stalled", stalled=Stalled(uuid.UUID(found["task"]), found["how"] == "now"))
+
     return None
 
 

@@ -19,9 +19,8 @@ from horsies_django.core.retry import RetryPolicy
 WIRE = 2
 NAMED_WIRE = 1  # the version in which tasks are sent whose arguments are stored by name
 LONGEST_TIMEOUT_MS = 30 * 86_400 * 1_000
-MOST_BRACKETS = (
-    500  # valid options have four; how deep a text may be nested depends on the version of Python
-)
+# Valid options have four; how deep a text may be nested depends on the version of Python.
+MOST_BRACKETS = 500
 SHORTEST_KEEP = timedelta(minutes=1)  # whoever waits for the task has to see that it completed
 LONGEST_KEEP = timedelta(days=36_500)
 MILLISECOND = timedelta(milliseconds=1)
@@ -67,6 +66,7 @@ def options_text(
         and not plain
     ):
         return None
+
     options: dict[str, object] = {"wire": WIRE if plain else NAMED_WIRE}
     if retry_policy is not None:
         options["retry"] = retry_policy.stored()
@@ -76,6 +76,7 @@ def options_text(
         options["keep_result"] = keep_result // MILLISECOND
     elif keep_result is False:
         options["keep_result"] = False
+
     return json.dumps(options)
 
 
@@ -95,6 +96,7 @@ def own_retention(text: str | None) -> int | bool | None:
     """
     if text is None or '"keep_result"' not in text or read_options(text).problem is not None:
         return None
+
     found = json.loads(text).get("keep_result")
     if found is False:
         return False
@@ -142,18 +144,21 @@ def read_options(text: str | None) -> TaskOptions:
         return TaskOptions()
     if text.count("[") + text.count("{") > MOST_BRACKETS:
         return TaskOptions(problem="they are nested too deeply, or too large")
+
     try:
         found = json.loads(text)
     except ValueError as error:  # a number of thousands of digits, say
         return TaskOptions(problem=str(error))
     if not isinstance(found, dict):
         return TaskOptions(problem=f"they must be an object, not {text:.50}")
+
     wire = found.get("wire", NAMED_WIRE)
     timeout_ms = found.get("timeout_ms")
     if isinstance(wire, bool) or not isinstance(wire, int | float):
         return TaskOptions(problem=f"the format version (wire) must be a number, not {wire!r:.50}")
     if wire > WIRE:
         return TaskOptions(wire)  # the other options may have another format
+
     if timeout_ms is not None and (
         type(timeout_ms) is not int or not 1 <= timeout_ms <= LONGEST_TIMEOUT_MS
     ):
@@ -161,4 +166,5 @@ def read_options(text: str | None) -> TaskOptions:
             wire,
             problem=f"timeout_ms must be from 1 to {LONGEST_TIMEOUT_MS:_}, not {timeout_ms!r:.50}",
         )
+
     return TaskOptions(wire, timeout_ms)

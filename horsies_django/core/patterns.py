@@ -31,12 +31,13 @@ HOUR = dt.timedelta(hours=1)
 LONGEST = dt.timedelta(days=365)
 LONGEST_CRON = 500  # characters; croniter needs seconds for a list of thousands of minutes
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+# The longest first.
 UNITS = {
     "day": DAY,
     "hour": HOUR,
     "minute": dt.timedelta(minutes=1),
     "second": SECOND,
-}  # longest first
+}
 BEGINNING = dt.datetime(2000, 1, 1)  # a pattern that ever fires does so within the next fifty years
 # Steps, and days such as fri#2 and L, in a list: cron_descriptor does not describe them well.
 SEVERAL = re.compile(r",\S*(#|/|\bl)|(#|/|\bl\b)\S*,", re.IGNORECASE)
@@ -116,7 +117,7 @@ class Pattern(ABC):
         return text[:1].upper() + text[1:]
 
     def coming(self, after: dt.datetime, count: int, anchor: dt.datetime) -> list[dt.datetime]:
-        """Return the first ``count`` fire times after ``after``, or all of them if there are fewer."""
+        """Return the first ``count`` fire times after ``after``, all if there are fewer."""
         found: list[dt.datetime] = []
         while (
             len(found) < count
@@ -155,6 +156,7 @@ class WallPattern(Pattern):
         while (found := self._follow(local)) is not None:
             fire_time = at + (found - local_time(at, zone))  # unless the offset changes before that
             change = first_jump(zone, at, fire_time)
+
             if change is not None:
                 at = change
                 local = local_time(at, zone) - SECOND
@@ -163,6 +165,7 @@ class WallPattern(Pattern):
                 local = found
             else:
                 return fire_time
+
         return None
 
 
@@ -199,6 +202,7 @@ class CronField:
             return str(first)
         if first < last or match[3] is None:
             return part
+
         size = self.most - self.least + 1
         values = range(first, last + size + 1, int(match[3]))
         return ",".join(str((value - self.least) % size + self.least) for value in values)
@@ -215,6 +219,7 @@ class WeekdayField(CronField):
         match = re.fullmatch(r"0*7([-/].*)", part)
         if match is None:
             return super().plain(part)
+
         if re.fullmatch(r"-0*7(/0*[1-9][0-9]*)?|/0*[1-9][0-9]*", match[1]):
             return "0"
         return super().plain(f"0{match[1]}")
@@ -261,6 +266,7 @@ def first_jump(zone: ZoneInfo, after: dt.datetime, until: dt.datetime) -> dt.dat
                     step = middle
             return step
         after = step
+
     return None
 
 
@@ -328,6 +334,7 @@ class Cron(WallPattern):
                 f"a cron expression has at most {LONGEST_CRON} characters, not "
                 f"{len(self.expression):_}"
             )
+
         parts = self.expression.split() if isinstance(self.expression, str) else []
         if len(parts) != 5 or not all(FIELD.fullmatch(part) for part in parts):
             raise PatternError(
@@ -335,15 +342,15 @@ class Cron(WallPattern):
                 "day of month, month and day of "
                 'week, such as "30 4 * * mon-fri"; for seconds use Every'
             )
-        from croniter import (
-            CroniterError,
-            croniter,
-        )  # slow to import, and most processes never need it
+
+        # Slow to import, and most processes never need it.
+        from croniter import CroniterError, croniter
 
         try:
             croniter.expand(self.plain)
         except (CroniterError, ValueError) as error:
             raise PatternError(f"{self.expression!r} is not a cron expression: {error}") from error
+
         if self._follow(BEGINNING) is None:
             raise PatternError(f"{self.expression!r} never fires: no such day exists")
 
@@ -364,6 +371,7 @@ class Cron(WallPattern):
         minute, hour, *_ = self.plain.split()
         if "*" in (minute[0], hour[0]):
             return True
+
         hours = croniter.expand(self.plain)[0][1]
         return hours == ["*"] or len(set(hours)) == 24
 
@@ -371,6 +379,7 @@ class Cron(WallPattern):
         from croniter import CroniterBadDateError, croniter
 
         minute, hour, day_of_month, month, day_of_week = self.plain.split()
+
         # croniter has other rules for when both days must match, so it is asked for each day alone
         # where either is enough
         days = (
@@ -378,6 +387,7 @@ class Cron(WallPattern):
             if self._needs_both_days
             else [(day_of_month, "*"), ("*", day_of_week)]
         )
+
         found: list[dt.datetime] = []
         for of_month, of_week in days:
             with suppress(CroniterBadDateError):
@@ -385,6 +395,7 @@ class Cron(WallPattern):
                     f"{minute} {hour} {of_month} {month} {of_week}", local, day_or=False
                 )
                 found.append(asked.get_next(dt.datetime))
+
         return min(found, default=None)
 
     @property
@@ -399,21 +410,21 @@ class Cron(WallPattern):
 
         if SEVERAL.search(self.plain):
             return str(self)
-        options = (
-            Options()
-        )  # that of version 1 takes no arguments; django-celery-beat refuses version 2
+
+        # Version 1 has Options without arguments, and django-celery-beat refuses version 2.
+        options = Options()
         options.use_24hour_time_format = True
         options.locale_code = "en_US"
+
         try:
-            found: str = get_description(
-                self.plain.upper(), options
-            )  # it only knows L in upper case
+            # It only knows L in upper case.
+            found: str = get_description(self.plain.upper(), options)
         except FormatException:
             return str(self)
+
         if self._needs_both_days:
-            return found.replace(
-                ", or on ", ", only on "
-            )  # version 2 says "or" whenever both are given
+            # Version 2 says "or" whenever both are given.
+            return found.replace(", or on ", ", only on ")
         return found if ", or " in found else str(self)  # version 1 says "only on" for them, too
 
     def __str__(self) -> str:
@@ -522,6 +533,7 @@ class Monthly(Daily):
                 and (found := dt.datetime.combine(first.replace(day=day), self.time)) > local
             ):
                 return found
+
             first = (first + 31 * DAY).replace(day=1)
 
     def __str__(self) -> str:
@@ -536,19 +548,22 @@ def _time(value: dt.time | str) -> dt.time:
 
     Raises PatternError if it has a zone or a fraction of a second.
     """
+    found: dt.time | None
     try:
-        found = (
-            dt.time.fromisoformat(value.zfill(5 if len(value) < 6 else 8))
-            if isinstance(value, str)
-            else value
-        )
+        if isinstance(value, str):
+            length = 5 if len(value) < 6 else 8
+            found = dt.time.fromisoformat(value.zfill(length))
+        else:
+            found = value
     except ValueError:
         found = None
+
     if not isinstance(found, dt.time) or found.tzinfo or found.microsecond:
         raise PatternError(
             'a time of day must be like "04:30" or "04:30:15", in the zone of the pattern, not '
             f"{value!r}"
         )
+
     return found
 
 
@@ -565,8 +580,10 @@ def parse(text: str, zone: str = "UTC") -> Pattern:
     for form, make in FORMS:
         if match := re.fullmatch(form, words):
             return make(*match.groups(), zone=zone)
+
     if words.partition(" ")[0] in ("every", "hourly", "daily", "weekly", "monthly"):
         raise PatternError(
             f"{text!r:.200} is not a pattern; write it like one of: {'; '.join(EXAMPLES[1:])}"
         )
+
     return Cron(words, zone=zone)

@@ -6,10 +6,8 @@ Priorities of django.tasks, from 100 (first) to -100, are stored as 1 to 201.
 from __future__ import annotations
 
 CLUSTER = "*"  # the row for all queues
-LANES = (
-    "sync",
-    "async",
-)  # tasks with sync and with async functions have separate slots in a worker
+# Tasks with sync and with async functions have separate slots in a worker.
+LANES = ("sync", "async")
 
 # What the policy of a partition rule means: its tasks run in order, or equal ones are merged.
 POLICIES = {

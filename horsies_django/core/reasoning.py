@@ -72,19 +72,19 @@ class Case(Moment):
     def __init__(self, facts: Facts, timing: Timing) -> None:
         super().__init__(facts, timing)
         self.task: Facts = facts["task"]
+
         heard = [
             one
             for one in facts.get("workers", ())
             if not self.silent_since(one["beat_at"], timing.threshold)
         ]
         self.workers: Sequence[Facts] = heard
-        self.left_until = (
-            moment(self.task["enqueued_at"]) + timing.grace
-        )  # by workers that do not know it
+
+        # Until then, workers that do not know it leave it to others.
+        self.left_until = moment(self.task["enqueued_at"]) + timing.grace
         left = self.left_until > self.now
-        self.takers = [
-            one for one in heard if one["knows"] or not left
-        ] or heard  # workers that would claim it now
+        # The workers that would claim it now.
+        self.takers = [one for one in heard if one["knows"] or not left] or heard
 
     def reasons(self) -> Iterator[Reason]:
         """Yield all reasons, the most decisive first."""
@@ -100,14 +100,17 @@ class Case(Moment):
         """Yield the reasons why a task has not started."""
         if claimed := self.task["status"] == "CLAIMED":
             yield self.silent_holder() or self.buffered()
+
         yield from self.expired()
         yield from self.run_stands()
         for name in ("cluster", "queue"):
             yield from self.paused(name)
+
         if not claimed:
             yield from self.unserved()
         yield from self.unknown_name()
         yield from self.not_due()
+
         for name in ("cluster", "queue"):
             yield from self.at_cap(name)
         yield from self.in_order()
@@ -132,9 +135,11 @@ class Case(Moment):
             f"It has been running since {self.at(self.task['started_at'])} on "
             f"{worker_name(self.facts['holder'])}{where}."
         )
+
         if asked := self.task["cancel_requested_at"]:
             text += f" It was asked to stop at {self.at(asked)}"
             text += ", and its process is killed if it does not." if self.task["terminate"] else "."
+
         return Reason(ReasonCode.RUNNING, text, {**self.holder(), "since": self.task["started_at"]})
 
     def buffered(self) -> Reason:
@@ -142,6 +147,7 @@ class Case(Moment):
         ends = self.task["claim_expires_at"]
         where = worker_name(self.facts["holder"])
         details = {**self.holder(), "since": self.task["claimed_at"], "lease_ends_at": ends}
+
         if ends is None:
             text = (
                 f"Worker {where} claimed it at {self.at(self.task['claimed_at'])} and is about to "
@@ -157,6 +163,7 @@ class Case(Moment):
                 f"Its lease on worker {where} ended at {self.at(ends)}: a worker will soon make it "
                 "available again."
             )
+
         return Reason(ReasonCode.CLAIMED_WAITING, text, details)
 
     def silent_holder(self) -> Reason | None:
@@ -166,9 +173,11 @@ class Case(Moment):
         heard = holder["beat_at"] or task["claimed_at"]
         if not (holder["orphaned"] or self.silent_since(heard, self.timing.silence)):
             return None
+
         rescue = moment(holder["died_at"] or heard)
         if not holder["died_at"]:
             rescue += self.timing.threshold
+
         does = "runs" if task["status"] == "RUNNING" else "has claimed"
         becomes = "fails with WORKER_CRASHED" if task["status"] == "RUNNING" else "is pending again"
         when = (
@@ -180,11 +189,13 @@ class Case(Moment):
             f"Worker {worker_name(holder)}, which {does} it, was last seen at {self.at(heard)}; "
             f"the task {becomes} {when}."
         )
+
         reapers = bool(holder["heard_at"]) and not self.silent_since(
             holder["heard_at"], self.timing.silence
         )
         if not reapers:
             text += " There is no live worker to recover it: start one."
+
         details = {
             **self.holder(),
             **pick(holder, "beat_at", "died_at"),
@@ -214,6 +225,7 @@ class Case(Moment):
         row = self.facts.get(level)
         if row is None or row["max_concurrency"] != 0:
             return
+
         details = {"queue": row["name"]}
         if row["paused_at"]:
             by = row["paused_by"]
@@ -229,6 +241,7 @@ class Case(Moment):
         else:
             by = since = why = None
             said = "is declared with a cap of 0"
+
         told = f"{said}: {why.removesuffix('.')}" if why else said
         text = f"{level_name(row)} {told}. None of its tasks start."
         yield Reason(
@@ -239,11 +252,13 @@ class Case(Moment):
         queue = self.task["queue_name"]
         if self.workers and self.facts.get("queue"):
             return
+
         former = [
             pick(one, "worker_id", "hostname", "pid", "seen_at", "stopping_at", "stopped_at")
             for one in self.facts["former"]
         ]
         details = {"queue": queue, "known": self.facts.get("queue") is not None, "former": former}
+
         if not details["known"]:
             text = (
                 f"There is no queue {queue!r} in the database, so its tasks do not start: declare "
@@ -257,6 +272,7 @@ class Case(Moment):
             )
         else:
             text = f"No worker serves the queue {queue!r}, and none ever has: start one that does."
+
         yield Reason(ReasonCode.NO_LIVE_WORKER, text, details)
 
     def end_of(self, worker: Facts) -> str:
@@ -268,14 +284,16 @@ class Case(Moment):
         return f"was last seen at {self.at(worker['seen_at'])}"
 
     def unknown_name(self) -> Iterator[Reason]:
-        """No live worker knows the task: they leave it to others for a while, then the task fails."""
+        """No live worker knows the task: they leave it to others for a while, then it fails."""
         if not self.workers or any(one["knows"] for one in self.workers):
             return
+
         name = self.task["task_name"]
         wire = self.task["wire"]
         until = self.left_until
         held = until > self.now
         newest = max(one["wire"] for one in self.workers)
+
         newer = (
             f" in the format of a newer release (format version {wire})" if wire > newest else ""
         )
@@ -285,6 +303,7 @@ class Case(Moment):
             "it fails it with "
             "WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
         )
+
         details = {
             "task_name": name,
             "until": until.isoformat() if held else None,
@@ -297,6 +316,7 @@ class Case(Moment):
         due = self.task["enqueued_at"]
         if moment(due) <= self.now:
             return
+
         if task["snoozed"]:
             text = f"It is snoozed until {self.at(due)}, as its code has asked."
             yield Reason(ReasonCode.SNOOZED, text, {"due_at": due, **pick(task, "snooze_count")})
@@ -319,9 +339,11 @@ class Case(Moment):
         row = self.facts.get(level)
         if row is None or not row["max_concurrency"] or row["room"] > 0:
             return
+
         cap = row["max_concurrency"]
         taken = row["taken"]
         holders = row["holders"]
+
         text = (
             f"{level_name(row)} is at its cap: {taken} of {cap} permits are "
             f"taken{self.longest(holders)}."
@@ -337,14 +359,17 @@ class Case(Moment):
         """
         queue = self.task["queue_name"]
         first = self.facts.get("order")
+
         if ((self.facts.get("queue") or {}).get("sweep") or {}).get("rule"):
             text = (
                 f"The queue {queue!r} starts nothing until workers have put all tasks that wait in "
                 "order by its new rule."
             )
             yield Reason(ReasonCode.ORDER_PENDING, text, {"queue": queue})
+
         if first is None:
             return
+
         if first["status"] == "FAILED" and first["order_stop"] == "stop":
             does = (
                 f"it is FAILED since {self.at(first['finished_at'])} and stops the key until it is "
@@ -361,6 +386,7 @@ class Case(Moment):
             does = f"it waits for its next attempt until {self.at(first['enqueued_at'])}"
         else:
             does = f"it is {first['status']}"
+
         text = (
             f"Task {first['task_id']} comes before it in the order of partition "
             f"{first['partition']}: {does}."
@@ -377,8 +403,10 @@ class Case(Moment):
         local = [one for one in self.takers if at_limit(one["room"])]
         busy = [one for one in self.takers if one["busy"] >= one["slots"]]
         none_can = all(one in full or one in local or one in busy for one in self.takers)
+
         if not self.facts.get("order"):
             yield from self.partition(full if none_can else [])
+
         if none_can and local:
             limit = self.facts["queue"]["local_limit"]
             text = f"{self.share(local)} at the limit of {limit} per worker."
@@ -388,6 +416,7 @@ class Case(Moment):
                 "workers": self.crew(local),
             }
             yield Reason(ReasonCode.WORKERS_AT_LOCAL_LIMIT, text, details)
+
         if none_can and busy:
             lane = self.task["lane"]
             slots = sum(one["slots"] for one in busy)
@@ -397,6 +426,7 @@ class Case(Moment):
                 if slots
                 else "no process is ready."
             )
+
             if idle := [f"{one['hostname']}:{one['pid']}" for one in busy if not one["slots"]]:
                 text += f" The log of {', '.join(idle[:3])} says why its processes are not ready."
             details = {"lane": lane, "workers": self.crew(busy, "slots", "busy")}
@@ -415,6 +445,7 @@ class Case(Moment):
         crowded = at_limit(found["room"])
         if not (crowded or full or self.task["parked"]):
             return
+
         queue = self.task["queue_name"]
         limit = None if found["room"] is None else found["room"] + found["taken"]
         name = (
@@ -423,6 +454,7 @@ class Case(Moment):
             else "Its partition"
         )
         longest = self.longest(found["holders"])
+
         if crowded:
             text = (
                 f"{name} is at its limit: {found['taken']} of {limit} permits are taken{longest}."
@@ -435,16 +467,19 @@ class Case(Moment):
                 f"{name} was at its limit when a worker last checked. A permit is free now; the "
                 "task is freed within 30 s."
             )
+
         details = {"queue": queue, **pick(found, "partition", "taken", "holders"), "limit": limit}
         yield Reason(ReasonCode.PARTITION_AT_LIMIT, text, {**details, "workers": self.crew(full)})
 
     def behind(self) -> Iterator[Reason]:
         count = self.facts.get("before") or 0
         bound = self.facts["bound"]
+
         if count:
             shown = "1 task of its queue is" if count == 1 else f"{count:,} tasks of its queue are"
             if more := count > bound:
                 shown = f"More than {bound:,} tasks of its queue are"
+
             details = {"count": min(count, bound), "more": more}
             text = f"{shown} ahead of it and may start first"
             if self.task["codec"]:
@@ -483,6 +518,7 @@ class Case(Moment):
         """Return which share of the workers that could take the task ``some`` are."""
         many = len(self.takers)
         few = len(self.takers) < len(self.workers)
+
         if many == 1:
             return f"The only live worker that serves its queue{' and knows it' if few else ''} is"
         who = f"All {many}" if len(some) == many else f"{len(some)} of the {many}"

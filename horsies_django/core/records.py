@@ -186,6 +186,7 @@ class Outcome(NamedTuple):
             crashed = crashed or reply.error_code == OperationalErrorCode.WORKER_CRASHED
         elif claim.options is not None and drops_result(claim.options):
             reply = reply._replace(result=NOT_KEPT)
+
         about = (
             claim.task_name,
             claim.queue_name,

@@ -13,9 +13,8 @@ class Repeats:
     ``now`` is the time by a monotonic clock, in seconds.
     """
 
-    kinds: dict[str, tuple[float, int]] = field(
-        default_factory=dict
-    )  # when it was said, and how often not since
+    # By kind: when it was said, and how often not since.
+    kinds: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def due(self, kind: str, now: float) -> str | None:
         """Return the end of a line that has to be said, None if one of its kind was said in the
@@ -25,5 +24,6 @@ class Repeats:
         if now < said_at + 60.0:
             self.kinds[kind] = said_at, more + 1
             return None
+
         self.kinds[kind] = now, 0
         return f" (and {more:,} more since the last such line)" if more else ""

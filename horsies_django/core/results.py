@@ -81,6 +81,7 @@ class TaskResult(Generic[T, E]):
             raise ValueError("a TaskResult takes exactly one of ok= and err=")
         if err is not _ABSENT and not isinstance(err, TaskError):
             raise ValueError(f"err= takes a TaskError, not {type(err).__name__}")
+
         self._ok = ok
         self._err = err
 

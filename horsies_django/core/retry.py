@@ -68,6 +68,7 @@ class Retry(HorsiesError):  # noqa: N818 - a request, not an error
             )
         if code is not None and (problem := code_problem(code)):
             raise ValueError(problem)
+
         self.message = str(self)
         self.delay_seconds = delay_seconds
         self.code = code
@@ -86,6 +87,7 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
     def __init__(self, until: float | dt.timedelta | dt.datetime, message: str = "") -> None:
         super().__init__(message or "the task asked to run again later")
         self.until = until
+
         if isinstance(until, dt.datetime):
             if until.utcoffset() is None:
                 raise ValueError(
@@ -95,8 +97,10 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
                 raise ValueError(
                     f"Snooze() takes a time within 30 days from now, not {until.isoformat()}"
                 )
+
             self.stored: dict[str, Any] = {"until": until.isoformat()}  # as the database needs it
             return
+
         seconds = until.total_seconds() if isinstance(until, dt.timedelta) else until
         if not _is_number(seconds, 0, LONGEST_DELAY):
             raise ValueError(
@@ -181,6 +185,7 @@ class RetryPolicy:
                     f"a retry delay must be from 0 to {LONGEST_DELAY:_} seconds (30 days), not "
                     f"{delay!r}"
                 )
+
         if (
             isinstance(self.max_retries, bool)
             or not isinstance(self.max_retries, int)
@@ -189,6 +194,7 @@ class RetryPolicy:
             yield f"max_retries must be an int, not {self.max_retries!r}"
         elif self.intervals and not 1 <= self.max_retries <= MOST_RETRIES:
             yield f"max_retries must be from 1 to {MOST_RETRIES}, not {self.max_retries}"
+
         if self.max_delay_seconds is not None and not _is_number(
             self.max_delay_seconds, 0, LONGEST_DELAY
         ):
@@ -196,6 +202,7 @@ class RetryPolicy:
                 f"max_delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not "
                 f"{self.max_delay_seconds!r}"
             )
+
         for kind in self.auto_retry_for:
             if problem := _kind_problem(kind):
                 yield f"auto_retry_for: {problem}"
@@ -260,12 +267,14 @@ def _resolved(text: str) -> Kind:
     module, dot, name = text.rpartition(".")
     if not dot:
         return text
+
     try:
         found: Kind = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"RetryPolicy: auto_retry_for: {text[:120]!r} cannot be imported: {error}"
         ) from error
+
     return found
 
 
@@ -291,12 +300,14 @@ def mapper_problems(mapper: object) -> list[str]:
             "a mapper must be a dict of exception classes and error codes, not "
             f"{type(mapper).__name__}"
         ]
+
     problems = []
     for key, code in mapper.items():
         if not (isinstance(key, type) and issubclass(key, BaseException)):
             problems.append(f"{key!r} is not an exception class")
         elif problem := code_problem(code):
             problems.append(f"{key.__qualname__}: {problem}")
+
     return problems
 
 

@@ -22,9 +22,8 @@ CATCH_UP: tuple[CatchUp, ...] = ("latest", "all", "none")
 Overlap = Literal["allow", "skip"]
 OVERLAP: tuple[Overlap, ...] = ("allow", "skip")
 MOST_FIRE_TIMES = 1_000  # of a schedule, sent in one transaction
-PUNCTUAL = dt.timedelta(
-    seconds=60
-)  # a fire time that is at most this late does not count as missed
+# A fire time that is at most this late does not count as missed.
+PUNCTUAL = dt.timedelta(seconds=60)
 SECOND = dt.timedelta(seconds=1)
 DAY_MS = 86_400_000
 MILLISECOND = dt.timedelta(milliseconds=1)
@@ -87,13 +86,16 @@ def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
     sure = newest(timing, begin, now - dt.timedelta(milliseconds=timing.jitter_ms), most)
     later = timing.pattern.fire_times(sure[-1] if sure else begin, now, timing.since)
     found = [*sure, *takewhile(lambda fire_time: timing.moment(fire_time) <= now, later)]
+
     if not found:
         return Due([])
+
     fire_times = found[-most:]
     if timing.catch_up == "none":
         fire_times = [
             fire_time for fire_time in fire_times if now - timing.moment(fire_time) <= PUNCTUAL
         ]
+
     return Due(fire_times, timing.following(begin), found[-1])
 
 
@@ -144,9 +146,11 @@ class ScheduleConfig:
         """
         if not self.jitter_ms or self.catch_up == "all":
             return None
+
         fire_times = self.pattern.coming(BEGINNING, LOOKED_AT, BEGINNING)
         gaps = ((after - before) // MILLISECOND for before, after in pairwise(fire_times))
         gap = min(gaps, default=self.jitter_ms + 1)
+
         if self.jitter_ms < gap:
             return None
         return (
@@ -157,9 +161,8 @@ class ScheduleConfig:
     def definition(self) -> dict[str, Any]:
         """Return it as a JSON object, which ``read_definition`` reads."""
         own = {"pattern": str(self.pattern), "zone": self.pattern.zone, "kwargs": dict(self.kwargs)}
-        keys = [
-            key for key in KEYS if key != "overlap" or self.overlap != "allow"
-        ]  # release 0.1 refuses the key
+        # Release 0.1 refuses the key "overlap".
+        keys = [key for key in KEYS if key != "overlap" or self.overlap != "allow"]
         return {key: own[key] if key in own else getattr(self, key) for key in keys}
 
 
@@ -217,8 +220,10 @@ def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list
         ),
         enabled=take("enabled", True, lambda value: isinstance(value, bool), "True or False"),
     )
+
     if not found.task and not any(key == "task" for key, _ in problems):
         problems.append(("task", "must be the name of a task"))
+
     return (None if problems else found), problems
 
 
@@ -226,18 +231,19 @@ def as_texts(problems: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{key}: {problem}" for key, problem in problems]
 
 
-UNREADABLE = parse(
-    "daily at 00:00"
-)  # stands in for an invalid pattern, so that the rest is still checked
+# Stands in for an invalid pattern, so that the rest is still checked.
+UNREADABLE = parse("daily at 00:00")
 
 
 def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern:
     given = raw.get("pattern")
     zone = raw.get("zone")
+
     if isinstance(given, Pattern):
         if zone not in (None, given.zone):
             problems.append(("zone", f"the pattern already has the zone {given.zone!r}"))
         return given
+
     if not isinstance(given, str):
         problems.append(
             (
@@ -247,11 +253,13 @@ def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern
             )
         )
         given = str(UNREADABLE)
+
     found = UNREADABLE
     try:
         found = parse(given)
     except PatternError as error:
         problems.append(("pattern", str(error)))
+
     try:
         return found if zone is None else replace(found, zone=zone)
     except PatternError as error:

@@ -25,7 +25,7 @@ UNSAFE = re.compile(
 
 
 def visible(text: object, *, keep: str = "") -> str:
-    """Return a text for a terminal or a log: its unsafe characters, but those to ``keep``, escaped."""
+    """Return a text for a terminal or a log, unsafe characters escaped but those to ``keep``."""
 
     def escaped(found: re.Match[str]) -> str:
         return found[0] if found[0] in keep else found[0].encode("unicode_escape").decode()
@@ -59,6 +59,7 @@ def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:
             f"{what} must be a str without NUL bytes and lone surrogates, which PostgreSQL cannot "
             f"store, not {value!a:.80}"
         )
+
     return None
 
 
@@ -109,17 +110,20 @@ def name_of(user: Any) -> str:
     """
     name = user.get_username()
     text = "" if name is None else str(name)
+
     if not text.strip():
         return f"user {user.pk}"[:LONGEST]
     if len(text) <= LONGEST:
         return text
+
     end = f"… (user {user.pk})"[:100]
     return text[: LONGEST - len(end)] + end
 
 
 def amount(count: int, noun: str, more: bool = False) -> str:
     """Return "1 task" or "3 tasks"; ``more``: "at least 3 tasks"."""
-    return f"{'at least ' if more else ''}{count:,} {noun}{'' if count == 1 else 's'}"
+    least = "at least " if more else ""
+    return f"{least}{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def close_to(name: str, names: Iterable[str]) -> str:

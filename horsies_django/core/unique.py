@@ -41,12 +41,18 @@ class Unique:
             return None
         if isinstance(given, Unique):
             return given
-        names = () if given is True else (given,) if isinstance(given, str) else given
+
+        names = given
+        if given is True:
+            names = ()
+        elif isinstance(given, str):
+            names = (given,)
         if not isinstance(names, tuple | list):
             raise TypeError(
                 "unique must be True, the name of an argument, a list of names, or Unique(...), "
                 f"not {given!r:.80}"
             )
+
         return cls(*names)
 
     def problems(self, names: Collection[str]) -> Iterator[str]:
@@ -57,6 +63,7 @@ class Unique:
                     f"unique names {name!r}, which is no parameter of it: it has "
                     f"{', '.join(sorted(names)) or 'none'}"
                 )
+
         for option, value, allowed in (
             ("until", self.until, get_args(Until)),
             ("on_duplicate", self.on_duplicate, get_args(OnDuplicate)),

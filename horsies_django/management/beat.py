@@ -73,20 +73,22 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
     found = kinds(schedule)
     if "crontab" in found:
         zone = schedule.tz if zone is None else zone
-        return cron(
-            schedule, zone if isinstance(zone, str) else str(getattr(zone, "key", zone))
-        )  # its IANA name
+        # A zone is given by its IANA name.
+        return cron(schedule, zone if isinstance(zone, str) else str(getattr(zone, "key", zone)))
+
     if "clocked" in found:
         when = schedule.clocked_time.isoformat()
         raise Untranslatable(
             f"it fires once, at {when}: send the task with "
             f".schedule(datetime.fromisoformat({when!r}), ...)"
         )
+
     if found & {"solar", "SolarSchedule"}:
         raise Untranslatable(
             "it follows the sun: let a daily task compute the moment and send the task with "
             ".schedule(when, ...)"
         )
+
     length = getattr(schedule, "run_every", schedule)
     if isinstance(length, int | float) and not isinstance(length, bool):
         length = dt.timedelta(seconds=length)
@@ -94,10 +96,12 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
         raise Untranslatable(
             f"{type(schedule).__name__} has no counterpart: see the patterns that there are"
         )
+
     if length % SECOND:
         raise Untranslatable(
             f"it fires every {length.total_seconds():g} s, and an interval here has whole seconds"
         )
+
     return Every(seconds=length // SECOND)
 
 
@@ -110,9 +114,11 @@ def cron(crontab: Any, zone: str) -> Cron:
     minute, hour, day_of_month, month, day_of_week = (
         cron_field(crontab, place, *described) for place, described in enumerate(FIELDS)
     )
+
     if not (day_of_month.startswith("*") or day_of_week.startswith("*")):
         day_of_month = "*"
         day_of_week = in_weeks(crontab.day_of_month, crontab.day_of_week)
+
     return Cron(f"{minute} {hour} {day_of_month} {month} {day_of_week}", zone=zone)
 
 
@@ -123,6 +129,7 @@ def cron_field(crontab: Any, place: int, name: str, least: int, greatest: int) -
     values = getattr(crontab, name)
     if len(values) == greatest - least + 1:
         return "*"
+
     written = str(getattr(crontab, f"_orig_{name}", "")).replace(" ", "").lower()
     fields = ["*"] * len(FIELDS)
     fields[place] = written
@@ -131,6 +138,7 @@ def cron_field(crontab: Any, place: int, name: str, least: int, greatest: int) -
             return str(Cron(" ".join(fields))).split()[place]
     except (CroniterError, PatternError, ValueError, IndexError):
         pass
+
     return ",".join(map(str, sorted(values)))
 
 
@@ -147,6 +155,7 @@ def in_weeks(days_of_month: set[int], days_of_week: set[int]) -> str:
             "one of them is enough. Fire on "
             "one of them, and let the task look at the other"
         )
+
     return ",".join(
         f"{DAYS[day]}#{weeks.index(week) + 1}" for week in whole for day in sorted(days_of_week)
     )
@@ -203,6 +212,7 @@ def entries(app: Any) -> dict[str, Entry]:
     """
     zone = getattr(settings, "CELERY_TIMEZONE", None) if app is None else app.timezone
     found = getattr(settings, "CELERY_BEAT_SCHEDULE", {}) if app is None else app.conf.beat_schedule
+
     of_settings = {}
     for name, raw in found.items():
         options = {
@@ -213,6 +223,7 @@ def entries(app: Any) -> dict[str, Entry]:
         of_settings[name] = Entry(
             name, raw.get("task", ""), raw.get("schedule"), *arguments, options, zone
         )
+
     return of_settings | {entry.name: entry for entry in of_rows(zone)}
 
 
@@ -220,11 +231,13 @@ def of_rows(zone: Any) -> Iterator[Entry]:
     """Yield the rows of django-celery-beat, if it is installed."""
     if not apps.is_installed("django_celery_beat"):
         return
+
     aware = getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True)
     model: Any = apps.get_app_config("django_celery_beat").get_model("PeriodicTask")
     for row in model.objects.order_by("name"):
         given = {key: getattr(row, key) for key in ("queue", "exchange", "routing_key", "priority")}
         given |= {"expires": row.expire_seconds, "headers": read(row.headers or "{}") or None}
+
         yield Entry(
             row.name,
             row.task,
@@ -255,6 +268,7 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
         return Translation(entry, done="retention deletes finished tasks")
     if entry.one_off and not entry.enabled:
         return Translation(entry, done="it was to run once, and is switched off")
+
     wrong = (
         []
         if not entry.one_off or "clocked" in kinds(entry.schedule)
@@ -263,6 +277,7 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
             "...)"
         ]
     )
+
     definition: dict[str, Any] = {"task": entry.task}
     pattern = None
     try:
@@ -272,6 +287,7 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
             definition["zone"] = pattern.zone
     except (Untranslatable, PatternError) as error:
         wrong.append(str(error))
+
     if not entry.enabled or (entry.ends and entry.ends <= now):
         definition["enabled"] = False
     if entry.begins and entry.begins > now:
@@ -285,14 +301,17 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
             f"it stops to fire at {until}, and a schedule here has no end: create it, and disable "
             "it then"
         )
+
     options, more, notes = options_of(entry.options)
     definition |= options
     wrong += more
+
     try:
         if kwargs := arguments_of(entry):
             definition["kwargs"] = kwargs
     except CodecError as error:
         wrong.append(str(error))
+
     if pattern is not None:
         wrong += as_texts(problems(entry.name, definition, as_json=entry.in_rows))
     if wrong:
@@ -304,12 +323,14 @@ def both_forms(definition: dict[str, Any], in_rows: bool) -> tuple[dict[str, Any
     """Return a valid definition with its arguments as JSON, and the same with Python values."""
     if not in_rows:
         return in_wire_form(definition), definition
+
     task = registry.find_or_import(definition["task"])
     assert task is not None
     values = {
         name: task.arguments.decode_one(name, value)
         for name, value in definition.get("kwargs", {}).items()
     }
+
     return definition, {**definition, "kwargs": values} if values else definition
 
 
@@ -323,6 +344,7 @@ def arguments_of(entry: Entry) -> dict[str, Any]:
             f"expected a list and an object, not {entry.args!r:.80} and {entry.kwargs!r:.80}",
             subject="args",
         )
+
     task = registry.find_or_import(entry.task)
     if task is None or not entry.args:
         return dict(entry.kwargs)
@@ -336,6 +358,7 @@ def options_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], lis
     definition: dict[str, Any] = {}
     wrong = []
     notes = []
+
     for key, value in given.items():
         if key == "queue":
             definition["queue"] = getattr(value, "name", value)
@@ -351,4 +374,5 @@ def options_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], lis
             notes.append(f"dropped {key}={value!r}: {DROPPED[key]}")
         else:
             wrong.append(f"the option {key}={value!r} has no counterpart")
+
     return definition, wrong, notes

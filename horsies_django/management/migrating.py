@@ -33,6 +33,7 @@ def complete_tables(*, sender: AppConfig, using: str, plan: Any = None, **kwargs
         or Task._meta.db_table not in connection.introspection.table_names()
     ):
         return
+
     with connection.schema_editor() as editor:
         for name in sorted(
             one.name for one in pkgutil.iter_modules(import_module(MIGRATIONS).__path__)

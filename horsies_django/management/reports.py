@@ -117,6 +117,7 @@ def queue_table(queues: Sequence[QueueHealth]) -> str:
 def worker_table(workers: Sequence[WorkerHealth]) -> str:
     if not workers:
         return "No worker is running, and none stopped recently."
+
     headings = (
         "WORKER",
         "STATE",
@@ -129,6 +130,7 @@ def worker_table(workers: Sequence[WorkerHealth]) -> str:
         "MEMORY MB",
         "CHILDREN MB",
     )
+
     rows = (
         (
             f"{one.hostname}:{one.pid}",
@@ -166,6 +168,7 @@ def database_page(health: Health) -> str:
     told = (
         "" if abs(ahead) < 5.0 else "; tasks use the database's clock, logs the clock of this host"
     )
+
     rows = [
         (
             "server",
@@ -178,12 +181,14 @@ def database_page(health: Health) -> str:
         ("rows of tasks", f"{database.live_rows:,} live, {database.dead_rows:,} dead (estimated)"),
         ("autovacuum", f"last of tasks: {moment(database.last_autovacuum)}"),
     ]
+
     for one in database.xmin_holders:
         state = f" ({one.state})" if one.state else ""
         seen = "start time not visible" if one.seconds is None else f"for {span(one.seconds)}"
         rows.append(
             ("xmin held by", f"{named(one)}{state}: {one.transactions:,} transactions old, {seen}")
         )
+
     return page("DATABASE", rows if database.xmin_holders else [*rows, ("xmin held by", "nobody")])
 
 
@@ -194,6 +199,7 @@ def verdict(problems: Sequence[Problem]) -> str:
         found = [one for one in problems if one.severity == severity]
         lines += [heading] * bool(found)
         lines += [f"  {one.code}: {visible(f'{one.text}: {one.advice}')}." for one in found]
+
     return "\n".join(lines) or "Healthy."
 
 
@@ -201,6 +207,7 @@ def span(seconds: float | None) -> str | None:
     """Return a duration in a suitable unit."""
     if seconds is None:
         return None
+
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

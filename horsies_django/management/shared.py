@@ -1,4 +1,4 @@
-"""What commands share: types of options, who runs them, and how they end when something is refused."""
+"""What commands share: types of options, who runs them, and how they end if they are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Terminal(OutputWrapper):
     Text that Django passes with a style, as the results of system checks, is already coloured.
     """
 
-    def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:  # type: ignore[override]
+    def write(  # type: ignore[override]
+        self, msg: str = "", style_func: Any = None, ending: str | None = None
+    ) -> None:
         text = visible(msg, keep="\n\t") if style_func is None else msg
         super().write(text, style_func, ending)
 
@@ -70,6 +72,7 @@ def duration(text: str) -> dt.timedelta:
         found = dt.timedelta(seconds=int(text)) if text.isdecimal() else span(text)
     except OverflowError:
         found = None
+
     if found is None:
         raise ArgumentTypeError(
             f"{text!r} is not a duration; use 30s, 2h, 7d, 1d12h, or a number of seconds"
@@ -97,6 +100,7 @@ def read_moment(text: str, sign: int, wrong: str) -> dt.datetime:
         )
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is neither {wrong}") from None
+
     if moment.utcoffset() is None:
         raise ArgumentTypeError(f"{text!r} has no time zone; add it, as in {text}+00:00")
     return moment
@@ -123,6 +127,7 @@ def number(unit: str, *, or_zero: bool) -> Callable[[str], float]:
             value = float(text)
         except ValueError:
             value = -1.0
+
         if not 0 <= value < 10_000_000 or not (value or or_zero):
             raise ArgumentTypeError(f"{text!r} is not a number of {unit}")
         return value

@@ -26,8 +26,11 @@ KEPT = """
 DO $$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_attribute a
-                 WHERE a.attrelid = 'horsies_tasks'::regclass AND a.atttypid = 'horsies_json'::regtype) THEN
-    ALTER TABLE horsies_tasks ALTER COLUMN kwargs TYPE horsies_json, ALTER COLUMN result TYPE horsies_json;
+                 WHERE a.attrelid = 'horsies_tasks'::regclass
+                   AND a.atttypid = 'horsies_json'::regtype) THEN
+    ALTER TABLE horsies_tasks
+      ALTER COLUMN kwargs TYPE horsies_json,
+      ALTER COLUMN result TYPE horsies_json;
   END IF;
 END
 $$
@@ -46,7 +49,9 @@ MOMENTS = (
     "updated_at"
 )
 SCHEDULES_FIT = f"""
-ALTER TABLE horsies_schedules DROP CONSTRAINT IF EXISTS horsies_schedules_fits, ADD CONSTRAINT horsies_schedules_fits CHECK (
+ALTER TABLE horsies_schedules
+  DROP CONSTRAINT IF EXISTS horsies_schedules_fits,
+  ADD CONSTRAINT horsies_schedules_fits CHECK (
   {READABLE.format("declared", DEEP, HUGE)} AND {READABLE.format("changes", DEEP, HUGE)}
   AND least({MOMENTS}) > '0003-01-01 00:00+00' AND greatest({MOMENTS}) < '9000-01-01 00:00+00')
 """

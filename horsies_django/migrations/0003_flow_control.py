@@ -13,7 +13,8 @@ from horsies_django.store.schema import dropping, functions
 # The keys of partitions are made in another way: equal numbers are equal. A new version of the
 # rules, with a sweep, has the keys of waiting tasks made anew.
 REKEYED = """
-UPDATE horsies_queues SET partition_version = partition_version + 1, sweep = '{}' WHERE partition_by_args IS NOT NULL;
+UPDATE horsies_queues SET partition_version = partition_version + 1, sweep = '{}'
+WHERE partition_by_args IS NOT NULL;
 UPDATE horsies_limits l SET partition_version = q.partition_version
 FROM horsies_queues q WHERE q.name = l.queue_name AND q.partition_by_args IS NOT NULL;
 """

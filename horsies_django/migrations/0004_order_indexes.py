@@ -67,7 +67,8 @@ class Migration(migrations.Migration):
                 migrations.RunSQL(
                     """
                     CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS horsies_workflow_nodes_named
-                    ON horsies_workflow_nodes (name, workflow_id, added_by) WHERE name IS NOT NULL""",
+                    ON horsies_workflow_nodes (name, workflow_id, added_by)
+                    WHERE name IS NOT NULL""",
                     "DROP INDEX CONCURRENTLY IF EXISTS horsies_workflow_nodes_named",
                     hints={"model_name": "workflownode"},
                 )

@@ -49,9 +49,8 @@ class Queue(Limits):
     paused_at = models.DateTimeField(_("paused"), null=True)
     paused_by = models.TextField(_("paused by"), null=True)  # noqa: DJ001 - NULL: not paused
     paused_reason = models.TextField(_("reason for the pause"), null=True)  # noqa: DJ001 - NULL: not paused
-    sweep = StoredJSON(
-        _("sweep"), null=True
-    )  # progress of applying changed limits to waiting tasks; NULL: done
+    # Progress of applying changed limits to waiting tasks; NULL: done.
+    sweep = StoredJSON(_("sweep"), null=True)
     served_at = models.DateTimeField(_("last served"), null=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
     updated_at = models.DateTimeField(_("updated"), db_default=Now())

@@ -26,25 +26,21 @@ class Schedule(ReadOnlyRow):
     name = models.CharField(_("name"), max_length=255, primary_key=True)
     declared = StoredJSON(_("declared"), db_default=Value({}, JSONField()))
     declared_in = models.TextField(_("declared in"), null=True)  # noqa: DJ001 - NULL: created in the admin
-    declared_at = models.DateTimeField(
-        _("last declared"), null=True
-    )  # by any scheduler that has it in its code
+    # When any scheduler last had it in its code.
+    declared_at = models.DateTimeField(_("last declared"), null=True)
     gone_at = models.DateTimeField(_("gone from the code"), null=True)
     changes = StoredJSON(_("changes"), db_default=Value({}, JSONField()))
-    since = models.DateTimeField(
-        _("in force since"), db_default=Now()
-    )  # earlier fire times do not count
+    # Earlier fire times do not count.
+    since = models.DateTimeField(_("in force since"), db_default=Now())
     last_fire_at = models.DateTimeField(_("last fire time"), null=True)
     next_fire_at = models.DateTimeField(_("next fire time"), null=True)
     next_at = models.DateTimeField(_("next check"), null=True)  # NULL: it will not fire
-    rules = models.SmallIntegerField(
-        _("rules"), null=True
-    )  # the version by which next_fire_at was computed
+    # The version by which next_fire_at was computed.
+    rules = models.SmallIntegerField(_("rules"), null=True)
     error = models.TextField(_("error"), null=True)  # noqa: DJ001 - NULL: the last task was sent
     error_at = models.DateTimeField(_("error at"), null=True)
-    missed_at = models.DateTimeField(
-        _("missed fire times at"), null=True
-    )  # when a scheduler last noticed
+    # When a scheduler last noticed.
+    missed_at = models.DateTimeField(_("missed fire times at"), null=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
     updated_at = models.DateTimeField(_("updated"), db_default=Now())
 
@@ -78,9 +74,8 @@ class ScheduleTick(ReadOnlyRow):
     schedule_name = models.CharField(_("schedule"), max_length=255)
     fire_at = models.DateTimeField(_("fire time"))
     task_id = models.UUIDField(_("task"), null=True)  # NULL: skipped
-    skipped_for = models.UUIDField(
-        _("skipped for"), null=True
-    )  # the earlier task that had not finished
+    # The earlier task that had not finished.
+    skipped_for = models.UUIDField(_("skipped for"), null=True)
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
 
     class Meta(ReadOnlyRow.Meta):

@@ -37,9 +37,8 @@ class Worker(models.Model):
     running_async = models.IntegerField(_("running, async"), default=0, db_default=0)
     memory_usage_mb = models.FloatField(_("memory, MB"), null=True)
     children_memory_mb = models.FloatField(_("memory of its children, MB"), null=True)
-    counted = models.IntegerField(
-        _("written counts"), default=0, db_default=0
-    )  # how often it wrote to the history
+    # How often it wrote to the history.
+    counted = models.IntegerField(_("written counts"), default=0, db_default=0)
 
     class Meta:
         db_table = "horsies_workers"

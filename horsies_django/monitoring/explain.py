@@ -46,6 +46,7 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
     conf = config()
     store = OverviewStore(connections[conf.database])
     limits = timing(conf)
+
     # claims hold permits, but not of tasks that are prefetched
     facts = store.facts(id_, claimed=not conf.prefetch_buffer, threshold=limits.threshold)
     if facts is None:
@@ -53,6 +54,7 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
             f"there is no task {id_} in the database {conf.database!r}: never sent, rolled back, "
             "or deleted since"
         )
+
     return reasoned(facts, limits)
 
 
@@ -81,9 +83,11 @@ def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanati
     facts = OverviewStore(connections[conf.database]).node_facts(run, number)
     if facts is None:
         raise missing(run)
+
     found = node_reasoned(facts, timing(conf))
     if found.task_id is None:
         return found
+
     try:
         return found._replace(reasons=(*found.reasons, *explain(found.task_id).reasons))
     except LookupError:  # withdrawn meanwhile
@@ -106,11 +110,13 @@ def find_node(run: uuid.UUID, node: str | int) -> int:
     found: list[int] = list(named.values_list("number", flat=True)[:2])
     if len(found) == 1:
         return found[0]
+
     if found:
         raise LookupError(
             f"run {run} has several nodes named {node!r}: give the number of one as an int, as in "
             f"{found[0]}"
         )
+
     if not nodes.exists():
         raise missing(run)
     raise LookupError(f"run {run} has no node {node!r}{number_advice(node)}")

@@ -47,7 +47,7 @@ class Step(NamedTuple):
         return quantile(self.waits, share, self.longest_wait)
 
     def run(self, share: float) -> float | None:
-        """Return the seconds that ``share`` of the attempts do not exceed, None without attempts."""
+        """Return the seconds that ``share`` of the attempts do not exceed, None without any."""
         return quantile(self.runs, share, self.longest_run)
 
 
@@ -62,12 +62,15 @@ def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str,
     for queue, place, kind, n, longest, buckets in HistoryStore(connection).series(span, points):
         steps = found.setdefault(queue, [Step()] * points)
         histogram = tuple(map(int, buckets))
+
         if kind == "claimed":
             step = Step(waits=histogram, longest_wait=longest or 0.0)
         else:
             ended = n * (kind == "completed"), n * (kind == "failed")
             step = Step(*ended, runs=histogram, longest_run=longest or 0.0)
+
         steps[place] = together((steps[place], step))
+
     return found
 
 
@@ -122,18 +125,21 @@ def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[P
     attempts: Any = (
         TaskAttempt.objects.using(alias).filter(task_id__in=list(ended)).order_by("-finished_at")
     )
+
     found: dict[tuple[str, str], list[TaskAttempt]] = {}
     for row in attempts.only(
         "task_id", "claim_generation", "finished_at", "exception_class", "site"
     ):
         if row.finished_at == ended[row.task_id]:  # not an attempt before the last one
             found.setdefault((row.exception_class or "", row.site or ""), []).append(row)
+
     told: dict[Any, str | None] = {}
     if payload:
         with_message = TaskAttempt.objects.using(alias).filter(
             pk__in=[rows[0].pk for rows in found.values()]
         )
         told = dict(with_message.values_list("pk", "error_message"))
+
     listed = [
         Place(*key, len(rows), aware(rows[0].finished_at), told.get(rows[0].pk))
         for key, rows in found.items()

@@ -71,18 +71,22 @@ def histogram(
                 [one + other for one, other in zip(before[1], buckets, strict=True)],
             )
         sums[values] = seconds, buckets
+
     lines = [f"# HELP {name} {text}\n# TYPE {name} histogram\n"]
     for values, (seconds, buckets) in sums.items():
         pairs = ",".join(
             f'{label}="{escaped(value)}"' for label, value in zip(labels, values, strict=True)
         )
         start = f'{name}_bucket{{{pairs}{"," * bool(pairs)}le="'
+
         lines += [
             f'{start}{bound}"}} {many}\n'
             for bound, many in zip(BOUND_TEXTS, accumulate(buckets), strict=True)
         ]
+
         braced = f"{{{pairs}}}" if pairs else ""
         lines.append(f"{name}_count{braced} {sum(buckets)}\n{name}_sum{braced} {seconds}\n")
+
     return "".join(lines)
 
 
@@ -99,20 +103,26 @@ def of_site(connection: Connection) -> Iterator[Metric]:
     """
     health = examine(connection)
     store = HealthStore(connection)
+
     found = Counter((one.code, one.severity) for one in problems(health))
     codes = {(code, code.severity): found[code, code.severity] for code in ProblemCode}
     yield gauge("horsies_problem", "Problems that need attention.", ("code", "severity"), codes)
+
     if not health.complete:
         return
+
     yield from of_queues(health)
+
     states = Counter(worker.state for worker in health.workers)
     workers = {state: states[state] for state in ("living", "stopping", "stale", "dead", "stopped")}
     yield gauge(
         "horsies_workers", "Workers; those that ended, for ten minutes.", ("state",), workers
     )
+
     name = "horsies_schedule_next_fire_timestamp_seconds"
     text = "When schedules fire next."
     yield gauge(name, text, ("schedule",), store.fire_times())
+
     runs = dict.fromkeys(UNFINISHED_RUNS, 0) | store.runs()
     yield gauge(
         "horsies_workflow_runs", "Unfinished workflow runs, up to 10,000.", ("status",), runs
@@ -127,6 +137,7 @@ def of_queues(health: Health) -> Iterator[Metric]:
     queues = [queue for queue in health.queues if queue.name != CLUSTER]
     now = health.database.clock.timestamp()
     labels = ("queue",)
+
     due = {queue.name: queue.pending for queue in queues}
     oldest = {
         queue.name: now - queue.oldest_seconds
@@ -136,10 +147,12 @@ def of_queues(health: Health) -> Iterator[Metric]:
     running = {queue.name: queue.running for queue in queues}
     limits = {queue.name: queue.limit for queue in health.queues if queue.limit is not None}
     paused = {queue.name: queue.paused for queue in health.queues}
+
     yield gauge("horsies_queue_due_tasks", "Due tasks that wait, up to 10,000.", labels, due)
     name = "horsies_queue_oldest_due_timestamp_seconds"
     text = "Since when the oldest due task has been due."
     yield gauge(name, text, labels, oldest)
+
     yield gauge("horsies_queue_running_tasks", "Tasks that run.", labels, running)
     text = "Tasks of the queue that may run at once; none: any number."
     yield gauge("horsies_queue_limit_tasks", text, labels, limits)

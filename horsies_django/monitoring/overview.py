@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 
+# Columns of a task.
 LISTED = (
     "id",
     "task_name",
@@ -52,7 +53,7 @@ LISTED = (
     "started_at",
     "finished_at",
     "error_code",
-)  # of a task
+)
 
 
 class ScheduleOverview(NamedTuple):
@@ -91,7 +92,7 @@ def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
 
 
 def permits(queue: str, limit: int = 100) -> list[PermitHolder]:
-    """Return the tasks that hold permits of a queue (``*``: of any queue), the longest-held first."""
+    """Return the tasks that hold permits of a queue (``*``: of any), the longest-held first."""
     return _store().permits(queue, limit, threshold=_threshold())
 
 
@@ -123,10 +124,16 @@ def schedules(names: Iterable[str] | None = None) -> list[ScheduleOverview]:
 def _schedule(row: Schedule, last: Recent | None) -> ScheduleOverview:
     schedule, wrong = read_definition(row.definition)
     error = row.error or "; ".join(as_texts(wrong)) or None
-    off = not row.definition.get("enabled", True)
+    if row.gone_at:
+        state = "gone"
+    elif not row.definition.get("enabled", True):
+        state = "off"
+    else:
+        state = "error" if error else "on"
+
     return ScheduleOverview(
         name=row.name,
-        state="gone" if row.gone_at else "off" if off else "error" if error else "on",
+        state=state,
         error=error,
         task=str(row.definition.get("task", "")),
         pattern=str(row.definition.get("pattern", "")),
@@ -168,6 +175,7 @@ def coming(name: str, count: int) -> tuple[Pattern, list[dt.datetime]] | None:
     schedule = read_definition(row.definition)[0] if row else None
     if row is None or schedule is None:
         return None
+
     return schedule.pattern, schedule.pattern.coming(aware(row.read_at), count, aware(row.since))
 
 
@@ -189,7 +197,10 @@ def _claims_hold_permits() -> bool:
 
 
 def copies(task_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Task]]:
-    """Return the copies of tasks that were run again, newest first, without arguments and results."""
+    """Return the copies of tasks that were run again, newest first.
+
+    Their arguments and results are not read.
+    """
     found: dict[uuid.UUID, list[Task]] = {}
     rows = Task.objects.using(config().database).filter(copy_of__in=list(task_ids)).order_by("-pk")
     for row in rows.only("task_name", "status", "sent_at", "copy_of"):

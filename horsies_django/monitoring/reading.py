@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def alias() -> str:
-    """Return the database to which ``connected`` connects: a pooler would not pass on the timeout."""
+    """Return the database that ``connected`` uses: a pooler would not pass on the timeout."""
     conf = config()
     return conf.listen_database or conf.database
 
@@ -73,14 +73,16 @@ class Cached(Generic[T]):
             self.lock.release()
 
     def _lock(self) -> None:
-        """Acquire the lock. Raises BusyError if as many as may wait do so, or if it takes too long."""
+        """Acquire the lock. Raises BusyError if as many as may wait do so, or it takes too long."""
         if self.lock.acquire(blocking=self.waiting is None):
             return
         if self.waiting is None or not self.waiting.acquire(blocking=False):
             raise BusyError
+
         try:
             acquired = self.lock.acquire(timeout=WAITING_SECONDS)
         finally:
             self.waiting.release()
+
         if not acquired:
             raise BusyError

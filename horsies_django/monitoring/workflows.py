@@ -63,6 +63,7 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
             wrong,
             "Keep the former task under this name until these runs have ended",
         )
+
     if calls.queue not in queues:
         wrong = f"the queue {calls.queue!r} is not declared, so no worker serves it"
         yield Misfit(
@@ -71,6 +72,7 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
             wrong,
             "Keep it in HORSIES['QUEUES'] until these runs have ended",
         )
+
     if task is None:
         wrong = f"there is no task of this name{close_to(calls.task, registry.names())}"
         yield Misfit(
@@ -88,10 +90,12 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
                 f"it takes no {name!r}",
                 "Take it until these runs have ended",
             )
+
         for name in arguments.signature.parameters:
             if name in arguments.names - arguments.optional - calls.given.keys():
                 wrong = f"it needs {name!r}, which they do not give"
                 yield Misfit("MISSING_ARGUMENT", name, wrong, "Give it a default")
+
         yield from of_values(task, calls.given, calls.constants)
 
 
@@ -103,14 +107,17 @@ def of_values(
     """
     types = hints(task) if task.codec is None else dict.fromkeys(given, Any)
     advice = "Take both until these runs have ended, or add a parameter with a default"
+
     for name in sorted(given.keys() & types.keys()):
         many = given[name] in ("list", "results")
         if given[name] not in GIVEN:
             continue
+
         form, wanted = way(types[name], many=many)
         if form != given[name] or wanted is None:
             problem = f"{name!r} is annotated {name_of(types[name])}, and gets {GIVEN[given[name]]}"
             yield Misfit("OTHER_TYPE", name, problem, advice)
+
     found = {}
     for text in constants:
         for name, value in json.loads(text).items():
@@ -119,6 +126,7 @@ def of_values(
                     task.arguments.decode_one(name, value)
                 except CodecError as error:
                     found[name] = Misfit("OTHER_TYPE", name, str(error), advice)
+
     yield from found.values()
 
 
@@ -193,6 +201,7 @@ def runs(
         found = rows.filter(pk__in=keyed(rows.db, key), **chosen).order_by("key", "-sent_at")
     else:
         found, _partial = newest(rows, status=status, name=name)
+
     return overviews(found, limit)
 
 
@@ -264,17 +273,20 @@ def newest(
     """
     indexed = Q()
     other = Q()
+
     if status in UNFINISHED_RUNS:
         indexed = Q(finished_at__isnull=True)
         other = Q(status=status)
     elif status is not None:
         other = Q(status=status, finished_at__isnull=False)
+
     if name is not None and indexed:
         other &= Q(name=name)
     elif name is not None:
         indexed = Q(name=name)
     if child is not None:
         other &= Q(parent_id__isnull=not child)
+
     if other:
         last = (
             WorkflowRun.objects.using(rows.db)
@@ -286,6 +298,7 @@ def newest(
             Subquery(last[DEEPEST - 1 : DEEPEST]), Cast(Value("-infinity"), DateTimeField())
         )
         rows = rows.filter(sent_at__gte=oldest)
+
     return rows.filter(indexed & other).order_by("-sent_at", "-pk"), bool(other)
 
 
@@ -325,6 +338,7 @@ def check_code() -> CodeCheck:
     """
     if failed := registry.autodiscover():
         raise ImproperlyConfigured(f"{failed[0].module} cannot be imported: {failed[0].error!r}")
+
     conf = config()
     store = reading()
     unfinished = (
@@ -333,12 +347,15 @@ def check_code() -> CodeCheck:
         .order_by("sent_at")
     )
     ids = unfinished.values_list("pk", flat=True).iterator(RUNS)
+
     nodes = 0
     runs = 0
     found = dict[tuple[str, bool, Misfit], CodeProblem]()
+
     while chunk := list(islice(ids, RUNS)):
         runs += len(chunk)
         affected = defaultdict[tuple[str, bool, Misfit], set[uuid.UUID]](set)
+
         for calls in store.open_calls(chunk):
             nodes += 0 if calls.undo else calls.nodes
             for misfit in misfits(calls, conf.queues):
@@ -346,11 +363,12 @@ def check_code() -> CodeCheck:
                 known = found.get(key) or CodeProblem(
                     calls.task, calls.undo, *misfit, 0, 0, calls.run, calls.node
                 )
-                more = len(affected[key].union(calls.runs)) - len(
-                    affected[key]
-                )  # a run is in one chunk only
+
+                # A run is in one chunk only.
+                more = len(affected[key].union(calls.runs)) - len(affected[key])
                 affected[key].update(calls.runs)
                 found[key] = known._replace(nodes=known.nodes + calls.nodes, runs=known.runs + more)
+
     return CodeCheck(
         nodes,
         runs,

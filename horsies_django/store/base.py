@@ -131,7 +131,7 @@ def run(connection: Connection, name: str, params: Mapping[str, Any] | None = No
 
 
 def execute(connection: Connection, name: str, params: Mapping[str, Any] | None = None) -> int:
-    """Run the statement ``name``, which returns no rows, and return the number of rows it changed."""
+    """Run the statement ``name``, which returns no rows; return how many rows it changed."""
     with executed(connection, name, params) as cursor:
         return cursor.rowcount
 
@@ -144,6 +144,7 @@ def executed(
         with migrated(connection):
             cursor.execute(text_of(name, params), params)
         yield cursor
+
     for watch in watchers:
         watch(connection, name, params)
 
@@ -177,7 +178,7 @@ def migrated(connection: Any) -> Iterator[None]:
 
 
 def not_migrated(connection: Any, error: ProgrammingError) -> NotMigrated | None:
-    """Return NotMigrated if a missing migration caused the error of a Django connection, else None."""
+    """Return NotMigrated if the error of a Django connection is a missing migration, else None."""
     undefined = getattr(error.__cause__, "sqlstate", None) in UNDEFINED
     return NotMigrated(connection.alias, said(error)) if undefined else None
 

@@ -79,6 +79,7 @@ class HistoryStore(Store):
         found = Counter[tuple[str, str]]()
         for total in self.totals(span, but=NO_FAILURE):
             found[total.task, total.result] += total.n
+
         ordered = sorted(found.items(), key=lambda failure: (-failure[1], failure[0]))
         return [Failures(*of, n) for of, n in ordered[:many]]
 

@@ -76,6 +76,7 @@ def _opened(
     alias: str, options: dict[str, Any], prepare: bool, statement_timeout_ms: int | None
 ) -> psycopg.Connection[Any]:
     wrapper = wrapper_of(alias, LINK, options)
+
     # A pooler accepts connections while its server is away, and lets the first statement wait for
     # it.
     with ending_after(SET_UP_SECONDS, wrapper, shut_down):
@@ -85,9 +86,9 @@ def _opened(
                 _refuse_unfit_session(connection, alias)
             else:
                 connection.prepare_threshold = 0 if prepare else None
-                own = {
-                    "application_name": str(options["application_name"])
-                }  # a pool does not know it
+
+                # A pool does not know it.
+                own = {"application_name": str(options["application_name"])}
                 if statement_timeout_ms is not None:
                     own["statement_timeout"] = str(statement_timeout_ms)
                 _set_up(connection, SESSION | own)
@@ -95,6 +96,7 @@ def _opened(
             if wrapper.connection is not None:
                 wrapper.connection.close()
             raise
+
     return connection
 
 
@@ -141,11 +143,13 @@ def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> No
         "SELECT current_setting(n) FROM unnest(%s::text[]) AS n", [names]
     ).fetchall()
     isolation, style, digits = (value for (value,) in rows)
+
     fits = {
         names[0]: isolation == "read committed",
         names[1]: style.startswith("ISO"),
         names[2]: int(digits) > 0,
     }
+
     for (name, fit), found in zip(fits.items(), (isolation, style, digits), strict=True):
         if not fit:
             raise psycopg.OperationalError(
@@ -176,6 +180,7 @@ class Listener:
         self.suffix = suffix
         self.application_name = application_name
         self.own = own or f"_{uuid.uuid4().hex[:16]}"
+
         self.hears = True
         self.prefix = ""
         self.channels: frozenset[str] = frozenset()  # the channels that it listens on
@@ -196,6 +201,7 @@ class Listener:
         except BaseException:
             connection.close()
             raise
+
         self.connection = connection
         self.received = False
 

@@ -59,6 +59,7 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
     """
     alias = wrapper.alias
     own, connections[alias] = connections[alias], wrapper
+
     try:
         with naming_receivers(alias):
             wrapper.connect()
@@ -67,19 +68,23 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
             wrapper.cursor().close()  # when that of django-tenants sets the search_path
     finally:
         connections[alias] = own
+
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise psycopg.ProgrammingError(
             "a receiver of connection_created left a transaction open on a connection to the "
             f"database {alias!r}"
         )
+
     connection.autocommit = True
     connection.cursor_factory = psycopg.Cursor
     connection.row_factory = tuple_row
+
     for name in DJANGO_READS:
         if (
             loader := psycopg.adapters.get_loader(psycopg.adapters.types[name].oid, Format.TEXT)
         ) is not None:
             connection.adapters.register_loader(name, loader)
+
     return connection
 
 
@@ -97,9 +102,8 @@ def unwrapped(connection: Any, alias: str) -> psycopg.Connection[Any]:
     """
     found: psycopg.Connection[Any] = drivers(connection)
     if found is not connection and hasattr(connection, "detach"):
-        vars(connection).pop(
-            "info", None
-        )  # django-db-connection-pool puts the driver's in its place
+        # django-db-connection-pool puts the driver's in its place.
+        vars(connection).pop("info", None)
         connection.detach()
     elif found is not connection or not isinstance(found, psycopg.Connection):
         kind = type(connection)
@@ -109,6 +113,7 @@ def unwrapped(connection: Any, alias: str) -> psycopg.Connection[Any]:
             "connection of psycopg 3: use another backend, or name an alias with one in "
             "HORSIES['DATABASE'] and 'LISTEN_DATABASE'"
         )
+
     return found
 
 
@@ -132,6 +137,7 @@ def naming_receivers(alias: str) -> Iterator[None]:
         away = isinstance(found, AWAY_ERRORS) or isinstance(error, AWAY_ERRORS) or not stays
         kind = psycopg.OperationalError if away else psycopg.ProgrammingError
         what = f"{type(error).__name__}: {error}".strip()
+
         if receiver is None:
             raise kind(f"the database backend of {alias!r} raised {what}") from error
         raise kind(
@@ -157,6 +163,7 @@ def receiver_in(error: BaseException) -> str | None:
             receiver = frame.f_locals.get("receiver")
             name = getattr(receiver, "__qualname__", None)
             return f"{getattr(receiver, '__module__', None)}.{name}" if name else repr(receiver)
+
     return None
 
 

@@ -114,6 +114,7 @@ class OverviewStore(Store):
         pending: dict[str, int] = dict(
             self.run("horsies_count_pending", names=present, bound=PENDING_BOUND)
         )
+
         found = []
         for (
             name,
@@ -135,8 +136,10 @@ class OverviewStore(Store):
                 full_partitions,
                 workers,
             )
+
             told = (name, limits(declared), parsed(override), *changes, limits(effective))
             found.append(QueueOverview._make((*told, *counts)))
+
         return found
 
     def permits(

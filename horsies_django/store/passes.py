@@ -71,9 +71,11 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
     result = cursor.pgresult
     kind, said, claim = reading(*map(result.fname, range(result.nfields)))
     *rows, last = cursor.fetchall()
+
     found: dict[str, list[Claim]] = {"start": [], "prefetch": [], "late": []}
     for row in rows:
         found[kind(row)].append(Claim._make(claim(row)))
+
     due_in, limited, again, dead, report = said(last)
     passed = Passed(
         written,
@@ -87,6 +89,7 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
         dead=bool(dead),
         short=kind(last) == "short",
     )
+
     if report is not None:  # of what was unusual
         told = json.loads(report)
         passed.landed = passed.landed.difference(ids(told, "missed"))
@@ -101,6 +104,7 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
         passed.in_runs = [
             (uuid.UUID(run), uuid.UUID(task)) for run, task in told.get("in_runs") or ()
         ]
+
     return passed
 
 
@@ -117,15 +121,19 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> str:
 
 
 def outcome_json(outcome: Outcome) -> str:
+    child_pid = "null" if outcome.child_pid is None else outcome.child_pid
     text = (
         f'{{"id":"{outcome.id.hex}","generation":{outcome.generation},"status":"{outcome.status}",'
-        f'"result":{write_text(outcome.result)},"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'
+        f'"result":{write_text(outcome.result)},"child_pid":{child_pid}'
     )
     if outcome.error_code is None:
         return text + "}"
+
     return (
-        f'{text},"error_code":{json.dumps(outcome.error_code)},"error_message":{json.dumps(outcome.error_message)},'
-        f'"classes":{json.dumps(outcome.classes)},"retry":{json.dumps(outcome.retry)},"crashed":{json.dumps(outcome.crashed)}}}'
+        f'{text},"error_code":{json.dumps(outcome.error_code)},'
+        f'"error_message":{json.dumps(outcome.error_message)},'
+        f'"classes":{json.dumps(outcome.classes)},"retry":{json.dumps(outcome.retry)},'
+        f'"crashed":{json.dumps(outcome.crashed)}}}'
     )
 
 

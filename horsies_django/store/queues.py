@@ -62,10 +62,12 @@ class QueueStore(Store):
             "reason": reason,
             "channel": channel_prefix(self.connection),
         }
+
         text = json.dumps(changes, default=str)
         ((changed, lost),) = self.run(
             "horsies_configure_queue", name=name, changes=text, create=create, **who
         )
+
         tell_lost(lost, action, actor, name, reason)
         return changed
 
@@ -92,11 +94,12 @@ class QueueStore(Store):
         """Return the declared columns of the existing queues among ``names``."""
         rows = self.run("queues/rows", names=list(names))
         found = {row[0]: dict(zip(DECLARED, row[1:], strict=True)) for row in rows}
+
         for columns in found.values():
-            if isinstance(
-                columns["partition_by_args"], str
-            ):  # Django's connections leave JSON as text
+            # Django's connections leave JSON as text.
+            if isinstance(columns["partition_by_args"], str):
                 columns["partition_by_args"] = json.loads(columns["partition_by_args"])
+
         return found
 
     def served(self, names: Iterable[str]) -> None:

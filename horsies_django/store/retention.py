@@ -83,10 +83,12 @@ class RetentionStore(Store):
             "others": True,
             "keep": None,
         }
+
         if isinstance(kept, OwnRetention):
             params["keep"] = kept.values
         else:
             params.update(queues=list(kept.queues), others=kept.others)
+
         return Pruned(*self.run("horsies_prune", **params)[0])
 
     def note_retentions(self, own: Iterable[OwnRetention]) -> None:
@@ -152,6 +154,7 @@ def kept_by(default: timedelta | None, by_queue: dict[str, timedelta | None]) ->
         Kept(tuple(sorted(q for q in special if special[q] == age)), others=False, age=age)
         for age in sorted(ages)
     ]
+
     if default is not None:
         found.append(Kept(tuple(sorted(special)), others=True, age=default))
     return found

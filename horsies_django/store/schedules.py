@@ -78,6 +78,7 @@ class ScheduleStore(Store):
             "reason": reason,
             "channel": channel_prefix(self.connection),
         }
+
         ((changed, lost),) = self.run("horsies_change_schedule", name=name, **texts, **how, **who)
         tell_lost(lost, action, actor, name, reason)
         return changed

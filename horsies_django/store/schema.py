@@ -55,10 +55,12 @@ DECLARE
   v_one text;
 BEGIN
   FOR v_one IN
-    SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+    SELECT 'FUNCTION ' || p.oid::regprocedure
+    FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
     WHERE n.nspname = current_schema() AND p.proname = ANY ('{{{",".join(functions)}}}')
     UNION ALL
-    SELECT 'TYPE ' || t.oid::regtype FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+    SELECT 'TYPE ' || t.oid::regtype
+    FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
     WHERE n.nspname = current_schema() AND t.typname = ANY ('{{{",".join(types)}}}')
   LOOP
     EXECUTE 'DROP ' || v_one || ' CASCADE';

@@ -61,6 +61,7 @@ class SelectionStore(Store):
         *rows, (_id, _name, _code, end) = self.run(
             "horsies_selected", **given, after=after, many=many, read=read
         )
+
         found = [Selected(id_, name, code) for id_, name, code, _after in rows]
         return found, json.loads(end) if isinstance(end, str) else end
 

@@ -302,6 +302,7 @@ class TaskStore(Store):
         rows = self.run("tasks/with_attempts", id=id_)
         if not rows:
             return None
+
         columns = len(StoredTask._fields) - 1
         attempts = [StoredAttempt(*row[columns:]) for row in rows if row[columns] is not None]
         return StoredTask._make((*rows[0][:columns], tuple(attempts)))

@@ -150,9 +150,11 @@ class WorkerStore(Store):
             "horsies_reap", judge=judge, channel=channel_prefix(self.connection), **limits
         )
         happened = [Happened(*row) for row in rows]
+
         if failed := [one.id for one in happened if one.kind == "failed"]:
             codes = dict(self.run("horsies_error_codes", ids=failed))
             happened = [one._replace(code=codes.get(one.id)) for one in happened]
+
         return happened
 
     def begin_stop(self, worker: uuid.UUID) -> None:

@@ -53,9 +53,9 @@ class CurrentTask:
     @property
     def task_id(self) -> uuid.UUID | None:
         """The id of the task, None outside a worker."""
-        return (
-            None if self._claim is NO_CLAIM else uuid.UUID(int=int(self._claim.id))
-        )  # see Claim.packed
+        if self._claim is NO_CLAIM:
+            return None
+        return uuid.UUID(int=int(self._claim.id))  # see Claim.packed
 
     @property
     def name(self) -> str:
@@ -130,7 +130,8 @@ class CurrentTask:
     def step(
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
-    def step(  # type: ignore[misc]  # a parameter of the function that is named atomic is refused at run time
+    # A parameter of the function that is named atomic is refused at run time.
+    def step(  # type: ignore[misc]
         self,
         name: str,
         function: Callable[..., Any],

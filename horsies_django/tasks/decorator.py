@@ -46,7 +46,10 @@ class Sender(Generic[P, T]):
         return self._handle(*send_call(self._task, self._options, args, kwargs))
 
     def schedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
-        """Send the task to run at ``when``: seconds or a timedelta from now, or an aware datetime."""
+        """Send the task to run at ``when``.
+
+        That is seconds or a timedelta from now, or an aware datetime.
+        """
         refuse_running_loop(self._task, "schedule")
         return self._handle(*send_call(self._task, self._options, args, kwargs, when))
 
@@ -129,15 +132,14 @@ class TaskFunction(Sender[P, T], Generic[P, T, R]):
         return returned
 
     def handle(self, task_id: UUID | str) -> TaskHandle[T]:
-        """Return the typed handle of a task of this function that was sent earlier, in any process."""
+        """Return the typed handle of a task of this function that any process sent earlier."""
         return TaskHandle(task_id, self.definition.result)
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
-    def __reduce__(
-        self,
-    ) -> str:  # as for a function: copies are the task itself, pickles refer to it
+    # As for a function: copies are the task itself, pickles refer to it.
+    def __reduce__(self) -> str:
         return self.definition.function.__qualname__
 
 

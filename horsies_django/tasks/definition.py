@@ -81,14 +81,17 @@ def define(
     common = _common(function, LOWEST, priority, **options)
     origin = common["origin"]
     arguments = ArgumentsCodec.of(function)
+
     if problem := keep_problem(keep_result):
         raise TaskDefinitionError(f"{origin}: {problem}")
+
     try:
         rule = Unique.of(unique)
     except TypeError as error:
         raise TaskDefinitionError(f"{origin}: {error}") from error
     if rule is not None and (problems := list(rule.problems(arguments.names))):
         raise TaskDefinitionError(f"{origin}: {'; '.join(problems)}")
+
     return TaskDefinition(
         **common,
         schedule=_schedule(origin, common["name"], schedule),
@@ -142,8 +145,10 @@ def _common(
             "@task must be used on a function ('def' or 'async def'), not on "
             f"{type(function).__name__}"
         )
+
     origin = f"{function.__module__}.{function.__qualname__}"
     name = origin if name is None else name
+
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TaskDefinitionError(
             f"{origin} is a generator: a task returns one value, so it cannot yield"
@@ -154,6 +159,7 @@ def _common(
         raise TaskDefinitionError(
             f"{origin}: queue must be the name of a queue (a str), not {queue!r}"
         )
+
     if (
         problem := priority_problem(priority, lowest)
         or policy_problem(retry_policy)
@@ -162,6 +168,7 @@ def _common(
         raise TaskDefinitionError(f"{origin}: {problem}")
     if problems := mapper_problems(exception_mapper):
         raise TaskDefinitionError(f"{origin}: exception_mapper: {'; '.join(problems)}")
+
     lane = "async" if inspect.iscoroutinefunction(function) else "sync"
     return {
         "function": function,
@@ -182,10 +189,12 @@ def _schedule(
     """Return the definition of the task's own schedule."""
     if given is None:
         return None
+
     chosen = dict(given) if isinstance(given, Mapping) else {"pattern": given}
     definition = {**chosen, "task": name}
     _, wrong = read_definition(definition)
     wrong += [("task", "is this one: leave it out")] if "task" in chosen else []
+
     if wrong:
         raise TaskDefinitionError(f"{origin}: schedule: {'; '.join(as_texts(wrong))}")
     return definition

@@ -66,8 +66,10 @@ def send_call(
     refuse_suppressed(task.name, [task])
     new = prepare(task, options, when)
     refuse_late(new)
+
     new.ids.append(uuid7())
     new.kwargs.append(encode(task, args, kwargs))
+
     if options.key is not None or task.unique is not None:
         return write_once(task, new, options.key)
     write_one(new)
@@ -84,11 +86,13 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
     kwargs = new.kwargs[0]
     once: dict[str, Any] = {"arguments": None, "until": None, "keep": None}
     once["patience"] = f"{conf.unique_lock_timeout_ms}ms"
+
     if key is not None and unique is not None:
         raise refuse(
             f"{task.name} is unique, so it takes no key: either says when a send is not one of its "
             "own"
         )
+
     if key is not None:
         hours = conf.retention.key_hours
         once["keep"] = None if hours is None else dt.timedelta(hours=hours)
@@ -102,6 +106,7 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
             "until": unique.until,
         }
         new = new._replace(options=with_unique(new.options, once["digest"], unique.until))
+
     id_, verdict, _ = insert_one(new, partial(TaskStore.send_once, once=once))
     if verdict == "CONFLICT":
         raise refuse(
@@ -109,10 +114,12 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
             "another key for other work",
             TaskSendErrorCode.KEY_CONFLICT,
         )
+
     if verdict == "FOUND" and unique is not None and unique.on_duplicate == "refuse":
         raise refuse(
             f"{task.name} is unique, and task {id_} is the same work", TaskSendErrorCode.DUPLICATE
         )
+
     if verdict == "SENT":
         tell_sent(new)
     return id_, verdict == "SENT"
@@ -132,21 +139,25 @@ def send_calls(
             f"{task.name}: a key is of one task, so send_many() does not take one; call send() for "
             "each"
         )
+
     # The calls are consumed before anything is written: producing them may use the connection,
     # which becomes a pipeline.
     chunks = encoded(task, template, list(calls))
     if task.unique is not None:
         return write_unique(task, list(chunks))
+
     first = next(chunks, None)
     second = next(chunks, None)
     if first is None:
         return []
+
     if second is None:
         with taken():
             TaskStore(connections[config().database]).send(first)
         ids = first.ids
     else:
         ids = write_many(itertools.chain([first, second], chunks))
+
     tell_sent(template._replace(ids=ids))
     return [(id_, True) for id_ in ids]
 
@@ -161,11 +172,13 @@ def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uui
         for chunk in chunks
         for id_, text in zip(chunk.ids, chunk.kwargs, strict=True)
     ]
+
     digest = task.unique.digest
     defaults = task.arguments.defaults
     with transaction.atomic(using=config().database):
         ordered = sorted(calls, key=lambda call: digest(task.name, call.kwargs[0], defaults))
         sent = {new.ids[0]: write_once(task, new, None) for new in ordered}
+
     return [sent[new.ids[0]] for new in calls]
 
 
@@ -178,6 +191,7 @@ def encoded(
     """
     texts: list[str] = []
     size = 0
+
     for position, call in enumerate(calls):
         if type(call) is not dict and not isinstance(call, Mapping):
             raise refuse(
@@ -185,16 +199,19 @@ def encoded(
                 "a dict of the task's "
                 f"arguments by name, as in [{{'user_id': 1}}, {{'user_id': 2}}]"
             )
+
         try:
             text = encode(task, (), dict(call))
         except TaskSendError as error:
             raise refuse(f"item {position}: {error.message}", error.code) from error
+
         texts.append(text)
         size += len(text)
         if len(texts) == CHUNK or size > CHUNK_CHARACTERS:
             yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
             texts = []
             size = 0
+
     if texts:
         yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
 
@@ -215,7 +232,10 @@ def refuse_suppressed(what: str, tasks: Iterable[TaskDefinition], why: str = MOD
 
 
 def refuse_running_loop(task: TaskDefinition, verb: str) -> None:
-    """Raise TaskSendError if a sync method is called in a running event loop, which it would block."""
+    """Raise TaskSendError if a sync method is called in a running event loop.
+
+    It would block the loop.
+    """
     if in_event_loop():
         raise refuse(
             f"{task.name}.{verb}() was called on a running event loop: use 'await "
@@ -242,10 +262,12 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         text = task.arguments.encode(args, kwargs)
     except CodecError as error:
         raise refuse(f"{task.name}: {error}") from error
+
     if len(text) > WARN_BYTES // 4:
         if excess := too_large(text):
             message = f"{task.name}: the arguments take {excess}. Store the data and pass its key"
             raise refuse(message, TaskSendErrorCode.PAYLOAD_TOO_LARGE)
+
         size = len(text.encode())
         if size > WARN_BYTES and task.name not in _warned:
             _warned.add(task.name)
@@ -255,6 +277,7 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
                 task.name,
                 size,
             )
+
     return text
 
 
@@ -298,11 +321,14 @@ def insert_one(
     """
     connection = connections[config().database]
     store = TaskStore(connection)
+
     with taken():
         if in_transaction(connection):
             return send(store, new, None)
+
         turn = throttle.begin(new.queue_name, new.lane)
         sent = send(store, new, turn.notified)
+
     table = table_of(sent)
     if table is not None and throttle.end(turn, table):
         announce(store, new.queue_name, table)
@@ -342,6 +368,7 @@ def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
     connection = connections[alias]
     ids = list[uuid.UUID]()
     store = TaskStore(connection)
+
     with (
         taken(),
         transaction.atomic(using=alias),
@@ -351,11 +378,12 @@ def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
         for chunk in chunks:
             store.send_on(chunk)
             ids += chunk.ids
+
     return ids
 
 
 def pipelined(connection: Any) -> Any:
-    """Return a context in which statements do not wait for their results, if libpq supports that."""
+    """Return a context in which statements do not wait for results, if libpq supports that."""
     return connection.connection.pipeline() if Pipeline.is_supported() else nullcontext()
 
 
@@ -365,18 +393,18 @@ def taken() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, DataError) as error:
-        unfit = isinstance(
-            error, DataError
-        )  # as a character that the encoding of the database does not have
+        # For example a character that the encoding of the database does not have.
+        unfit = isinstance(error, DataError)
         code = TaskSendErrorCode.VALIDATION_FAILED if unfit else TaskSendErrorCode.ENQUEUE_FAILED
         raise refuse(f"the database did not accept the task: {said(error)}", code) from error
     except ProgrammingError as error:
-        # a pipeline reports it only at its end, outside of the store
+        # A pipeline reports it only at its end, outside of the store.
         found = (
             error
             if isinstance(error, NotMigrated)
             else not_migrated(connections[config().database], error)
         )
+
         if found is None:
             raise
         raise refuse(str(found), TaskSendErrorCode.ENQUEUE_FAILED) from error

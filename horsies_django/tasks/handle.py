@@ -29,13 +29,8 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-POLL_SECONDS = (
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1.0,
-)  # if the listening connection is lost; the last one repeats
+# The pauses between polls if the listening connection is lost; the last one repeats.
+POLL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def async_form(
@@ -51,6 +46,7 @@ def async_form(
     asynchronous.__name__ = f"a{method.__name__}"
     asynchronous.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{asynchronous.__name__}"
     asynchronous.__doc__ = f"Do what ``{method.__name__}`` does, from async code."
+
     return asynchronous
 
 
@@ -83,9 +79,11 @@ class TaskHandle(Generic[T]):
         deadline = deadline_of(timeout_ms)
         if self._final is not None:
             return self._final
+
         seen = look(self.task_id)
         if (seen is not None and seen.status in FINAL) or deadline == 0.0:
             return self._tell(seen)
+
         updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
         with get_listener().expecting(self.task_id, updates.put):
             while True:
@@ -93,16 +91,19 @@ class TaskHandle(Generic[T]):
                     item = updates.get(timeout=remaining(deadline))
                 except queue.Empty:
                     return self._timed_out()
+
                 if isinstance(item, Exception):
                     break
                 if item is None:
                     return self._tell(self._visible_here_only())
                 if item.status in FINAL:
                     return self._tell(item)
+
         for seconds in poll_intervals(deadline):
             time.sleep(seconds)
             if (result := self._poll()) is not None:
                 return result
+
         return self._timed_out()
 
     async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
@@ -110,9 +111,11 @@ class TaskHandle(Generic[T]):
         deadline = deadline_of(timeout_ms)
         if self._final is not None:
             return self._final
+
         seen = await sync_to_async(look)(self.task_id)
         if (seen is not None and seen.status in FINAL) or deadline == 0.0:
             return self._tell(seen)
+
         loop = asyncio.get_running_loop()
         updates: asyncio.Queue[Update] = asyncio.Queue()
 
@@ -125,16 +128,19 @@ class TaskHandle(Generic[T]):
                     item = await asyncio.wait_for(updates.get(), remaining(deadline))
                 except TimeoutError:
                     return self._timed_out()
+
                 if isinstance(item, Exception):
                     break
                 if item is None:
                     return self._tell(await sync_to_async(self._visible_here_only)())
                 if item.status in FINAL:
                     return self._tell(item)
+
         for seconds in poll_intervals(deadline):
             await asyncio.sleep(seconds)
             if (result := await sync_to_async(self._poll)()) is not None:
                 return result
+
         return self._timed_out()
 
     def cancel(self, *, terminate: bool = False) -> str:
@@ -177,6 +183,7 @@ class TaskHandle(Generic[T]):
         task = Task.objects.using(alias).filter(pk=self.task_id).first()
         if task is None:
             return None
+
         rows = (
             TaskAttempt.objects.using(alias)
             .filter(task_id=self.task_id)
@@ -185,11 +192,13 @@ class TaskHandle(Generic[T]):
         attempts = tuple(
             TaskAttemptInfo(*row) for row in rows.values_list(*TaskAttemptInfo._fields)
         )
+
         others: dict[str, Any] = {
             "task_id": task.id,
             "worker_id": task.claimed_by,
             "attempts": attempts,
         }
+
         return TaskInfo(
             **{name: getattr(task, name) for name in TaskInfo._fields if name not in others},
             **others,
@@ -210,6 +219,7 @@ class TaskHandle(Generic[T]):
                 raise  # the caller's transaction is lost
             connection.close()
             return None
+
         return self._tell(seen) if seen is None or seen.status in FINAL else None
 
     def _visible_here_only(self) -> Found | None:
@@ -240,8 +250,10 @@ class TaskHandle(Generic[T]):
                 f"there is no {self.noun} {self.task_id}: never sent, rolled back, or deleted since"
             )
             return TaskResult(err=TaskError.built_in(RetrievalCode.TASK_NOT_FOUND, message))
+
         if found.status not in FINAL:
             return self._timed_out()
+
         self._final = decode(self._codec, found.result)
         return self._final
 
@@ -290,6 +302,7 @@ def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
         envelope = json.loads(text or "null")
         if envelope.get("kept") is False:
             return TaskResult(ok=None)
+
         if codec is None:
             return (
                 TaskResult(ok=envelope["ok"])
@@ -320,6 +333,7 @@ def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
         raise TypeError(
             f"timeout_ms takes milliseconds, a timedelta or None, not {type(timeout_ms).__name__}"
         )
+
     seconds = (
         timeout_ms.total_seconds() if isinstance(timeout_ms, dt.timedelta) else timeout_ms / 1000
     )
@@ -328,6 +342,7 @@ def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
             f"timeout_ms={timeout_ms!r} is not a valid timeout: pass 0 or more, or None to wait "
             "without limit"
         )
+
     return time.monotonic() + seconds if seconds else 0.0
 
 

@@ -14,9 +14,8 @@ import time
 import uuid
 
 COUNTER_BITS = 42
-SET_BACK_MS = (
-    60_000  # a clock that is so far behind the last id was wrong before, or was moved by a test
-)
+# A clock that is so far behind the last id was wrong before, or was moved by a test.
+SET_BACK_MS = 60_000
 
 
 class Clockwork:
@@ -26,7 +25,7 @@ class Clockwork:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # millisecond and counter as one number; a full counter continues in the next millisecond
+        # Millisecond and counter as one number. A full counter continues in the next millisecond.
         self.last = 0
 
     def next(self) -> uuid.UUID:
@@ -34,14 +33,15 @@ class Clockwork:
 
     def take(self, count: int) -> list[uuid.UUID]:
         random = os.urandom(6 + 4 * count)
-        seed = (
-            int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1
-        )  # the top bit is left free for counting
+        # The top bit is left free for counting.
+        seed = int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1
+
         with self.lock:
             now = time.time_ns() // 1_000_000
             ahead = (self.last >> COUNTER_BITS) - now
             first = self.last + 1 if 0 <= ahead < SET_BACK_MS else now << COUNTER_BITS | seed
             self.last = first + count - 1
+
         return [
             uuid_of(first + place, tail)
             for place, (tail,) in enumerate(struct.iter_unpack("=I", random[6:]))

@@ -81,10 +81,12 @@ class NotifyThrottle:
         now = self.clock()
         if turn.notified == table:
             return now - turn.since > LOOK_SECONDS
+
         last = self.last.get((turn.queue, turn.lane))
         row = 1
         if last and last.table == table and turn.began - last.ended < BURST_SECONDS:
             row += last.row
+
         self.last[turn.queue, turn.lane] = Notified(turn.began, now, table, row)
         return False
 

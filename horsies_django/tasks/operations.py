@@ -40,9 +40,11 @@ def cancel(
     """
     if actor is not None:
         actor, reason = storable_who(ValueError, "no task was cancelled", actor, reason)
+
     alias = config().database
     connection = connections[alias]
     store = TaskStore(connection)
+
     with transaction.atomic(using=alias):
         verdicts = store.cancel(task_ids, channel_prefix(connection), terminate=terminate)
         for id_, verdict in verdicts.items():
@@ -54,6 +56,7 @@ def cancel(
                     reason,
                     {"verdict": verdict},
                 )
+
     return verdicts
 
 
@@ -71,10 +74,12 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
     """
     if actor is not None:
         actor, reason = storable_who(ValueError, f"task {task_id} was not retried", actor, reason)
+
     alias = config().database
     connection = connections[alias]
     store = TaskStore(connection)
     patience = f"{config().unique_lock_timeout_ms}ms"
+
     with transaction.atomic(using=alias):
         try:
             verdict, other = store.retry(task_id, channel_prefix(connection), patience)
@@ -82,12 +87,13 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
             if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
                 raise
             raise TaskNotRetryable(f"task {task_id} {REFUSALS['LOCKED']}") from error
+
         if verdict is None:
             raise LookupError(f"there is no task {task_id} in the database {alias!r}")
         if verdict not in ("RETRIED", "HASTENED"):
-            raise TaskNotRetryable(
-                f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict, other=other)}"
-            )
+            refusal = REFUSALS.get(verdict, IN_HAND).format(status=verdict, other=other)
+            raise TaskNotRetryable(f"task {task_id} {refusal}")
+
         if actor is not None:
             store.note(task_id, "task.retry", actor, reason, {"due": "now"})
 
@@ -103,9 +109,11 @@ def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.U
     actor, reason = storable_who(ValueError, f"task {task_id} was not copied", actor, reason)
     alias = config().database
     store = TaskStore(connections[alias])
+
     with transaction.atomic(using=alias):
         new = uuid7()
         found = store.copy(task_id, new)
+
         if found is None:
             raise LookupError(f"there is no task {task_id} in the database {alias!r}")
         if not found.copied:
@@ -113,6 +121,7 @@ def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.U
             raise TaskNotRetryable(
                 f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict)}"
             )
+
         store.note(task_id, "task.copy", actor, reason, {"new": str(new)})
         return new
 
@@ -126,10 +135,12 @@ def skip(task_id: uuid.UUID, *, actor: str, reason: str) -> bool:
     """
     actor, reason = storable_who(ValueError, f"task {task_id} was not skipped", actor, reason)
     alias = config().database
+
     with transaction.atomic(using=alias):
         skipped = QueueStore(connections[alias]).skip(task_id, None, actor=actor, reason=reason)
         if skipped.id is not None:
             TaskStore(connections[alias]).note(task_id, "task.skip", actor, reason, {})
+
     return skipped.id is not None
 
 
@@ -157,10 +168,12 @@ def purge(
 
     if status not in ENDED:
         raise ValueError(f"purge is for tasks that are {', '.join(sorted(ENDED))}, not {status}")
+
     chosen = matching(status, until=aware(until), since=since and aware(since), **attributes)
     verdicts: Counter[str] = Counter()
     for step in act_on_all(chosen, "purge", actor=actor, reason=reason):
         verdicts.update(step.verdicts)
+
     return dict(verdicts)
 
 
@@ -171,6 +184,6 @@ REFUSALS = {
     "IN_WORKFLOW": "belongs to the workflow run {other}: retry the run",
     "MERGED": "was merged into task {other}, which ran for it: retry that one",
     "DUPLICATE": "is unique, and task {other} is the same work: see whether that completes",
-    "LOCKED": "cannot be retried beside another transaction, which is still open and holds it or a task that it cancels, "
-    "or sends the same work: try again when that has ended",
+    "LOCKED": "cannot be retried beside another transaction, which is still open and holds it or "
+    "a task that it cancels, or sends the same work: try again when that has ended",
 }

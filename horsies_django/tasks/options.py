@@ -44,16 +44,19 @@ def metadata_of(task_name: str, given: Mapping[str, Any] | None) -> str | None:
     paths = config().metadata
     if given is None and not paths:
         return None
+
     try:
         found: dict[str, Any] = {}
         for path in paths:
             found.update(ask(path))
+
         if given is not None:
             if not isinstance(given, Mapping):
                 raise CodecError(
                     f"it must be a dict, not {type(given).__name__}", subject="metadata"
                 )
             found.update(given)
+
         return encode_metadata(found) if found else None
     except CodecError as error:
         raise TaskSendError(TaskSendErrorCode.VALIDATION_FAILED, f"{task_name}: {error}") from error
@@ -66,6 +69,7 @@ def ask(path: str) -> Mapping[str, Any]:
         found = import_string(path)()
     except Exception as error:
         raise CodecError(f"it raised {type(error).__name__}: {error}", subject=subject) from error
+
     if found is None or isinstance(found, Mapping):
         return found or {}
     raise CodecError(f"it returned {type(found).__name__} instead of a dict", subject=subject)
@@ -96,9 +100,8 @@ def too_large(text: str) -> str | None:
     it is not above that.
     """
     limit = config().max_payload_bytes
-    if (
-        len(text) <= limit // 4 or (size := len(text.encode())) <= limit
-    ):  # no character takes more than four bytes
+    # No character takes more than four bytes.
+    if len(text) <= limit // 4 or (size := len(text.encode())) <= limit:
         return None
     return f"{size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
 
@@ -112,9 +115,11 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
             f"{task.name}: queue {queue[:100]!r} is not declared. HORSIES['QUEUES'] has: "
             f"{', '.join(sorted(conf.queues))}"
         )
+
     priority = task.priority if options.priority is None else options.priority
     if problem := priority_problem(priority, task.lowest_priority):
         raise refuse(f"{task.name}: {problem}")
+
     later = when is not None or options.delay is not None
     if conf.queues[queue].ordered and (later or priority != task.usual_priority):
         problem = (
@@ -126,15 +131,18 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
                 "one that is due later would hold up the others. Send it when it is due, or to "
                 "another queue"
             )
+
         raise refuse(
             f"{task.name}: the queue {queue!r} is ordered, so its tasks run in the order in which "
             f"they were sent: {problem}"
         )
+
     policy = task.retry_policy if options.retry_policy is None else options.retry_policy
     timeout = task.timeout_ms if options.timeout_ms is None else options.timeout_ms
     keep = task.keep_result if options.keep_result is None else options.keep_result
     if problem := policy_problem(policy) or timeout_problem(timeout) or keep_problem(keep):
         raise refuse(f"{task.name}: {problem}")
+
     if when is not None and options.delay is not None:
         raise refuse(
             f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): "
@@ -142,18 +150,20 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         )
     if options.key is not None and (problem := text_problem("key", options.key)):
         raise refuse(f"{task.name}: {problem}")
+
     delay, due_at = (
         due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
     )
     good_until, good_for = deadline(task, options.good_until)
     if never(delay, good_for) or never(due_at, good_until):
-        raise refuse(
-            f"{task.name}: {NEVER_RUNS.format(good_until=good_until or good_for, due=due_at or delay)}"
-        )
+        problem = NEVER_RUNS.format(good_until=good_until or good_for, due=due_at or delay)
+        raise refuse(f"{task.name}: {problem}")
+
     text = options_text(
         policy, milliseconds(timeout), keep_result=keep, plain=task.codec is not None
     )
     stored = with_metadata(text, metadata_of(task.name, options.metadata))
+
     return NewTasks(
         task.name,
         queue,
@@ -184,6 +194,7 @@ def due(
     if isinstance(when, dt.datetime):
         refuse_naive(task, name, when)
         return None, when
+
     if isinstance(when, int | float) and not isinstance(when, bool):
         try:
             when = dt.timedelta(seconds=when)
@@ -191,6 +202,7 @@ def due(
             raise refuse(
                 f"{task.name}: {name}={when!r} is not a valid number of seconds"
             ) from error
+
     if not isinstance(when, dt.timedelta):
         raise refuse(
             f"{task.name}: {name} must be seconds, a timedelta or an aware datetime, not "
@@ -200,6 +212,7 @@ def due(
         raise refuse(
             f"{task.name}: {name}={when!s} must be from 0 seconds to 100 years in the future"
         )
+
     return when, None
 
 
@@ -211,6 +224,7 @@ def deadline(
         if good_until is not None:
             refuse_naive(task, "good_until", good_until)
         return good_until, None
+
     if not dt.timedelta(0) < good_until <= LONGEST_DELAY:
         raise refuse(
             f"{task.name}: good_until={good_until!s} must be more than 0 seconds and at most 100 "
@@ -225,18 +239,19 @@ def refuse_late(new: NewTasks) -> None:
     """
     if new.good_until is None and (new.good_for is None or new.due_at is None):
         return
+
     now = new.now or dt.datetime.now(dt.UTC)
     end = new.good_until or now + (new.good_for or LONGEST_DELAY)
     due_at = new.due_at or now + (new.delay or dt.timedelta(0))
+
     if end <= now:
         raise refuse(
             f"{new.task_name}: good_until={end.isoformat()} is in the past: the task could never "
             "run"
         )
     if end <= due_at:
-        raise refuse(
-            f"{new.task_name}: {NEVER_RUNS.format(good_until=new.good_until or new.good_for, due=due_at)}"
-        )
+        problem = NEVER_RUNS.format(good_until=new.good_until or new.good_for, due=due_at)
+        raise refuse(f"{new.task_name}: {problem}")
 
 
 def never(due: T | None, end: T | None) -> bool:
@@ -251,6 +266,7 @@ def refuse_naive(task: TaskDefinition, name: str, value: object) -> None:
     if not isinstance(value, dt.datetime):
         kind = "an aware datetime or a timedelta" if name == "good_until" else "an aware datetime"
         raise refuse(f"{task.name}: {name} must be {kind}, not {type(value).__name__}")
+
     if value.utcoffset() is None:
         raise refuse(
             f"{task.name}: {name}={value.isoformat()} has no time zone, so it is ambiguous. "

@@ -38,11 +38,13 @@ def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
         for code in task.retry_policy.codes
         if code not in known
     ]
+
     missing = {code for _, code in listed}
     for path in sources({task.function.__module__ for task, _ in listed}):
         if not missing:
             break
         missing -= produced(path, missing)
+
     return [(task, code) for task, code in listed if code in missing]
 
 
@@ -55,10 +57,12 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
         sys.modules.items(),
         key=lambda item: (item[0] not in modules, item[0].partition(".")[0] not in packages),
     )
+
     seen = set()
     for name, module in loaded:
         package = name.partition(".")[0]
         file = getattr(module, "__dict__", {}).get("__file__")
+
         if (
             not isinstance(file, str)
             or not file.endswith(".py")
@@ -66,6 +70,7 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
             or file in seen
         ):
             continue
+
         seen.add(file)
         if (
             package in packages
@@ -73,6 +78,7 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
             or "horsies_django" in text_of(Path(file))
         ):
             yield Path(file)
+
     for package in packages:
         for directory in getattr(sys.modules.get(package), "__path__", ()):
             yield from (path for path in Path(directory).rglob("*.py") if str(path) not in seen)
@@ -84,11 +90,13 @@ def produced(path: Path, codes: Collection[str]) -> set[str]:
         part in text for code in codes for part in (code.partition("_")[0], code.rpartition("_")[2])
     ):
         return set()
+
     try:
         with warnings.catch_warnings(action="ignore"):  # about invalid escapes in strings
             found = set(words(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):
         return set(codes)  # cannot be parsed: assume that it produces all
+
     begin = tuple(word for word in found if word.endswith("_") and word.strip("_"))
     end = tuple(word for word in found if word.startswith("_") and word.strip("_"))
     return {code for code in codes if code in found or code.startswith(begin) or code.endswith(end)}
@@ -101,17 +109,17 @@ def words(tree: ast.AST) -> Iterator[str]:
         node = nodes.pop()
         if isinstance(node, ast.keyword) and node.arg == "auto_retry_for":
             continue
-        text = (
-            node.id
-            if isinstance(node, ast.Name)
-            else node.attr
-            if isinstance(node, ast.Attribute)
-            else None
-        )
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+
+        text = None
+        if isinstance(node, ast.Name):
+            text = node.id
+        elif isinstance(node, ast.Attribute):
+            text = node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = PLACEHOLDER.sub(" ", node.value)
         if text is not None:
             yield from WORD.findall(text)
+
         nodes += ast.iter_child_nodes(node)
 
 

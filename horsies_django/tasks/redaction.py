@@ -30,6 +30,7 @@ def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
     actor, reason = storable_who(ValueError, f"task {id_} was not redacted", actor, reason)
     if not reason.strip():
         raise ValueError(NEEDS_REASON)
+
     alias = config().database
     status, redacted = RetentionStore(connections[alias]).redact(id_, actor=actor, reason=reason)
     if status is None:
@@ -37,9 +38,11 @@ def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
             f"there is no task {id_} in the database {alias!r}: never sent, rolled back, or "
             "deleted since"
         )
+
     if not redacted and status not in FINAL:
         raise TaskNotFinished(
             f"task {id_} is {status}: only a finished task can be redacted; cancel it first, or "
             "wait until it has finished"
         )
+
     return redacted

@@ -36,9 +36,8 @@ from horsies_django.tasks.definition import TaskDefinition
 logger = logging.getLogger("horsies.send")
 
 _tasks: dict[str, TaskDefinition] = {}
-sure: set[str] = (
-    set()
-)  # modules that define tasks and that each worker imports, so far as this process has seen
+# Modules that define tasks and that each worker imports, so far as this process has seen
+sure: set[str] = set()
 OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
 # Where code belongs that scripts and shells run: ``shell -c`` runs it in its own module, a console
 # in none
@@ -72,6 +71,7 @@ def register(task: TaskDefinition) -> None:
             f"two tasks are named {task.name!r}: {known.origin} and {task.origin}. Give one of "
             "them another name: @task(name=...)"
         )
+
     if not apps.ready:  # each process imports what Django imports when it starts
         sure.add(task.function.__module__)
     _tasks[task.name] = task
@@ -135,6 +135,7 @@ def unimportable(found: Iterable[TaskDefinition]) -> str | None:
     wrong = [task for task in found if task.function.__module__ in NOWHERE]
     if not wrong:
         return None
+
     path = getattr(sys.modules["__main__"], "__file__", None)
     in_main = path is not None and any(task.function.__module__ == "__main__" for task in wrong)
     return (
@@ -180,6 +181,7 @@ def import_all(names: Iterable[str]) -> list[ImportProblem]:
                 raise
             except BaseException as error:
                 problems.append(ImportProblem(module, error))
+
     return problems
 
 
@@ -208,6 +210,7 @@ def suppressed_sends() -> Iterator[None]:
     """Refuse to send tasks in this thread during the block."""
     before = discovering()
     _discovering.active = True
+
     try:
         yield
     finally:
@@ -237,12 +240,14 @@ def doubtful() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     roots = tuple(modules())
     inside = tuple(f"{root}." for root in roots)
+
     for task in tasks():
         module = task.function.__module__
         if module in sure or module in roots or module in NOWHERE or "<locals>" in task.origin:
             continue
         if not module.startswith(inside) and not TESTS.search(module):
             found.setdefault(module, []).append(task.name)
+
     return found
 
 
@@ -255,6 +260,7 @@ def reached(wanted: Iterable[str]) -> set[str]:
     }
     level = set(modules())
     found = set[str]()
+
     while level and not found.issuperset(wanted):
         found |= level
         loaded = [module for name in level if type(module := sys.modules.get(name)) is ModuleType]
@@ -262,6 +268,7 @@ def reached(wanted: Iterable[str]) -> set[str]:
         level = {
             home for value in values if (home := homes.get(id(value)) or home_of(value))
         } - found
+
     return found
 
 
@@ -284,6 +291,7 @@ def home_of(value: Any) -> str | None:
             if issubclass(kind, type)
             else None
         )
+
     return home if type(home) is str else None
 
 
@@ -310,6 +318,7 @@ def warn_once(task: TaskDefinition) -> None:
     if task.name in _sent:
         return
     _sent.add(task.name)
+
     module = task.function.__module__
     if module in doubtful():
         autodiscover()

@@ -68,6 +68,7 @@ class ResultListener:
         with self.lock:
             self.callers[task_id].append(deliver)
             self.arrived.add(task_id)
+
             try:
                 self._start()
             except RuntimeError as error:
@@ -75,7 +76,9 @@ class ResultListener:
                     "no thread can be started to wait for results; callers poll instead: %s", error
                 )
                 deliver(error)
+
             self._wake()
+
         try:
             yield
         finally:
@@ -84,6 +87,7 @@ class ResultListener:
                 thread = self.thread
                 if linger_seconds() == 0:
                     self._wake()
+
             ends = linger_seconds() == 0 and not self.callers
             if ends and thread is not None and thread is not threading.current_thread():
                 thread.join(5)
@@ -113,6 +117,7 @@ class ResultListener:
         next one starts anew.
         """
         listener = Listener(self.alias, "_done", application_name="horsies waiting")
+
         try:
             with self._woken() as wakeup, selectors.DefaultSelector() as selector:
                 listener.open()
@@ -140,6 +145,7 @@ class ResultListener:
         with wakeup, waker:
             wakeup.setblocking(False)
             waker.setblocking(False)
+
             with self.lock:
                 self.waker = waker
             try:
@@ -157,6 +163,7 @@ class ResultListener:
         with self.lock:
             if error is None and self.callers:
                 return False
+
             self.thread = self.waker = None
             for id_ in list(self.callers):
                 self._deliver(id_, error)
@@ -178,15 +185,20 @@ class ResultListener:
         tasks = TaskStore(connection)
         waiters = WaiterStore(connection)
         renew_at = look_at = last_wanted = time.monotonic()
+
         while True:
             now = time.monotonic()
             with self.lock:
-                wanted, arrived, self.arrived = set(self.callers), self.arrived, set()
+                wanted = set(self.callers)
+                arrived = self.arrived
+                self.arrived = set()
+
             if wanted:
                 last_wanted = now
             elif now - last_wanted >= linger_seconds() and self._leave(None):
                 waiters.remove(self.id)
                 return
+
             if now >= renew_at:
                 waiters.register(self.id, timedelta(seconds=LINGER_SECONDS))
                 renew_at = now + RENEW_SECONDS
@@ -195,7 +207,9 @@ class ResultListener:
             elif now >= look_at:
                 look_at = now + self.poll_seconds
                 arrived = wanted
+
             self._tell(tasks, arrived & wanted)
+
             # Notifications that arrived with the statements above are no longer in the socket: the
             # selector would miss them.
             if not self._note(listener.payloads()):

@@ -98,6 +98,7 @@ def described(
         )
     if partition is not None and queue is None:
         raise ValueError("a partition is one of a queue: name the queue, too")
+
     names = None if name is None else names_with(name)
     return Selection(
         status,
@@ -128,8 +129,10 @@ def stored_key(text: str) -> str:
             found = json.loads(text)
         except (ValueError, RecursionError):  # a long key is stored cut off, with a hash
             found = None
+
     if not isinstance(found, dict):
         return text
+
     try:
         return SelectionStore(connections[config().database]).key(write_json(plain(found)))
     except CodecError as error:
@@ -167,7 +170,7 @@ def known_names() -> set[str]:
 
 
 def fitting(chosen: Selection, rows: QuerySet[Task]) -> QuerySet[Task]:
-    """Return those of ``rows`` that are in a selection, with those of workflow runs, in no order."""
+    """Return those of ``rows`` that are in a selection, those of workflow runs too, in no order."""
     at = "finished_at" if chosen.status in ENDED else "sent_at"
     wanted = {
         "status__in": GROUPS.get(chosen.status or "", chosen.status and [chosen.status]),
@@ -180,13 +183,16 @@ def fitting(chosen: Selection, rows: QuerySet[Task]) -> QuerySet[Task]:
         f"{at}__lte": chosen.until,
     }
     found = rows.filter(**{column: value for column, value in wanted.items() if value is not None})
+
     of_last = {"site": chosen.site, "exception_class": chosen.exception}
     given = {column: value for column, value in of_last.items() if value is not None}
     if not given:
         return found
+
     last = TaskAttempt.objects.filter(task_id=OuterRef("pk"), finished_at=OuterRef("finished_at"))
     for column, value in given.items():
         last = last.filter(**({f"{column}__isnull": True} if value == NO_SITE else {column: value}))
+
     return found.filter(Exists(last))
 
 
@@ -200,8 +206,10 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
     """
     everything = Task.objects.using(config().database)
     found = fitting(chosen, everything if rows is None else rows)
+
     if chosen.status in (Status.CLAIMED, Status.RUNNING):
         return found.filter(IN_FLIGHT).order_by("-sent_at", "-pk"), False
+
     if chosen.status == Status.PENDING:
         orders = (
             "queue_name lane priority enqueued_at id",
@@ -211,6 +219,7 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
             found.filter(PENDING, parked=n == 1).order_by(*orders[n].split()) for n in (0, 1)
         )
         return claim.union(parked, all=True), False
+
     order: tuple[str, ...]
     if chosen.status in ENDED:
         index = NOT_COMPLETED if chosen.status in FAILED else ANY_FINISHED
@@ -220,13 +229,15 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
     else:
         index = Q()
         order = ("-pk",)
+
     found = found.filter(index).order_by(*order)
     if chosen == Selection():  # whatever is read is shown
         return found, False
+
     column = order[0].removeprefix("-")
-    window = (
-        everything.filter(index).order_by(order[0]).values_list(F(column), flat=True)
-    )  # F: see Moment
+    # F: see Moment.
+    window = everything.filter(index).order_by(order[0]).values_list(F(column), flat=True)
+
     last = next(iter(window[DEEPEST - 1 : DEEPEST]), None)
     return (found, False) if last is None else (found.filter(**{f"{column}__gte": last}), True)
 
@@ -251,11 +262,14 @@ def preview(selection: Selection, *, first: bool = False) -> Preview:
     found: list[Selected] = []
     after = None
     more = True
+
     while more and len(found) < DEEPEST:
         page, after = store.page(selection, after, many=DEEPEST - len(found), read=DEEPEST)
         found, more = found + page, after is not None
+
         if first and after and after[-1]:  # it goes on in the same index
             break
+
     kinds = Counter((task.task_name, task.error_code) for task in found)
     return Preview(
         len(found), more, [(*kind, many) for kind, many in kinds.most_common()], found[:EXAMPLES]
@@ -291,11 +305,13 @@ def act(
     that cannot be stored; a redaction needs a reason.
     """
     actor, reason = refuse(selection, verb, actor, reason)
+
     connection = connections[config().database]
     with transaction.atomic(using=connection.alias):
         found, end = SelectionStore(connection).page(selection, after, many=BATCH, read=READ)
         if not found:
             return Step(0, {}, end)
+
         ids = [task.id for task in found]
         noted = {"act": str(act_id or uuid7()), "selection": as_json(selection)}
         who = {"actor": actor, "reason": reason, "spread": spread}
@@ -318,6 +334,7 @@ def act_on(
     actor, reason = storable_who(ValueError, f"{verb}: no task was changed", actor, reason)
     if not ids:
         return {}
+
     noted = {"act": str(uuid7()), "tasks": json.dumps(ids, default=str)}
     with transaction.atomic(using=config().database):
         return _act(
@@ -346,9 +363,11 @@ def _act(
     connection = connections[config().database]
     statuses = None if status is None else GROUPS.get(status, [status])
     done = "cancel" if verb == "purge" and status == Status.PENDING else verb
+
     verdicts = SelectionStore(connection).act(
         done, ids, channel_prefix(connection), statuses=statuses, **how
     )
+
     noted = {**noted, "verdicts": json.dumps(verdicts)}
     TaskStore(connection).note(subject, f"task.{verb}", how["actor"], how["reason"], noted)
     return verdicts
@@ -357,11 +376,13 @@ def _act(
 def act_on_all(selection: Selection, verb: str, **how: Any) -> Iterator[Step]:
     """Do something to all tasks of a selection, and yield each part; see ``act``."""
     how = {"act_id": uuid7(), "after": None, **how}
+
     while True:
         began = time.monotonic()
         step = act(selection, verb, **how)
         seconds = time.monotonic() - began
         yield step
+
         if step.after is None:
             return
         how["after"] = step.after
@@ -388,9 +409,11 @@ def refuse(
         raise ValueError(
             f"{verb} is for tasks that are {', '.join(sorted(allowed))}, not {selection.status}"
         )
+
     actor, reason = storable_who(ValueError, f"{verb}: no task was changed", actor, reason)
     if verb == "redact" and not (reason or "").strip():
         raise ValueError(NEEDS_REASON)
+
     return actor, reason
 
 

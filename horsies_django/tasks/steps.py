@@ -56,10 +56,12 @@ class Call:
                 f"step {name!r}: the second argument is what it calls, not "
                 f"{type(function).__name__}"
             )
+
         self.name = name
         self.function = function
         self.args = args
         self.kwargs = kwargs
+
         try:
             self.digest = digest_of(function, args, kwargs)
             self.shape: Shape = result_shape(function)
@@ -83,6 +85,7 @@ class Call:
                 f"step {self.name!r}: the function returned {type(value).__name__}: pass a "
                 "coroutine function to astep()"
             )
+
         try:
             text = write_json(self.shape.encode(value, ""))
         except CodecError as error:
@@ -93,9 +96,11 @@ class Call:
                 else ""
             )
             raise StepError(f"step {self.name!r} was not recorded: {error}{hint}") from error
+
         if excess := too_large(text):
             said = f"its result takes {excess}. Store the data and return its key"
             raise StepError(f"step {self.name!r} was not recorded: {said}")
+
         return text
 
     def decode(self, text: str) -> Any:
@@ -138,12 +143,14 @@ class Steps:
                 f"step {name!r} was called on a running event loop: use 'await "
                 "current_task().astep(...)'"
             )
+
         call = Call(name, function, args, kwargs)
         if call.is_async:
             raise StepError(
                 f"step {name!r}: {label(function)} is a coroutine function: in an async task, use "
                 "'await current_task().astep(..., atomic=False)'"
             )
+
         return self.run_here(call, atomic=atomic)
 
     async def arun(
@@ -162,14 +169,17 @@ class Steps:
         call = Call(name, function, args, kwargs)
         if not call.is_async:
             return await sync_to_async(self.run_here)(call, atomic=atomic)
+
         if atomic:
             raise StepError(
                 f"step {name!r}: {label(function)} is a coroutine function, which cannot run in "
                 "one of Django's transactions: "
                 "pass atomic=False, or a sync function"
             )
+
         if (found := await sync_to_async(self.look_up)(call)) is not None:
             return call.decode(found)
+
         coroutine: Awaitable[Any] = call.run()
         return await sync_to_async(self.record)(call, await coroutine)
 
@@ -177,10 +187,12 @@ class Steps:
         """Run a checked step of a sync function in this thread, or return its recorded result."""
         if (found := self.look_up(call)) is not None:
             return call.decode(found)
+
         alias = config().database
         if atomic:
             with transaction.atomic(using=alias, durable=True):
                 return self.record(call, call.run())
+
         value = call.run()
         if in_transaction(alias):
             raise StepError(
@@ -202,14 +214,17 @@ class Steps:
                 "recorded: call it outside of atomic(). All that its function does is one "
                 "transaction anyway"
             )
+
         fence = self.fence
         store = TaskStore(connections[alias])
         if fence is None:
             return None
+
         if self.recorded is None:
             self.recorded = store.step_names(fence.task)
         if call.name not in self.recorded or (found := store.step(fence.task, call.name)) is None:
             return None
+
         digest, result = found
         if digest != call.digest:
             raise StepError(
@@ -218,15 +233,18 @@ class Steps:
                 f"this call ({call.digest}): give each call a name of its own, as in f'page "
                 f"{{number}}'"
             )
+
         return result
 
     def record(self, call: Call, value: Any) -> Any:
         """Record the result of a step, and return it as later attempts get it. Raises StepError."""
         text = call.encode(value)
         fence = self.fence
+
         if fence is not None:
             if self.recorded is not None:
                 self.recorded.add(call.name)
+
             store = TaskStore(connections[config().database])
             try:
                 recorded = store.record_step(fence, call.name, call.digest, text)
@@ -236,6 +254,7 @@ class Steps:
                     "thread or coroutine of this "
                     "attempt ran a step of the same name. Give each call a name of its own"
                 ) from error
+
             if not recorded:
                 raise StaleAttempt(
                     f"step {call.name!r} was not recorded: task {fence.task} no longer belongs to "
@@ -243,6 +262,7 @@ class Steps:
                     f"generation {fence.generation}. This attempt was given up, and another one "
                     "may be running"
                 )
+
         return call.decode(text)
 
 

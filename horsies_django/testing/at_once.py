@@ -62,6 +62,7 @@ def running_at_once(queues: list[str] | None, *, raise_errors: bool) -> Iterator
     """Run what is sent in the block, and raise what failed at its end."""
     connection = connections[config().database]
     runner = Runner(connection, declared(queues))
+
     try:
         with watching(connection, runner.executed), after_atomic(runner.atomic_ended):
             yield
@@ -73,6 +74,7 @@ def running_at_once(queues: list[str] | None, *, raise_errors: bool) -> Iterator
                 "\n".join(("Tasks that failed in immediate():", *map(told, runner.failures)))
             )
         raise
+
     if runner.failures and raise_errors:
         raise failed_tasks(runner.failures, "immediate")
 

@@ -35,7 +35,10 @@ class Twin(BaseTaskBackend):
         super().__init__(alias, {"QUEUES": [], **params})
 
     def validate_task(self, task: Any) -> None:
-        """Raise InvalidTask for a task that cannot be run; ``run_after`` may also be a timedelta."""
+        """Raise InvalidTask for a task that cannot be run.
+
+        ``run_after`` may also be a timedelta.
+        """
         if isinstance(task.run_after, dt.timedelta):
             task = dataclasses.replace(task, run_after=timezone.now() + task.run_after)
         super().validate_task(task)

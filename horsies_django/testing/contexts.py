@@ -102,6 +102,7 @@ def definition_of(task: AnyTask) -> TaskDefinition:
     name = task if isinstance(task, str) else getattr(task, "module_path", None)
     if not isinstance(name, str):
         raise TypeError(f"pass a task or the name of one, not {task!r:.100}")
+
     found = registry.find_or_import(name)
     if found is None:
         raise LookupError(

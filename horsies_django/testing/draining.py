@@ -47,9 +47,8 @@ from horsies_django.workflows.handle import WorkflowHandle
 Error = str | TaskError | Exception
 CRASH = OperationalErrorCode.WORKER_CRASHED.value
 TIMEOUT = OutcomeCode.TASK_TIMEOUT.value
-AS_RAISED = class_names(
-    Exception()
-)  # a retry policy treats a code like an exception that was mapped to it
+# A retry policy treats a code like an exception that was mapped to it.
+AS_RAISED = class_names(Exception())
 SLOTS = 100  # of each lane, per pass
 # The statements of the store that may cancel running tasks.
 MAY_CANCEL = frozenset(
@@ -99,6 +98,7 @@ def fail_next(
         )
     if isinstance(times, bool) or not isinstance(times, int) or times < 1:
         raise ValueError(f"times must be an int of at least 1, not {times!r}")
+
     return Context(
         "fail_next", lambda: demanded(definition, error, message, times), connected=False
     )
@@ -109,10 +109,12 @@ def demanded(task: TaskDefinition, error: Error, message: str, times: int) -> It
     """Demand failures for a block. Raises AssertionError if fewer attempts were made."""
     demand = Demand(task, error, message, times)
     _demands.append(demand)
+
     try:
         yield
     finally:
         _demands.remove(demand)
+
     if demand.left:
         raise AssertionError(
             f"fail_next(): {times} attempts of {task.name} were to fail, and {times - demand.left} "
@@ -128,6 +130,7 @@ def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
     )
     if demand is None:
         return None
+
     demand.left -= 1
     error = demand.error
     if isinstance(error, Exception):
@@ -137,6 +140,7 @@ def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
     else:
         reply = failed(error, demand.message)
         reply = reply if error in (CRASH, TIMEOUT) else reply._replace(classes=AS_RAISED)
+
     return Outcome.of(claim, reply, crashed=error == CRASH)
 
 
@@ -159,6 +163,7 @@ def moved(to: dt.datetime | dt.timedelta) -> Iterator[dt.datetime]:
     before = simulated_now.get()
     moment = moment_of(to, "to")
     simulated_now.set(moment)
+
     try:
         yield moment
     finally:
@@ -212,11 +217,13 @@ def drain(
     """
     if in_event_loop():
         raise RuntimeError("drain() was called on a running event loop: use 'await adrain()'")
+
     chosen = declared(queues)
     failures: list[TaskFailed] = []
     count = run_all(
         connections[config().database], chosen, failures, None if until is None else end_of(until)
     )
+
     if failures and raise_errors:
         raise failed_tasks(failures, "drain")
     return count
@@ -242,12 +249,15 @@ def run_all(
     """
     registry.autodiscover()
     middleware.load()
+
     worker = uuid.uuid4()
     start = simulated_now.get()
     outer = draining.get()
     count = 0
+
     draining.set(True)
     make_order(connection, queues)
+
     try:
         for now in due_times(connection, queues, start, end):
             simulated_now.set(now)
@@ -255,6 +265,7 @@ def run_all(
     finally:
         simulated_now.set(start)
         draining.set(outer)
+
     return count
 
 
@@ -304,6 +315,7 @@ def due_times(
     if end is None:
         yield start
         return
+
     now: dt.datetime | None = start or base.now(connection)
     while now is not None:
         yield now
@@ -324,24 +336,29 @@ def run_due(
     advancer = Advancer(config().max_payload_bytes, now, strict=True)
     workflows = advancer.store(connection, channel)
     limit = config().max_payload_bytes
+
     claims: list[Claim] = []
     outcomes: list[Outcome] = []
     count = 0
+
     while True:
         passed = store.run_pass(
             worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes, max_bytes=limit
         )
+
         task_log.settled(outcomes, passed.decided)
         for event in end_events(outcomes, passed.decided, worker):
             event.deliver()
         failures += final_failures(store, claims, outcomes)
         advancer.owe(passed.in_runs)
+
         if (
             not (passed.claims or passed.again)
             and not advance_all(advancer, workflows)
             and not passed.expired
         ):
             return count
+
         claims = passed.claims
         for event in start_events(claims, worker):
             event.deliver()
@@ -381,9 +398,8 @@ def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
 
 def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Outcome]:
     """Run claims in this thread: sync tasks one by one, async tasks together in an event loop."""
-    runs = {
-        claim.id: Run(CurrentTask(claim, str(worker))) for claim in claims
-    }  # nothing interrupts the sync ones
+    # Nothing interrupts the sync ones.
+    runs = {claim.id: Run(CurrentTask(claim, str(worker))) for claim in claims}
     outcomes = list[Outcome]()
     together = list[Claim]()
 
@@ -424,7 +440,7 @@ async def run_alone(runs: dict[uuid.UUID, Run], claim: Claim) -> Reply:
 
 @contextmanager
 def passing_on_cancels(worker: uuid.UUID, runs: dict[uuid.UUID, Run]) -> Iterator[None]:
-    """Ask running tasks to stop once they are cancelled by code of this process, as a worker does."""
+    """Ask running tasks to stop once code of this process cancels them, as a worker does."""
 
     def executed(connection: base.Connection, name: str, _params: Any) -> None:
         if name not in MAY_CANCEL:
@@ -450,8 +466,10 @@ def usable_transaction(connection: Any) -> Iterator[None]:
     if not connection.in_atomic_block:
         yield
         return
+
     savepoint = connection.savepoint()
     yield
+
     if is_broken(connection):
         connection.needs_rollback = False  # before the statement, which Django refuses otherwise
         connection.savepoint_rollback(savepoint)

@@ -35,12 +35,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Let a test with the marker request the fixture."""
     names = getattr(item, "fixturenames", (IMMEDIATE,))
     if IMMEDIATE not in names and item.get_closest_marker(IMMEDIATE) is not None:
-        item.fixturenames = [*names, IMMEDIATE]  # type: ignore[attr-defined] # parameters of a test share the old list
+        # A new list, because parameters of a test share the old one.
+        item.fixturenames = [*names, IMMEDIATE]  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """End ``immediate()`` with the test, so that failed tasks fail the test, and not its teardown."""
+    """End ``immediate()`` with the test, so that failed tasks fail the test, not its teardown."""
     with item.stash.get(ENTERED, nullcontext()):
         return (yield)
 
@@ -63,6 +64,7 @@ def horsies_immediate(request: pytest.FixtureRequest) -> Iterator[None]:
     the same name.
     """
     require_django()
+
     # Django runs the coroutine of a TestCase in this thread; plugins of pytest run theirs where
     # this fixture sees nothing.
     if inspect.iscoroutinefunction(request.function) and not issubclass(
@@ -72,6 +74,7 @@ def horsies_immediate(request: pytest.FixtureRequest) -> Iterator[None]:
             f"{IMMEDIATE} does not see async tests: write 'async with immediate():' in the test",
             pytrace=False,
         )
+
     marker = request.node.get_closest_marker(IMMEDIATE) or pytest.mark.horsies_immediate.mark
     with ExitStack() as stack:
         stack.enter_context(testing.immediate(*marker.args, **marker.kwargs))

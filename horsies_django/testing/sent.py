@@ -35,11 +35,8 @@ from horsies_django.testing.draining import (
     travel,
 )
 
-SENDS = (
-    "tasks/send",
-    "tasks/send_timed",
-    "tasks/send_once",
-)  # the statements that send; the last one may find a task
+# The statements that send; the last one may find a task.
+SENDS = ("tasks/send", "tasks/send_timed", "tasks/send_once")
 SHOWN = 20  # tasks in a message
 
 
@@ -119,8 +116,11 @@ class SentTasks(Sequence[SentTask]):
                 wanted is None or complete(definition, each.kwargs) == complete(definition, wanted)
             )
         ]
-        if found if count is None else len(found) == count:
+
+        matches = bool(found) if count is None else len(found) == count
+        if matches:
             return found
+
         wish = definition.name
         wish += (
             ""
@@ -128,6 +128,7 @@ class SentTasks(Sequence[SentTask]):
             else f"({', '.join(f'{name}={value!r:.100}' for name, value in kwargs.items())})"
         )
         wish += "" if queue is None else f" on queue {queue!r}"
+
         verdict = "was not sent" if count is None else f"was sent {len(found)} times, not {count}"
         raise AssertionError(f"{wish} {verdict}. {shown(tasks)}")
 
@@ -239,10 +240,12 @@ def of_statement(params: Mapping[str, Any]) -> Iterator[SentTask]:
     due_at = params["due_at"]
     if params["delay"] is not None:
         due_at = (params["now"] or dt.datetime.now(dt.UTC)) + params["delay"]
+
     ids = params["ids"].strip("{}").split(",")
     name = params["task_name"]
     queue = params["queue_name"]
     priority = params["priority"]
+
     for id_, kwargs in zip(ids, json.loads(params["kwargs"]), strict=True):
         yield sent_task(uuid.UUID(id_), name, json.dumps(kwargs), queue, priority, due_at)
 
@@ -267,6 +270,7 @@ def by_name(definition: TaskDefinition, text: str) -> dict[str, Any]:
         args, kwargs = definition.arguments.decode(text)
     except CodecError:
         return dict(json.loads(text))
+
     by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     names = [each.name for each in parameters(definition) if each.kind in by_place]
     rest = {"*": args[len(names) :]} if len(args) > len(names) else {}
@@ -281,6 +285,7 @@ def normal(definition: TaskDefinition, kwargs: Mapping[str, Any]) -> dict[str, A
     by_place = [each.name for each in parameters(definition) if each.kind is each.POSITIONAL_ONLY]
     unnamed = [name for name in by_place if name in kwargs]
     named = {name: value for name, value in kwargs.items() if name not in unnamed}
+
     try:
         return by_name(
             definition, definition.arguments.encode(tuple(kwargs[name] for name in unnamed), named)

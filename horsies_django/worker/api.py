@@ -97,6 +97,7 @@ def under_signals(
         raise WorkerStartError(
             "it handles the signals of its process, so it must run in the main thread"
         )
+
     with Shutdown(ends_process=ends_process, final_message=final_message) as stopping:
         try:
             with stopping.interruptible():

@@ -15,9 +15,8 @@ from typing import Any
 
 HEADER = struct.Struct("!2sI")  # of a frame: the mark, and the length of its message
 MARK = b"h2"
-READ_BYTES = (
-    1 << 16
-)  # glibc maps new memory for each larger buffer, which takes longer than most reads
+# glibc maps new memory for each larger buffer, which takes longer than most reads
+READ_BYTES = 1 << 16
 CONGESTED_BYTES = 1 << 24
 # the kind of the last message of a channel through which something else has come, with the reason
 ODD = "odd"
@@ -65,10 +64,12 @@ class Channel:
             except OSError:
                 self.unsent.clear()  # the death of the peer is handled elsewhere
                 break
+
             if sent < len(self.unsent[0]):
                 self.unsent[0] = self.unsent[0][sent:]
             else:
                 self.unsent.popleft()
+
         self.congested = False
         return True
 
@@ -86,10 +87,12 @@ class Channel:
                 break
             except OSError:
                 data = b""
+
             ended = not data
             self.unread += data
             if len(data) < READ_BYTES:
                 break
+
         messages = self._unpack()
         if ended and not messages:
             raise EOFError
@@ -100,11 +103,13 @@ class Channel:
         start = 0
         if self.odd:
             self.unread.clear()
+
         while len(self.unread) - start >= HEADER.size:
             mark, size = HEADER.unpack_from(self.unread, start)
             end = start + HEADER.size + size
             if mark == MARK and len(self.unread) < end:
                 break
+
             try:
                 messages.append(self._message(mark, size, start + HEADER.size))
             except Exception as error:  # whatever bytes make of the unpickler
@@ -112,7 +117,9 @@ class Channel:
                 self.odd = True
                 self.unread.clear()
                 return messages
+
             start = end
+
         if start:
             del self.unread[:start]
         return messages

@@ -45,15 +45,18 @@ def work(
     """
     if isinstance(queues, str):
         raise WorkerStartError(f"queues must be a list of names, not the str {queues!r}")
+
     options = WorkerOptions(
         queues=tuple(dict.fromkeys(queues or sorted(config().queues))),
         processes=usable_cpus() if processes is None else processes,
         **others,
     )
+
     refuse_impossible(options)
     configure_logging(options.loglevel)
     if options.processes:
         refuse_main_module()
+
     forker = Forker(options)
     try:
         options = load(options, forker, stopping)
@@ -72,12 +75,15 @@ def load(options: WorkerOptions, forker: Forker, stopping: Shutdown) -> WorkerOp
     Returns the options, with spawn for a project that cannot be forked. Raises WorkerStartError.
     """
     refuse_unready_tasks(config())
+
     gc.collect()
     # the garbage collector need not examine the loaded project again, nor copy its pages in
     # children
     gc.freeze()
+
     if not options.forks:
         return options
+
     try:
         forker.prepare(stopping.forget)
     except CannotFork as error:
@@ -88,6 +94,7 @@ def load(options: WorkerOptions, forker: Forker, stopping: Shutdown) -> WorkerOp
             error,
         )
         return replace(options, start_method="spawn")
+
     return options
 
 
@@ -98,11 +105,14 @@ def schedule(stopping: Shutdown, loglevel: str) -> int:
     """
     if loglevel not in LEVELS:
         raise WorkerStartError(f"--loglevel: {loglevel!r} is not one of {', '.join(LEVELS)}")
+
     configure_logging(loglevel)
     stopping.end_if_it_hangs()
     refuse_main_module()
+
     actor = f"scheduler on {socket.gethostname()}"
     scheduler_loop = SchedulerLoop(config(), actor, gives_up=True, wakeup=stopping.wakeup)
+
     with relayed_logs():
         try:
             with stopping.interruptible():
@@ -110,9 +120,11 @@ def schedule(stopping: Shutdown, loglevel: str) -> int:
                 refuse_unready_tasks(scheduler_loop.config)
                 start.retry(lambda: refuse_unready_database(scheduler_loop.config), connected=False)
                 start.retry(scheduler_loop.declare, connected=False)
+
             stopping.on_stop = scheduler_loop.stop
             if stopping.seen:
                 scheduler_loop.stop()
+
             line = "Scheduler started: process %s, %s schedules in its code"
             schedule_logger.info(line, os.getpid(), len(scheduler_loop.names))
             scheduler_loop.run()
@@ -120,4 +132,5 @@ def schedule(stopping: Shutdown, loglevel: str) -> int:
         except DatabaseGaveUp as error:
             schedule_logger.critical("%s", error)
             return 1
+
     return 0

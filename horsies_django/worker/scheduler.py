@@ -65,13 +65,11 @@ MANY = 100  # schedules per round
 LONGEST_WAIT_SECONDS = 60.0
 # before the next try of a schedule that others hold or may be able to send, or that failed for now
 LEFT_SECONDS = 1.0
-REFUSED = (
-    "22",
-    "23",
-)  # classes of SQLSTATE: invalid values and violated constraints; trying again does not help
-GONE_AFTER = dt.timedelta(
-    minutes=10
-)  # without such a record by any scheduler, while this one was connected
+# classes of SQLSTATE: invalid values and violated constraints; trying again does not help
+REFUSED = ("22", "23")
+# A schedule is gone if for so long no scheduler has recorded that its code has it, while this
+# scheduler was connected.
+GONE_AFTER = dt.timedelta(minutes=10)
 
 
 class Scheduler:
@@ -87,9 +85,8 @@ class Scheduler:
         self.stopping = False  # set by any thread; the round ends after the current schedule
         self.left: dict[str, float] = {}  # schedules to skip, until when by the monotonic clock
         self.repeats = Repeats()
-        self.unsendable: dict[
-            str, tuple[dt.datetime | None, dt.datetime]
-        ] = {}  # by name: last fire time, since when
+        # by name: last fire time, since when
+        self.unsendable: dict[str, tuple[dt.datetime | None, dt.datetime]] = {}
 
     def tick(self, connection: psycopg.Connection[Any]) -> float:
         """Send what is due; return the seconds until the next round.
@@ -99,10 +96,12 @@ class Scheduler:
         self.left = {name: until for name, until in self.left.items() if until > time.monotonic()}
         store = ScheduleStore(connection, self.now)
         names = store.due(MANY, self.left)
+
         for name in names:
             if self.stopping:
                 return 0.0
             self.attend(connection, name)
+
         wait = 0.0 if len(names) == MANY else store.wait(self.left)
         waits = [LONGEST_WAIT_SECONDS, *(until - time.monotonic() for until in self.left.values())]
         return max(0.0, min(waits if wait is None else [*waits, wait]))
@@ -124,6 +123,7 @@ class Scheduler:
         except Exception as error:
             if connection.closed:
                 raise
+
             why = said(error)
             if (
                 problem is None
@@ -132,6 +132,7 @@ class Scheduler:
             ):
                 self.attend(connection, name, why)
                 return
+
             unforeseen = not isinstance(error, psycopg.Error)
             if (more := self.repeats.due(type(error).__name__, time.monotonic())) is not None:
                 line = "schedule %s: could not send its task, will try again: %s%s"
@@ -145,6 +146,7 @@ class Scheduler:
         """
         store = ScheduleStore(connection, self.now)
         schedule, wrong = read_definition(taken.definition)
+
         if taken.rules is not None and taken.rules > RULES:
             self.leave(taken.name)  # a newer release computed its fire times
         elif schedule is None:
@@ -162,6 +164,7 @@ class Scheduler:
         else:
             timing = schedule.timing(taken.name, taken.since)
             found = due(timing, taken.last_fire_at, taken.now)
+
             if problem is None:
                 try:
                     self.send(connection, taken, schedule, found)
@@ -169,6 +172,7 @@ class Scheduler:
                     if self.others_may(taken):
                         return
                     problem = error.message if isinstance(error, TaskSendError) else str(error)
+
             if problem is not None:
                 logger.error(
                     "schedule %s: could not send its task, skipping it: %s",
@@ -181,6 +185,7 @@ class Scheduler:
                     shown_name(taken.name),
                     found.first.isoformat(),
                 )
+
             self.advance(store, taken, timing, found, problem)
 
     def send(
@@ -200,6 +205,7 @@ class Scheduler:
             fire_times = dict(zip(uuid7s(len(found.fire_times)), found.fire_times, strict=True))
             skip = schedule.overlap == "skip"
             store = ScheduleStore(connection, self.now)
+
             for some in (
                 [{id_: fire_time} for id_, fire_time in fire_times.items()]
                 if skip
@@ -209,6 +215,7 @@ class Scheduler:
                 unsent = {id_: fire_time for id_, fire_time in some.items() if id_ in noted}
                 for batch in copies(task, found.fire_times[0], unsent):
                     TaskStore(connection).send(batch)
+
                 if unfinished is not None:
                     line = "schedule %s: skipped its fire time %s, because task %s has not finished"
                     logger.info(
@@ -240,9 +247,11 @@ class Scheduler:
         if last != taken.last_fire_at:
             since = taken.now  # another scheduler sent it in the meantime
         self.unsendable[taken.name] = (taken.last_fire_at, since)
+
         if taken.now - since >= self.grace:
             del self.unsendable[taken.name]
             return False
+
         self.leave(taken.name)
         return True
 
@@ -260,6 +269,7 @@ def copies(
     # each task has its arguments, and PostgreSQL accepts at most 256 MB of them at once
     ids = list(fire_times)
     together = 100 if task.good_until is None else 1
+
     for begin in range(0, len(ids), together):
         some = ids[begin : begin + together]
         good_until = task.good_until and task.good_until + (fire_times[some[0]] - first)
@@ -286,14 +296,17 @@ class SchedulerLoop(threading.Thread, Link):
         self.config = config
         self.actor = actor
         self.gives_up = gives_up
+
         self.alias = config.listen_database or config.database
         self.scheduler = Scheduler(dt.timedelta(milliseconds=config.unknown_task_grace_ms))
         self.backoff = Backoff(config.resilience)
         self.poll_seconds = config.resilience.notify_poll_interval_ms / 1000
+
         self.channel = ""  # of changed schedules; a pooler may deliver other channels too
         self.names: list[str] = []  # of the schedules in the code
         self.signed_at = -math.inf  # by the monotonic clock
         self.in_touch_since = math.inf
+
         self.waker, self.woken = socket.socketpair()
         self.wakeup = wakeup or self.woken
 
@@ -304,6 +317,7 @@ class SchedulerLoop(threading.Thread, Link):
         """
         self.names = sorted({one.name for one in schedules.declared()})
         rows = Schedule.objects.using(self.config.database).filter(name__in=self.names)
+
         try:
             known = set(rows.values_list("name", flat=True))
             for name, keys in schedules.declare(actor=self.actor, only=only).items():
@@ -331,10 +345,12 @@ class SchedulerLoop(threading.Thread, Link):
         except (psycopg.Error, DatabaseError) as error:
             self.disconnect()
             problem = said(error)
+
             if self.gives_up and self.backoff.exhausted:
                 raise DatabaseGaveUp(
                     f"the database is gone and RESILIENCE allows no further try: {problem}"
                 ) from error
+
             wait = self.backoff.failed()
             logger.warning("the database is not available, next try in %.1f s: %s", wait, problem)
         except Exception:
@@ -345,16 +361,17 @@ class SchedulerLoop(threading.Thread, Link):
             if self.backoff.failures:
                 logger.info("the scheduler is running again")
             self.backoff.succeeded()
+
         return wait
 
     def tick(self, connection: psycopg.Connection[Any]) -> float:
         """Do what is due now; return the seconds until the next round. Raises psycopg.Error."""
         now = time.monotonic()
-        if (
-            now >= self.signed_at + 60.0
-        ):  # it records now and then that the schedules are still in the code
+        # it records now and then that the schedules are still in the code
+        if now >= self.signed_at + 60.0:
             self.sign(ScheduleStore(connection))
             self.signed_at = now
+
         return min(self.scheduler.tick(connection), self.poll_seconds)
 
     def sign(self, store: ScheduleStore) -> None:
@@ -363,6 +380,7 @@ class SchedulerLoop(threading.Thread, Link):
         """
         if missed := store.declared(self.names):
             self.declare(missed)  # no record was written for so long that they were disabled
+
         if time.monotonic() - self.in_touch_since >= GONE_AFTER.total_seconds():
             for name in store.gone(GONE_AFTER, self.actor):
                 logger.warning(
@@ -375,6 +393,7 @@ class SchedulerLoop(threading.Thread, Link):
         try:
             if self.heard():
                 return  # this round may have missed the change
+
             wait_readable(
                 {self.woken, self.wakeup} | ({self.connection} if self.connection else set()),
                 seconds,
@@ -393,11 +412,13 @@ class SchedulerLoop(threading.Thread, Link):
         connection = direct_connection(
             self.alias, application_name=session_name(), prepare=True, statement_timeout_ms=10_000
         )
+
         self.connection = connection
         self.signed_at = -math.inf  # it may have been disconnected for long
         self.in_touch_since = time.monotonic()
         self.channel = f"{channel_prefix(connection)}_schedules"
         connection.execute(f"LISTEN {self.channel}")
+
         return connection
 
     def stop(self) -> None:

@@ -53,6 +53,7 @@ class Start:
         """
         backoff = Backoff(self.resilience)
         alias = self.link.alias
+
         while True:
             try:
                 if connected and self.link.connection is None:
@@ -70,6 +71,7 @@ class Start:
                 raise WorkerStartError(
                     f"the database {alias!r} refuses this process: {said(error)}"
                 ) from error
+
             wait = backoff.failed()
             logger.warning(
                 "the database %r cannot be reached, next try in %.1f s: %s", alias, wait, message
@@ -88,6 +90,7 @@ def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
     wanted = declared(config)
     names = [*outbox.served.queues, CLUSTER]
     there = store.declared(names)
+
     for name in names:
         if name not in there:
             store.configure(name, wanted[name], action="queue.declare", actor=actor, create=True)
@@ -140,6 +143,7 @@ def refuse_unready_database(config: Config) -> None:
     try:
         with naming_receivers(config.database):
             connection.ensure_connection()
+
         style = drivers(connection.connection).info.parameter_status("DateStyle") or ""
         if not style.startswith("ISO"):
             raise WorkerStartError(
@@ -148,6 +152,7 @@ def refuse_unready_database(config: Config) -> None:
                 'ALTER ROLE or ALTER DATABASE, or with "options": "-c DateStyle=ISO" in the '
                 "OPTIONS of that alias"
             )
+
         executor = MigrationExecutor(connection)
         targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
         missing = [migration.name for migration, _ in executor.migration_plan(targets)]
@@ -161,6 +166,7 @@ def refuse_unready_database(config: Config) -> None:
         connection.close()
         if getattr(connection, "pool", None):
             connection.close_pool()  # type: ignore[attr-defined]
+
     if missing:
         raise WorkerStartError(
             f"unapplied migrations of horsies: {', '.join(missing)}. Run 'python manage.py migrate "
@@ -177,12 +183,15 @@ def refuse_unready_tasks(config: Config) -> None:
         raise WorkerStartError(
             "; ".join(f"importing {item.module} failed: {item.error!r}" for item in problems)
         )
+
     refuse_paths("MIDDLEWARE", config.middleware)
     refuse_paths("METADATA", config.metadata)
+
     if not registry.names():
         raise WorkerStartError(
             "no task is registered: decorate a function with @task in the tasks.py of an app in "
             "INSTALLED_APPS"
         )
+
     if found := registry.unsure():
         logger.warning("%s: %s", registry.unsure_problem(found), registry.unsure_advice(found))

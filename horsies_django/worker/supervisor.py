@@ -72,12 +72,14 @@ class Supervisor:
         self.stopping = stopping or Shutdown()
         self.stopping.timeout = options.shutdown_timeout
         self.stopping.on_stop = self.stop
+
         if unknown := [name for name in options.queues if name not in config.queues]:
             known = ", ".join(sorted(config.queues))
             raise WorkerStartError(
                 f"--queues: {', '.join(map(repr, unknown))} not declared; HORSIES['QUEUES'] has: "
                 f"{known}"
             )
+
         self.served = Served(options.queues)
         self.capacity = capacity(config, options)
         self.forker = forker or Forker(options)
@@ -90,11 +92,13 @@ class Supervisor:
         direct = self.config.listen_database or self.config.database
         self.worker = worker
         self.selector = selectors.DefaultSelector()
+
         threshold = config.recovery.running_stale_threshold_ms / 1000
         # the children of a stopped worker are killed before others declare it dead
         self.kill_timer = KillTimer(
             threshold * 0.8, self.forker.arm if self.options.forks else None
         )
+
         self.pool = Pool(
             self.options,
             self.selector,
@@ -103,6 +107,7 @@ class Supervisor:
             self.capacity.prefetch,
             str(worker),
         )
+
         self.outbox = Outbox(
             config.database,
             worker,
@@ -113,6 +118,7 @@ class Supervisor:
             bound=config.resilience.max_unwritten_outcomes,
         )
         self.startup = Start(self.outbox, config.resilience, self.stopping)
+
         listener = Listener(direct, "_new", application_name="horsies listener", own=f"_{worker}")
         unknown_tasks = UnknownTasks(timedelta(milliseconds=config.unknown_task_grace_ms))
         advancer = Advancer(config.max_payload_bytes)
@@ -127,12 +133,14 @@ class Supervisor:
             unknown_tasks,
         )
         self.engine.until_empty = self.options.until_empty
+
         beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
         watch = StuckWatch(threshold, seconds(config.report_running_after_ms))
         snapshot_seconds = config.recovery.worker_state_snapshot_interval_ms / 1000
         heartbeat = HeartbeatSender(
             worker, os.getpid(), self.engine, beat_seconds, self.kill_timer, watch, snapshot_seconds
         )
+
         reaper = self.build_reaper(heartbeat)
         pruner = Pruner(config.retention, self.outbox.own_retentions.copy)
         history = HistoryWriter(worker, self.outbox.counts)
@@ -146,10 +154,12 @@ class Supervisor:
             overdue,
             history,
         )
+
         kill = config.recovery.on_cut_off == "kill"
         self.watchdog = Watchdog(self.engine, self.maintenance, self.kill_timer, kill=kill)
         if kill:
             self.engine.outage.kill_after = self.kill_timer.seconds
+
         self.scheduler_loop = (
             SchedulerLoop(config, actor_name()) if self.options.with_scheduler else None
         )
@@ -209,6 +219,7 @@ class Supervisor:
                 return 1
             finally:
                 self.close()
+
             if self.stopping.seen:
                 return 1
             self.build()
@@ -223,11 +234,11 @@ class Supervisor:
                 self.open()
         except StopRequested:
             self.pool.kill("was not needed any more")
-            for (
-                process
-            ) in multiprocessing.active_children():  # one that the pool has not recorded yet
+            # one that the pool has not recorded yet
+            for process in multiprocessing.active_children():
                 process.kill()
             raise
+
         if self.stopping.seen:
             self.stop()
 
@@ -236,14 +247,17 @@ class Supervisor:
         self.startup.retry(lambda: refuse_unready_database(self.config), connected=False)
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
+
         self.startup.retry(lambda: insert_missing_queues(self.outbox, self.config, actor_name()))
         self.startup.retry(lambda: durable_behind_pooler(self.engine))
         if self.scheduler_loop is not None:
             self.startup.retry(self.scheduler_loop.declare)
+
         self.announce()
         self.pool.start()
         self.kill_timer.rearm(time.monotonic())
         self.startup.retry(self.register)
+
         self.engine.trust(time.monotonic() + self.kill_timer.seconds)
         self.engine.publish()
         self.maintenance.start()
@@ -277,6 +291,7 @@ class Supervisor:
             self.capacity.max_claim_per_worker,
             options.max_claim_batch,
         )
+
         logger.info(
             "Slots: %s sync (%s threads per process), %s async (%s coroutines per process); "
             "queues: %s",
@@ -286,9 +301,11 @@ class Supervisor:
             options.async_concurrency,
             ", ".join(options.queues),
         )
+
         if self.capacity.prefetch:
             line = "Soft mode: up to %s tasks are prefetched, under a lease of %s"
             logger.info(line, self.capacity.prefetch, self.capacity.lease)
+
         if options.processes == 0:
             logger.warning(
                 "--processes=0: tasks run in the worker's own process, so a task that crashes it "
@@ -302,21 +319,23 @@ class Supervisor:
         count = self.pool.running("sync") + self.pool.running("async")
         logger.error("stopping now; ending %s running task(s)", count)
         self.pool.kill("was ended while the worker shut down")
-        give_up_at = (
-            time.monotonic() + 3.0
-        )  # time for writing the outcomes of tasks that were ended
+
+        # time for writing the outcomes of tasks that were ended
+        give_up_at = time.monotonic() + 3.0
         try:
             self.engine.turn(0.0)
             while self.engine.owes and time.monotonic() < give_up_at:
                 self.engine.turn(0.05)
         except DatabaseGaveUp as error:
             logger.error("%s", error)
+
         return 1
 
     def write_last_outcomes(self) -> None:
         """Write what the processes that were ended have left, without claiming anything."""
         self.outbox.outcomes += self.pool.outcomes
         self.outbox.releases += [*self.pool.releases, *self.engine.prefetched.values()]
+
         try:
             self.engine.comparison.settle()
         except psycopg.Error as error:
@@ -326,15 +345,18 @@ class Supervisor:
         """Stop the pool, the threads and the connections, and record that the worker stopped."""
         self.pool.stop()
         self.kill_timer.disarm()
+
         if self.watchdog.is_alive():
             self.watchdog.stop()
         if self.scheduler_loop is not None and self.scheduler_loop.is_alive():
             self.scheduler_loop.stop()
             self.scheduler_loop.join(STOP_SECONDS)
+
         self.outbox.receivers.stop()
         if self.maintenance.is_alive():
             self.maintenance.stop()
             logger.info("Worker stopped")
+
         if self.outbox.owes:
             logger.error(
                 "%s outcome(s) of tasks were not written and %s task(s) not given back: other "
@@ -343,11 +365,13 @@ class Supervisor:
                 self.outbox.unwritten,
                 self.outbox.unreleased,
             )
+
         try:
             if self.outbox.connection is not None:
                 WorkerStore(self.outbox.connection).stop(self.worker)
         except psycopg.Error as error:
             logger.warning("could not record that the worker stopped: %s", said(error))
+
         self.outbox.disconnect()
         self.engine.close()
         self.selector.close()

@@ -75,12 +75,10 @@ class Advancer:
     repeats: Repeats = field(default_factory=Repeats)
     handed: deque[Handed] = field(default_factory=deque, init=False)  # by another thread
     owed: dict[uuid.UUID, Debt] = field(default_factory=dict, init=False)
-    signalled: set[uuid.UUID] = field(
-        default_factory=set, init=False
-    )  # runs; another worker may have seen the signals
-    gathers: bool = field(
-        default=True, init=False
-    )  # whether the last count of elements sent no others
+    # Runs; another worker may have seen the signals
+    signalled: set[uuid.UUID] = field(default_factory=set, init=False)
+    # Whether the last count of elements sent no others
+    gathers: bool = field(default=True, init=False)
 
     def twin(self, hand_over: Callable[[Handed], None]) -> Advancer:
         """Return an advancer for another thread.
@@ -115,7 +113,9 @@ class Advancer:
         """
         found = store.owed(age, many)
         for run, task, child in found:
-            self.debt(run, [task] if task else (), [child] if child else ())
+            tasks = [task] if task else []
+            children = [child] if child else []
+            self.debt(run, tasks, children)
         return len(found)
 
     def debt(
@@ -150,18 +150,21 @@ class Advancer:
             signalled, self.signalled = self.signalled, set()
             for run in store.unseen(signalled):
                 self.debt(run)
+
         while self.handed:
             run, debt = self.handed.popleft()
             self.debt(run, debt.tasks, debt.children)
+
         due = [run for run, debt in self.owed.items() if debt.at <= now]
         sent = False
-        together = (
-            1 if self.strict else 8
-        )  # after an error, a transaction of the caller runs no other statement
+        # After an error, a transaction of the caller runs no other statement.
+        together = 1 if self.strict else 8
+
         for start in range(0, len(due), together):
             sent = self.attempt(store, due[start : start + together]) or sent
             if time.monotonic() - now > seconds:
                 break
+
         return sent
 
     def wake(self, store: WorkflowStore) -> bool:
@@ -178,6 +181,7 @@ class Advancer:
                 raise
             logger.debug("runs of workflows could not be advanced together: %s", said(error))
             return False
+
         for run, advanced in found:
             self.learn(store, run, Debt(), advanced)
         return bool(found)
@@ -191,17 +195,20 @@ class Advancer:
         except (psycopg.Error, DatabaseError) as error:
             if getattr(store.connection, "closed", False):
                 raise
+
             if len(runs) > 1:
-                return (
-                    sum(self.attempt(store, [run]) for run in runs) > 0
-                )  # all of them, not only until one sent tasks
+                # All of them, not only until one sent tasks.
+                return sum(self.attempt(store, [run]) for run in runs) > 0
+
             if self.strict:
                 raise WorkflowError(
                     f"workflow run {runs[0]} cannot be advanced: {said(error)}"
                 ) from error
+
             if self.hand_over is not None and isinstance(error, psycopg.errors.QueryCanceled):
                 self.hand_over((runs[0], self.owed.pop(runs[0])))
                 return False
+
             now = time.monotonic()
             if (more := self.repeats.due(type(error).__name__, now)) is not None:
                 logger.warning(
@@ -210,6 +217,7 @@ class Advancer:
                     said(error),
                     more,
                 )
+
             self.debt(runs[0]).at = now + 5.0
             return False
 
@@ -218,14 +226,17 @@ class Advancer:
         return whether tasks were sent.
         """
         debts = [self.debt(run) for run in runs]
+
         with ExitStack() as stack:
             pipeline = None
+            # Only a connection of psycopg has a pipeline, not Django's.
             if (
                 len(runs) > 1
                 and isinstance(store.connection, Connection)
                 and Pipeline.is_supported()
-            ):  # not Django's
+            ):
                 pipeline = stack.enter_context(store.connection.pipeline())
+
             cursors = []
             for run, debt in zip(runs, debts, strict=True):
                 cursors.append(
@@ -233,13 +244,17 @@ class Advancer:
                 )
                 if pipeline is not None:
                     pipeline.sync()  # ends the transaction
+
             found = [Advanced(*cursor.fetchall()[0]) for cursor in cursors]
-        # before anything is learned: what a child has done is owed to its parent, which may be
-        # among them
+
+        # This comes before anything is learned: what a child has done is owed to its parent, which
+        # may be among them.
         for run in runs:
             del self.owed[run]
+
         for run, debt, advanced in zip(runs, debts, found, strict=True):
             self.learn(store, run, debt, advanced)
+
         return any(advanced.many for advanced in found)
 
     def learn(self, store: WorkflowStore, run: uuid.UUID, debt: Debt, advanced: Advanced) -> None:
@@ -249,10 +264,12 @@ class Advancer:
                 raise WorkflowError(
                     f"workflow run {run} cannot be advanced: another transaction holds its lock"
                 )
+
             again = self.debt(run, debt.tasks, debt.children)
             again.tries = debt.tries + 1
             again.at = time.monotonic() + BUSY_SECONDS[min(debt.tries, len(BUSY_SECONDS) - 1)]
             return
+
         if debt.gathered:
             self.gathers = not advanced.many
         if debt.children:
@@ -261,6 +278,7 @@ class Advancer:
             self.debt(run)
         if advanced.finished and advanced.parent is not None:
             self.debt(advanced.parent, children=[run])
+
         if advanced.halted is not None:
             if advanced.halted in HALTED:
                 logger.info(HALTED[advanced.halted], run)

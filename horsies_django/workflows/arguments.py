@@ -47,17 +47,21 @@ class Given(NamedTuple):
 def take_arguments(node: Node, task: TaskDefinition, given: Given) -> Problems:
     codec = task.arguments
     names = list(codec.signature.parameters)[len(given.args) :]
+
     if mistakes := unclear(node, names, given.options, f"{task.name} has a parameter"):
         yield from mistakes
         return
+
     try:
         bound = codec.bind(given.args, given.kwargs)
     except CodecError as error:
         yield str(error)
         return
+
     constants = yield from connected(node, bound, hints(task))
     if node.over in constants:
         yield from take_elements(node, task, node.over, constants.pop(node.over))
+
     try:
         node.kwargs = codec.encode_values(constants)
     except CodecError as error:
@@ -73,6 +77,7 @@ def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) ->
             f"{type(elements).__name__}: pass list(...)"
         )
         return
+
     stored = []
     for place, value in enumerate(elements):
         try:
@@ -80,6 +85,7 @@ def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) ->
         except CodecError as error:
             yield f"element {place}: {why_not(error, {over: value})}"
             return
+
     node.texts["value"] = write_json(stored)
 
 
@@ -109,12 +115,15 @@ def connect(
     if problem := next(filter(None, map(node.flow.foreign, several)), None):
         yield f"{parameter}=: {problem}"
         return
+
     for each in several:
         yield from dropped(each)
     node.wait_for(several, counts=not alone)
+
     first = several[0]
     many = not alone or several[0].kind.many
     results = [(each.name, each.type) for each in several]
+
     if parameter == node.over:
         how = "elements"
         wanted = annotation
@@ -131,6 +140,7 @@ def connect(
                 "list[...] or Results[...]"
             )
             return
+
         if how == "results" and not many:
             yield (
                 f"{parameter!r} takes Results, which come from a map or from a list of nodes; "
@@ -138,8 +148,10 @@ def connect(
                 f"list that {first.name} gives"
             )
             return
+
     source = {"node": first.number} if alone else {"nodes": [each.number for each in several]}
     node.inputs[parameter] = {**source, "as": how}
+
     for name, result in results:
         if not fits(result, wanted):
             yield f"{parameter!r} takes {name_of(wanted)}, but {name} gives {name_of(result)}"
@@ -152,6 +164,7 @@ def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
     """
     origin = get_origin(parameter)
     args = get_args(parameter)
+
     if origin is Results:
         return "results", plain(args[0])
     if origin is TaskResult and not many:
@@ -165,6 +178,7 @@ def unsure(node: Node) -> Problems:
     """
     if not may_miss(node):
         return
+
     arguments = None if node.task is None else node.task.arguments
     for parameter, source in node.inputs.items():
         if source["as"] == "elements":

@@ -77,6 +77,7 @@ class Workflow(Graph[T]):
         """
         options = Options(after, join, allow_failed, when, name, undo)
         given = self._given(options, args, kwargs, others)
+
         if isinstance(what, Workflow):
             return self._record(kinds.WORKFLOW, what.name, options, rules.embed, what, given)
         return self._call(kinds.TASK, what, TASKS, options, given)
@@ -237,6 +238,7 @@ class Workflow(Graph[T]):
         node = self._record(
             kinds.GATE, "gate", options, rules.gate, permission, timeout, on_timeout
         )
+
         if announce is not None:  # it waits for the same nodes
             title = f"announce {node.title[:180]}"
             self.add(
@@ -248,6 +250,7 @@ class Workflow(Graph[T]):
                 allow_failed=allow_failed,
                 when=when,
             )
+
         return node
 
     def returns(self, node: Node[T]) -> None:
@@ -302,9 +305,11 @@ class Workflow(Graph[T]):
                 if value != Options._field_defaults[name]
             }
             return Given(args, others, changed)
+
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
             self.problems.append(f"kwargs= takes a dict of arguments by name, not {kwargs!r:.80}")
             return Given(args, others)
+
         twice = [name for name in kwargs if name in others]
         self.problems += [
             f"the argument {name!r:.80} is given twice: in kwargs= and beside it" for name in twice
@@ -320,6 +325,7 @@ class Workflow(Graph[T]):
             return what._task, what._options
         if isinstance(definition := getattr(what, "definition", None), TaskDefinition):
             return definition, getattr(what, "send_options", SendOptions())
+
         if not isinstance(what, str):
             self.problems.append(f"{expected}, not {type(what).__name__}")
         elif (task := registry.find_or_import(what)) is not None:
@@ -328,6 +334,7 @@ class Workflow(Graph[T]):
             self.problems.append(
                 f"there is no task named {what!r}{close_to(what, registry.names())}"
             )
+
         return None
 
     def _call(self, kind: Kind, what: Any, expected: str, options: Options, given: Given) -> Node:
@@ -349,15 +356,18 @@ class Workflow(Graph[T]):
                     "one node"
                 ],
             )
+
         name = self._name(options.name, str(title)[:180])
         self.change(f"the node {name!r:.80}")
         node: Node = Node(self, len(self.nodes), name, kind)
         self.nodes.append(node)
+
         undone = options.undo is not None and not kind.runs
         undo = self._called(options.undo, f"{name}: {UNDOS}") if undone else None
         self.problems += [
             f"{name}: {problem}" for problem in rules.compiled(node, options, undo, rule, *given)
         ]
+
         return node
 
     def _name(self, given: Any, title: str) -> str:
@@ -367,14 +377,17 @@ class Workflow(Graph[T]):
         if given is not None and (problem := name_problem("a node's name", given, 200)):
             self.problems.append(problem)
             given = None
+
         name: str | None = given
         while name is None or (given is None and name in self.taken):
             self.titles[title] += 1
             name = title if self.titles[title] == 1 else f"{title}-{self.titles[title]}"
+
         if given in self.taken:
             self.problems.append(
                 f"the name {name!r} is used for two nodes: give one of them another"
             )
+
         self.taken.add(name)
         return name
 

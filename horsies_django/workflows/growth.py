@@ -30,14 +30,8 @@ from horsies_django.workflows.send import path_problem
 logger = logging.getLogger("horsies.worker")
 
 ARGUMENTS = ("kwargs", "inputs", "value")
-SAID = (
-    "kind",
-    "task",
-    *ARGUMENTS,
-    "signal",
-    "signal_key",
-    "graph",
-)  # what is compared of two nodes
+# What is compared of two nodes
+SAID = ("kind", "task", *ARGUMENTS, "signal", "signal_key", "graph")
 PASSING = (*ABSOLUTE, "options")  # may differ each time that the same workflow is built
 
 
@@ -79,16 +73,20 @@ class RunningWorkflow(Workflow):
         self._refuse([*outermost([node]), *impossible(node)])
         task = self.current.task_id
         assert task is not None
+
         with taken(), writing() as store:
             if node.when is not None and (problem := path_problem(store, node.when.path)):
                 self._refuse([f"{node.name}: {problem}"])
+
             place = self.place = self.place or store.place(task)
             if place is None:
                 raise WorkflowError(f"task {task} is not part of a workflow")
             if place.kind == UNDO.name:
                 raise WorkflowError(f"task {task} undoes a node: an undo adds no nodes")
+
             self._refuse(f"{node.name}: {problem}" for problem in misplaced(node, place))
             self._insert(store, task, node, place)
+
         node.inserted = True
         return node
 
@@ -105,6 +103,7 @@ class RunningWorkflow(Workflow):
         if place.element is not None:
             node.name = f"{node.name[:185]}[{place.element}]"
             node.columns |= {"signal": node.name} if node.kind is GATE else {}
+
         node.number = store.number(place.workflow)
         attempt = self.current.attempt
         added = store.grow(task, attempt, f"[{node.json()}]")
@@ -113,8 +112,10 @@ class RunningWorkflow(Workflow):
                 f"attempt {attempt} of task {task} is not the current one any more: it adds no "
                 "nodes"
             )
+
         if added[0] is None:
             self._refuse([f"{node.name}: {both(node.columns['signal'])}"])
+
         if not added[0]:
             number, earlier = store.named(place.workflow, place.node, node.name)
             if different(earlier, node.json()):
@@ -128,10 +129,12 @@ class RunningWorkflow(Workflow):
         self.changed += 1
         if self.changed > 20:
             return
+
         said = (
             f"attempt {self.current.attempt} adds {node.name!r} with other arguments: the node of "
             "an earlier attempt stays"
         )
+
         logger.warning("workflow run %s: %s", place.workflow, said)
         task = {"node": node.name, "task": str(self.current.task_id)}
         note(store, place.workflow, "workflow.keep", self.current.name, said, task)
@@ -148,7 +151,7 @@ def misplaced(node: Node, place: Place) -> Problems:
 
 
 def different(earlier: str, later: str) -> bool:
-    """Return whether two nodes, as JSON, run or wait for something else, or with other arguments."""
+    """Return whether two nodes, as JSON, run or wait for other things, or with other arguments."""
     one, other = (
         {name: node.get(name) for name in SAID} for node in (json.loads(earlier), json.loads(later))
     )

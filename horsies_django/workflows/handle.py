@@ -33,9 +33,8 @@ from horsies_django.workflows import operations
 from horsies_django.workflows.nodes import Graph, Node, T
 from horsies_django.workflows.operations import reading, rows
 
-LONGEST = (
-    100  # characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
-)
+# Characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
+LONGEST = 100
 
 
 class RunResult(TaskHandle[T]):
@@ -102,9 +101,11 @@ class WorkflowHandle(Generic[T]):
         deadline = deadline_of(timeout_ms)
         waiting = RunResult[T](self.workflow_id, self._codec)
         result = waiting.get(timeout_ms)
+
         while waiting.continued and (last := self.latest()).workflow_id != waiting.task_id:
             waiting = RunResult(last.workflow_id, last._codec)
             result = waiting.get(left_ms(deadline))
+
         return result
 
     async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
@@ -112,9 +113,11 @@ class WorkflowHandle(Generic[T]):
         deadline = deadline_of(timeout_ms)
         waiting = RunResult[T](self.workflow_id, self._codec)
         result = await waiting.aget(timeout_ms)
+
         while waiting.continued and (last := await self.alatest()).workflow_id != waiting.task_id:
             waiting = RunResult(last.workflow_id, last._codec)
             result = await waiting.aget(left_ms(deadline))
+
         return result
 
     def status(self) -> str:
@@ -146,9 +149,8 @@ class WorkflowHandle(Generic[T]):
         if found == self.workflow_id:
             return self
         names = rows("WorkflowRun", pk__in=[self.workflow_id, found]).values_list("name", flat=True)
-        return WorkflowHandle(
-            found, self._codec if len(set(names)) == 1 else None
-        )  # of another workflow: plain JSON
+        # The value of a run of another workflow is plain JSON.
+        return WorkflowHandle(found, self._codec if len(set(names)) == 1 else None)
 
     def progress(self) -> Progress:
         """Return how far the run is. Raises LookupError if there is no such run."""
@@ -170,10 +172,12 @@ class WorkflowHandle(Generic[T]):
         """
         store = reading()
         found: dict[str, TaskResult[Any] | None] = {}
+
         for node in store.node_results(self.workflow_id):
             task = registry.find_or_import(node.task_name) if node.task_name else None
             codec = self._codecs.get(node.number) if task is None else task.result
             name = f"{node.name} ({node.number})" if node.name in found else node.name
+
             if node.status in UNFINISHED_NODES:
                 found[name] = None
             elif node.kind == "map" and node.status == "COMPLETED":
@@ -186,6 +190,7 @@ class WorkflowHandle(Generic[T]):
                 found[name] = TaskResult(ok=ok)
             else:
                 found[name] = decode(None if node.kind == "map" else codec, node.result)
+
         return found
 
     def children(self) -> dict[str, WorkflowHandle]:
@@ -198,6 +203,7 @@ class WorkflowHandle(Generic[T]):
         found: dict[str, WorkflowHandle] = {}
         for name, number, run in reading().inner(self.workflow_id):
             found[f"{name} ({number})" if name in found else name] = WorkflowHandle(run)
+
         if not found:
             self.status()  # if there is no such run, this says so
         return found
@@ -255,6 +261,7 @@ class WorkflowHandle(Generic[T]):
             if text_problem("node", node, 200)
             else list(named.values_list("number", flat=True)[:2])
         )
+
         if len(numbers) != 1:
             raise LookupError(
                 f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named "
@@ -348,9 +355,8 @@ def handle_of(flow: Graph[T], id_: uuid.UUID | str) -> WorkflowHandle[T]:
 
     Raises ValueError for an id that is no UUID.
     """
-    codecs = {
-        node.number: codec_of(node) for node in flow.nodes if node.task is None
-    }  # tasks have theirs
+    # Tasks have theirs.
+    codecs = {node.number: codec_of(node) for node in flow.nodes if node.task is None}
     return WorkflowHandle(id_, codec_of(flow.output), codecs)
 
 

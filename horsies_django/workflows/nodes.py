@@ -49,9 +49,8 @@ class Quorum(NamedTuple):
 Join = Literal["all", "any"] | Quorum
 ABSOLUTE = ("good_until", "due_at")  # columns that differ each time a workflow is built
 ON_ERROR = ("fail", "stop", "pause")
-MOST_LEVELS = (
-    100  # PostgreSQL begins workflows in one another on one stack, which ends at 165 to 190 of them
-)
+# PostgreSQL begins workflows in one another on one stack, which ends at 165 to 190 of them.
+MOST_LEVELS = 100
 
 
 def quorum(needs: int) -> Quorum:
@@ -84,24 +83,26 @@ class Node(Generic[V]):
         self.flow = flow
         self.number = number
         self.name = name
-        self.title = (
-            name  # without the place of an element, which is appended when a task of a map adds it
-        )
+        # Without the place of an element, which is appended when a task of a map adds it
+        self.title = name
         self.kind = kind
+
         self.inserted = False  # by a running task
         self.type: Any = Any  # of its value; of a map, the type of each element's
         self.task: TaskDefinition | None = None
         self.over: str | None = None  # the parameter that a map maps over
+
         self.inputs: dict[str, dict[str, Any]] = {}
         self.kwargs = "{}"
         self.columns: dict[str, Any] = {}  # what else is stored, unless it is None
         self.texts: dict[str, str | None] = {}  # of that, what is JSON already
-        self.hashed: dict[
-            str, str | None
-        ] = {}  # what counts in its place for the hash of the graph
+        # What counts in its place for the hash of the graph
+        self.hashed: dict[str, str | None] = {}
+
         self.child: Graph | None = None  # the workflow that it runs, or as which the run continues
         self.output: Node | None = None  # of the child, when it became a node
         self.levels = 1  # of the workflows in one another that it runs, with its own
+
         self.rule = "all"
         self.needs: int | None = None
         self.allow_failed = False
@@ -181,15 +182,18 @@ class Node(Generic[V]):
         stored |= {
             name: it for name, it in self.columns.items() if it is not None and name not in left_out
         }
+
         stored |= {"after": sorted(self.upstream)} if self.upstream else {}
         stored |= {"inputs": self.inputs} if self.inputs else {}
         stored |= {"over": self.over} if self.over else {}
+
         if self.rule != "all" or self.allow_failed:
             stored |= {"rule": self.rule, "needs": self.needs, "allow_failed": self.allow_failed}
         if self.rule == "quorum" and (uncounted := self.upstream - self.branches):
             stored["uncounted"] = sorted(uncounted)
         if self.when is not None:
             stored |= {"when_node": self.when.node.number, "when_path": self.when.path}
+
         return json_object(
             stored, {**self.texts, **(self.hashed if hashing else {}), "kwargs": self.kwargs}
         )
@@ -221,13 +225,11 @@ class Graph(Generic[T]):
     nodes: list[Node] = field(default_factory=list, init=False)
     output: Node[T] | None = field(default=None, init=False)
     problems: list[str] = field(default_factory=list, init=False)
-    titles: Counter[str] = field(
-        default_factory=Counter, init=False
-    )  # how many nodes were named after each
+    # How many nodes were named after each
+    titles: Counter[str] = field(default_factory=Counter, init=False)
     taken: set[str] = field(default_factory=set, init=False)  # names of nodes
-    outer: set[Graph] = field(
-        default_factory=set, init=False
-    )  # those that have this one as a node, or continue as it
+    # Those that have this one as a node, or continue as it
+    outer: set[Graph] = field(default_factory=set, init=False)
 
     def foreign(self, node: object) -> str | None:
         """Return the problem of what should be a node of this workflow and is not."""
@@ -262,6 +264,7 @@ class Graph(Generic[T]):
             until["good_for"] = f"{self.good_until.total_seconds()} s"
         elif self.good_until is not None:
             until["good_until"] = self.good_until.isoformat()
+
         return {
             "name": self.name,
             "on_error": self.on_error,
@@ -296,24 +299,29 @@ def graph_problems(flow: Graph) -> Problems:
         yield f"on_error must be 'fail', 'stop' or 'pause', not {flow.on_error!r:.80}"
     if flow.key is not None and (problem := text_problem("key", flow.key)):
         yield problem
+
     many = flow.max_in_flight
     until = flow.good_until
     if many is not None and (isinstance(many, bool) or not isinstance(many, int) or many < 1):
         yield f"max_in_flight must be an int of at least 1, not {many!r}"
+
     if not (
         until is None
         or is_moment(until)
         or (isinstance(until, dt.timedelta) and until > dt.timedelta(0))
     ):
         yield f"good_until must be an aware datetime or a timedelta from sending, not {until!r:.80}"
+
     if all(node.kind is INPUT for node in flow.nodes):
         yield "it has no nodes: add() gives it one"
     yield from circle(flow.nodes)
+
     ends = {node.number for node in flow.nodes if node.kind is CONTINUE}
     for node in flow.nodes:
         if node.upstream & ends:
             end = flow.nodes[min(node.upstream & ends)]
             yield f"{node.name}: the run ends at {end.name}, so nothing can wait for that"
+
     named = [
         (node.columns["signal"], node.kind is GATE)
         for node in flow.nodes
@@ -323,6 +331,7 @@ def graph_problems(flow: Graph) -> Problems:
         {name for name, gate in named if gate} & {name for name, gate in named if not gate}
     ):
         yield both(name)
+
     for node in flow.nodes:
         yield from impossible(node)
 
@@ -352,10 +361,10 @@ def impossible(node: Node) -> Problems:
 
 def circle(nodes: Sequence[Node]) -> Problems:
     """Yield a sentence that names the nodes of a cycle, if there is one."""
-    if all(
-        max(node.upstream, default=-1) < node.number for node in nodes
-    ):  # quick, and nearly always so
+    # This is quick, and nearly always so.
+    if all(max(node.upstream, default=-1) < node.number for node in nodes):
         return
+
     try:
         TopologicalSorter({node.number: node.upstream for node in nodes}).prepare()
     except CycleError as error:
@@ -377,6 +386,7 @@ def outermost(nodes: Sequence[Node]) -> Problems:
             "task of the innermost one add "
             "the rest by current_task().workflow.add(...)"
         )
+
     for node in nodes:
         if node.kind is INPUT:
             yield f"its input {node.name!r} has no value: only a node of another workflow gets one"

@@ -86,6 +86,7 @@ def control(
         found = []
         runs = [run]
         known = {run}  # a stranger may have put runs into one another
+
         for each in runs:  # grows by the runs inside
             children = store.children(each)
             found.append(store.control(each, verb))
@@ -96,10 +97,10 @@ def control(
         before, after = found[0]
         if before is None:
             raise missing(run)
-        if (
-            before == after and last(store, run) != run
-        ):  # it continued while this waited for its lock
+        # It may have continued while this waited for its lock.
+        if before == after and last(store, run) != run:
             return control(run, verb, actor=actor, reason=reason)
+
         if before != after:
             note(
                 store,
@@ -109,6 +110,7 @@ def control(
                 reason,
                 {"before": str(before), "after": str(after)},
             )
+
         return before != after
 
 
@@ -125,6 +127,7 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
             raise missing(run)
         if verdict != "RETRIED":
             raise WorkflowError(f"run {run} was not retried: {REFUSALS[verdict]}")
+
         note(store, run, "workflow.retry", actor, reason, {})
 
 
@@ -191,6 +194,7 @@ def skip(
                 f"node {number} of run {run} was not skipped: it has "
                 f"{'begun' if verdict == 'BEGUN' else 'finished'}"
             )
+
         note(store, run, "workflow.skip", actor, reason, {"node": str(number)})
 
 
@@ -245,9 +249,11 @@ def signal(
     ]
     if problem := next(filter(None, (text_problem(*one) for one in given)), None):
         raise WorkflowError(problem)
+
     text = encoded(name, data)
     store = reading(simulated_now.get())  # one statement is a transaction of its own
     verdict, names, why = offer(store, run, name, text, key, actor)
+
     if verdict == "ENDED" and (later := last(store, run)) != run:
         signal(later, name, data, key=key, actor=actor)
     elif verdict is None:
@@ -278,6 +284,7 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
     for child in found:  # grows
         if len(found) < 100:
             found += store.children(child)
+
     waiting = (
         rows("WorkflowNode", workflow_id__in=found, signal=name)
         .exclude(kind="gate")
@@ -286,6 +293,7 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
     )
     if waiting is None:
         return ""
+
     node = rows(
         "WorkflowNode", task_id=waiting.workflow_id, kind="workflow", workflow_id__in=[run, *found]
     ).first()
@@ -299,6 +307,7 @@ def offer(
     why it does not fit.
     """
     why = None
+
     for look in (20, None):  # most nodes of a name want the same; a refusal has asked all
         verdict, names = store.signal(run, name, key, data, actor, look)
         problems = [problem(wanted, data) for wanted in names] if verdict == "TYPED" else []
@@ -307,18 +316,19 @@ def offer(
         if not problems:
             break
         why = problems[-1]
+
     return verdict, names, why
 
 
 def encoded(name: str, data: Any) -> str:
     """Return data as JSON. Raises WorkflowError for what cannot be encoded, or is too large."""
     try:
-        declared = (
-            str if is_lazy(data) else type(data)
-        )  # the error about a lazy text says what to do
+        # The error about a lazy text says what to do.
+        declared = str if is_lazy(data) else type(data)
         text = write_json(shape_of(declared, "data").encode(data, "data"))
     except (CodecError, TaskDefinitionError) as error:
         raise WorkflowError(f"the signal {name!r} was not sent: {error}") from error
+
     if excess := too_large(text):
         raise WorkflowError(f"the signal {name!r} was not sent: its data takes {excess}")
     return text
@@ -354,6 +364,7 @@ def decide(
                 f"run {run} has several open gates {gate!r}: decide about one by its number: "
                 f"{numbers}"
             )
+
         node = waiting[0] if waiting else found[-1]
         settle(store, node, node.opening, approved, decider(node, user, actor), reason)
 
@@ -388,8 +399,10 @@ def settle(
     by, reason = storable_who(
         WorkflowError, f"the gate {node.signal!r} of run {run} was not decided", by, reason
     )
+
     if not store.decide(run, node.number, opening, node.permission, approved, by, reason):
         raise WorkflowError(refusal(gates(run).get(number=node.number), opening))
+
     details = {"gate": str(node.signal), "node": str(node.number), "opening": str(opening)}
     note(store, run, "workflow.approve" if approved else "workflow.reject", by, reason, details)
 
@@ -454,15 +467,18 @@ def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
                 "actor= if code decides by itself"
             )
         return actor
+
     if not (user.is_authenticated and user.is_active):
         raise PermissionDenied(
             f"only an active user who is logged in decides about the gate {node.signal!r}"
         )
+
     if node.permission is not None and not user.has_perm(node.permission):
         raise PermissionDenied(
             f"{name_of(user)} does not have the permission {node.permission} of the gate "
             f"{node.signal!r}"
         )
+
     return name_of(user)
 
 
@@ -471,15 +487,18 @@ def refusal(node: WorkflowNode, opening: int) -> str:
     gate = f"the gate {node.signal!r} of run {node.workflow_id}"
     now = simulated_now.get() or timezone.now()
     over = node.finished_at is None and node.due_at is not None and node.due_at <= now
+
     if node.finished_at is None and node.status != "WAITING":
         return f"{gate} is not open yet: decide when it waits; nothing is kept until then"
     if node.finished_at is None and node.opening != opening:
         return f"{gate} was opened anew since: look at it again, and decide about this opening"
+
     if node.decided_by is not None:
         how = "rejected" if node.error_code == "GATE_REJECTED" else "approved"
         return (
             f"{gate} was already decided by {node.decided_by} at {clock(node.finished_at)}: {how}"
         )
+
     if node.status == "COMPLETED" or node.error_code == "WAIT_TIMED_OUT" or over:
         return f"{gate} is not open any more: its time was over at {clock(node.due_at)}"
     if node.finished_at is None:

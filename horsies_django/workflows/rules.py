@@ -54,8 +54,10 @@ def compiled(
     yield from rule(node, *given)
     if excess := too_large(node.kwargs):
         yield f"the arguments take {excess}"
+
     yield from take_options(node, options)
     yield from arguments.unsure(node)
+
     if options.undo is not None and node.kind.runs:
         yield "undo= is for a task or a map, not for a workflow"
     elif undo is not None and node.task is not None:
@@ -68,10 +70,12 @@ def take_options(node: Node, options: Options) -> Problems:
     when = options.when
     join = options.join
     several = isinstance(after, Iterable) and not isinstance(after, str | Node)
+
     yield from node.wait_after(after if several else [after])
     node.allow_failed = bool(options.allow_failed)
     if when is not None:
         yield from take_condition(node, when)
+
     if isinstance(join, Quorum) or join == "any":
         node.rule = "quorum"
         node.needs = join.needs if isinstance(join, Quorum) else 1
@@ -101,15 +105,18 @@ def take_task(node: Node, called: Called | None, given: Given) -> Problems:
         node.over = next(iter(given.kwargs), None)
         if node.over is None:
             yield "map() takes what it maps over as its first keyword argument"
+
     if called is None:
         return
     node.task, options = called
     node.type = arguments.produced(node.task)
+
     if isinstance(options.delay, dt.datetime):
         yield "delay must be seconds or a timedelta, counted from when the node is ready"
         options = options._replace(delay=None)
     if options.key is not None:
         yield "a node takes no key: give the workflow one, as in Workflow(..., key=...)"
+
     try:
         new = prepare(node.task, options, None)
     except TaskSendError as error:
@@ -121,6 +128,7 @@ def take_task(node: Node, called: Called | None, given: Given) -> Problems:
             node.columns[name] = None if span is None else f"{span.total_seconds()} s"
         node.texts["options"] = new.options
         node.hashed["options"] = without_metadata(new.options)
+
     yield from arguments.take_arguments(node, node.task, given)
 
 
@@ -134,15 +142,18 @@ def take_undo(
             "good_until and no key"
         )
         return
+
     try:
         new = prepare(undo, options, None)
     except TaskSendError as error:
         yield f"its undo: {error.message}"
         return
+
     parameters: list[str] = []
     for name in undo.arguments.signature.parameters:
         if name in undo.arguments.names and (yield from takes(node, task, undo, name)):
             parameters.append(name)
+
     columns = {
         **task_columns(new),
         "parameters": parameters,
@@ -168,10 +179,12 @@ def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> 
     says = f"its undo {undo.name}"
     wanted = arguments.hints(undo).get(name, Any)
     required = name not in undo.arguments.optional
+
     if name == RESULT:
         yield from arguments.dropped(node, f"{says}: ")
         own = arguments.produced(task)
         source = "gives"
+
         if fits(own, wanted) and not fits(type(None), wanted):
             yield (
                 f"{says} gets None as 'result' if it is not known how {task.name} ended: annotate "
@@ -194,6 +207,7 @@ def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> 
     else:
         own = arguments.hints(task).get(name, Any)
         source = "takes"
+
     if not fits(own, wanted):
         yield f"{says} takes {name_of(wanted)} as {name!r}, but {task.name} {source} {name_of(own)}"
     return True
@@ -237,6 +251,7 @@ def signal(
         name = None
     if key is not None and (problem := text_problem("key", key)):
         yield problem
+
     node.type = plain(annotation)
     yield from wait(
         node, timeout, on_timeout, signal=name, signal_key=key, signal_type=text_of(annotation)
@@ -258,6 +273,7 @@ def wait(node: Node, timeout: object, on_timeout: object, **columns: Any) -> Pro
         yield f"on_timeout must be 'fail', 'skip' or 'complete', not {on_timeout!r:.80}"
     if delay is not None and on_timeout == "complete" and node.type is not Any:
         node.type = optional(node.type)
+
     node.columns = {"on_timeout": on_timeout, "delay": delay, **columns}
 
 
@@ -271,6 +287,7 @@ def span(what: str, value: object) -> Problems[str]:
             found = dt.timedelta(seconds=value)
         except (OverflowError, ValueError):
             found = None
+
     if isinstance(found, dt.timedelta) and dt.timedelta(0) <= found <= LONGEST_DELAY:
         return f"{found.total_seconds():f} s"
     yield f"{what} must be a timedelta or seconds, from 0 to 100 years, not {value!r:.80}"
@@ -282,17 +299,21 @@ def embed(node: Node, child: Graph, given: Given) -> Problems:
     if child is node.flow:
         yield "a workflow cannot be a node of itself"
         return
+
     yield from take_graph(node, child, given)
     if child.key is not None:
         yield "a workflow that is a node has no key of its own"
+
     if undone := [each.name for each in child.nodes if "undo" in each.texts]:
         yield (
             "a workflow that is a node cannot be undone: remove undo= from "
             f"{', '.join(undone[:20])}, or add these nodes to the "
             "workflow itself"
         )
+
     if any(each.kind is CONTINUE for each in child.nodes):
         yield "a workflow that is a node cannot continue as another run: remove continue_as()"
+
     output = node.output = child.output
     if output is None:
         node.type = type(None)
@@ -332,27 +353,33 @@ def take_graph(node: Node, child: Graph, given: Given) -> Problems:
     """Give a node the graph of a workflow, and the values of its inputs."""
     if given.args:
         yield "the inputs of a workflow are given by name"
+
     child.finish()
     problems = [*child.problems, *graph_problems(child)]
     yield from problems
+
     inputs = {each.name: each.type for each in child.nodes if each.kind is INPUT}
     yield from arguments.unclear(node, inputs, given.options, "the workflow has an input")
     for name in inputs.keys() - given.kwargs.keys() - set(given.options):
         yield f"its input {name!r} is missing"
     for name in given.kwargs.keys() - inputs.keys():
         yield f"it has no input {name!r}; its inputs are {', '.join(inputs) or 'none'}"
+
     known = {name: value for name, value in given.kwargs.items() if name in inputs}
     constants = yield from arguments.connected(node, known, inputs)
+
     for name, value in constants.items():
         try:
             constants[name] = shape_of(inputs[name], name).encode(value, name)
         except (CodecError, TaskDefinitionError) as error:
             yield arguments.why_not(error, {name: value})
             constants[name] = None
+
     node.kwargs = write_json(constants)
     if not problems:
         node.texts["graph"] = child.json()
         node.hashed["graph"] = f'"{child.hash()}"'
+
     node.child = child
     node.levels += max((each.levels for each in child.nodes), default=1)
     child.outer.add(node.flow)

@@ -39,20 +39,22 @@ def send_graphs(flows: Sequence[Graph[T]]) -> list[WorkflowHandle[T]]:
         if in_event_loop():
             message = "send() was called on a running event loop: use 'await flow.asend()'"
             raise refuse(message, TaskSendErrorCode.ASYNC_CONTEXT)
+
     now = simulated_now.get()
     with taken():
         for flow in flows:
             check(flow, reading())
+
         drafts = [Draft(flow) for flow in flows]
-        single = (
-            len(drafts) == 1 and len(drafts[0].chunks) == 1
-        )  # one statement is a transaction of its own
+        # One statement is a transaction of its own.
+        single = len(drafts) == 1 and len(drafts[0].chunks) == 1
         with nullcontext(reading(now)) if single else writing(now) as store:
             runs = [
                 run
                 for group in parts(drafts, lambda draft: draft.size)
                 for run in insert(store, group)
             ]
+
     return [handle_of(flow, run) for flow, run in zip(flows, runs, strict=True)]
 
 
@@ -60,10 +62,12 @@ def check(flow: Graph, store: WorkflowStore) -> None:
     """Raise WorkflowDefinitionError, with all problems of the graph."""
     flow.finish()
     problems = [*flow.problems, *graph_problems(flow), *outermost(flow.nodes)]
+
     paths = {node.when.path: node.name for node in reversed(flow.nodes) if node.when is not None}
     for path, name in reversed(paths.items()):
         if problem := path_problem(store, path):
             problems.append(f"{name}: {problem}")
+
     if problems:
         raise WorkflowDefinitionError(str(flow.name), problems)
 
@@ -90,13 +94,16 @@ def parts(items: Iterable[S], size: Callable[[S], int]) -> Iterator[list[S]]:
     """Put items together that fit into one statement of moderate size; a large one is alone."""
     part: list[S] = []
     total = 0
+
     for item in items:
         if part and (len(part) == CHUNK or total + size(item) > CHUNK_CHARACTERS):
             yield part
             part = []
             total = 0
+
         part.append(item)
         total += size(item)
+
     if part:
         yield part
 
@@ -110,6 +117,7 @@ def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
         [draft.chunks[0] for draft in group],
         begin=not more,
     )
+
     for draft, run in zip(group, runs, strict=True):
         if not run.created and run.hash != draft.hash:
             raise WorkflowError(
@@ -117,10 +125,12 @@ def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
                 f"another graph: {run.id}. Use another "
                 "key, or send the same graph"
             )
+
     if more and runs[0].created:
         for chunk in more:
             store.add(runs[0].id, chunk)
         store.begin(runs[0].id)
+
     return [run.id for run in runs]
 
 
@@ -130,6 +140,7 @@ def path_problem(store: WorkflowStore, path: Any) -> str | None:
         return f"the condition must be a JSON path (a str), not {path!r:.200}"
     if path in _accepted:
         return None
+
     try:
         with transaction.atomic(using=config().database):
             store.check_path(path)
@@ -137,6 +148,7 @@ def path_problem(store: WorkflowStore, path: Any) -> str | None:
         if getattr(error.__cause__, "sqlstate", None) not in ("42601", "22P02", "22023", "2201B"):
             raise
         return f"the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}"
+
     if len(_accepted) < 1_000:  # conditions that PostgreSQL accepted before
         _accepted.add(path)
     return None

@@ -98,6 +98,7 @@ def has_failed(run: WorkflowRun) -> bool:
     """
     if run.finished_at is None:
         return is_open(run) and run.error_node is not None
+
     error = as_object(as_object(run.result).get("err")).get("data")
     undone = isinstance(error, dict) and "undone" in error and "not_undone" not in error
     return run.status in ("FAILED", "CANCELLED") and run.parent_id is None and not undone
@@ -412,9 +413,8 @@ class ChangeMixin(ReadOnlyAdminMixin):
     """Adds the change forms of a row to its page."""
 
     subjects: ClassVar[str]  # prefix of the audit actions on such rows, by which VERBS has theirs
-    change_forms: ClassVar[
-        Mapping[str, type[ChangeForm]]
-    ] = {}  # of verbs that take more than a reason
+    # Those of verbs that take more than a reason.
+    change_forms: ClassVar[Mapping[str, type[ChangeForm]]] = {}
     change_form: ClassVar[type[ChangeForm]] = ChangeForm
     guard: Callable[[], AbstractContextManager[Any]] = nullcontext  # what a change is made in
 
@@ -442,6 +442,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
                     name=self._page(verb),
                 )
             )
+
         return [*own, *super().get_urls()]
 
     def _page(self, page: str) -> str:
@@ -470,6 +471,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
         """Show a form or make its change; without an id, create a row. Raises PermissionDenied."""
         if not self.may(request, name):
             raise PermissionDenied
+
         row: Any = self.model()
         if object_id is not None:
             row = self.find(request, unquote(object_id))
@@ -478,11 +480,13 @@ class ChangeMixin(ReadOnlyAdminMixin):
                 return self.home(
                     request, text % {"kind": self.opts.verbose_name, "name": unquote(object_id)}
                 )
+
         posted = request.method == "POST"
         seen = parse_id(request.POST.get("seen", "")) if posted else None
         if seen is None:
             newest = self._entries(row).values_list("pk", flat=True).first()  # ids ascend with time
             seen = newest or uuid.UUID(int=0)
+
         made = self.change_forms.get(name, self.change_form)
         form = made(
             request.POST if posted else None,
@@ -490,10 +494,12 @@ class ChangeMixin(ReadOnlyAdminMixin):
             request=request,
             verb=VERBS[self.subjects][name],
         )
+
         if posted and form.is_valid() and self._made(request, form, seen):
             return HttpResponseRedirect(
                 self.list_url() if form.verb.deletes else self.url_of(form.row)
             )
+
         return self._form_page(request, form, seen, adds=object_id is None)
 
     def _made(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID) -> bool:
@@ -509,13 +515,13 @@ class ChangeMixin(ReadOnlyAdminMixin):
         except OvertakenError as error:
             self.message_user(request, str(error), messages.WARNING)
             return True
-        except (
-            DatabaseError
-        ) as error:  # missing privileges, a read-only database, a lost connection
+        except DatabaseError as error:
+            # Missing privileges, a read-only database, a lost connection.
             form.add_error(None, refusal(error))
         else:
             self.tell(request, form, found, seen)
             return True
+
         return False
 
     def tell(self, request: HttpRequest, form: ChangeForm, found: Any, seen: uuid.UUID) -> None:
@@ -527,6 +533,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
             "kind": self.opts.verbose_name,
             "Kind": capfirst(self.opts.verbose_name),
         }
+
         if found is not None and not found:
             text = gettext(
                 "%(Kind)s %(name)s: nothing was changed, because its state did not need or allow "
@@ -534,20 +541,24 @@ class ChangeMixin(ReadOnlyAdminMixin):
             )
             self.message_user(request, text % name, messages.INFO)
             return
+
         if isinstance(found, uuid.UUID):
             task = self.link(request, Task, found, str(found))
             text = format_html(gettext("{} {}: a task was sent, {}."), name["Kind"], form.row, task)
             self.message_user(request, text, messages.SUCCESS)
             return
+
         since = list(self._entries(form.row).filter(pk__gt=seen).order_by("-pk")[:LAST])
         me = name_of(request.user)
         action = form.verb.action
         mine = next((entry for entry in since if (entry.actor, entry.action) == (me, action)), None)
+
         done = gettext("%(Kind)s %(name)s: %(did)s.")
         meanwhile = gettext(
             "While the form was open, %(actor)s also changed %(kind)s %(name)s: %(did)s. The last "
             "change applies."
         )
+
         for entry in reversed(since):
             values = {
                 **name,
@@ -558,6 +569,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
                 (done, messages.SUCCESS) if entry is mine else (meanwhile, messages.WARNING)
             )
             self.message_user(request, text % values, level)
+
         if mine is None:
             did = gettext("%(action)s, but the audit has no entry of it") % {
                 "action": ACTIONS.get(action, action)
@@ -584,6 +596,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
             "seen": seen,
             "back_url": self.list_url() if adds else self.url_of(form.row),
         }
+
         page: Any = self.render_change_form(request, context, add=adds, change=not adds)
         page.template_name = "admin/horsies/configure.html"
         return page  # type: ignore[no-any-return]

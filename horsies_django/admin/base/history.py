@@ -71,9 +71,8 @@ LABELS: dict[str, str | Promise] = {
     "jitter_ms": gettext_lazy("jitter"),
     "overlap": gettext_lazy("overlap"),
     "enabled": gettext_lazy("enabled"),
-    "task_id": gettext_lazy(
-        "task sent"
-    ),  # not keys: written by "run now" and when a schedule leaves the code
+    # These two are not keys: they are written by "run now" and when a schedule leaves the code.
+    "task_id": gettext_lazy("task sent"),
     "gone": gettext_lazy("gone from the code"),
 }
 OVERLAP: dict[object, str | Promise] = {
@@ -194,22 +193,26 @@ def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
     """
     override = queue.override if isinstance(queue.override, dict) else {}
     rows: list[list[Any]] = []
+
     for key in ("max_concurrency",) if queue.name == CLUSTER else ("priority", *LEVELS):
         origin: SafeString | str = (
             badge("overridden", "✎", _("Overridden")) if key in override else ""
         )
         if key == "max_concurrency" and queue.paused_at:
             origin = badge("paused", "‖", _("Paused"))
+
         overridden = shown_limit(override[key]) if key in override else NOTHING
         held = format_html("{} {}", shown_limit(effective[key]) if effective else NOTHING, origin)
         rows.append(
             [capfirst(label_of_limit(key)), shown_limit(getattr(queue, key)), overridden, held]
         )
+
     if queue.name != CLUSTER:
         rule = _rule(queue)
         policy = shown_policy(queue.partition_policy)
         rows.append([capfirst(_("partitions by")), rule, NOTHING, rule])
         rows.append([capfirst(label_of_limit("partition_policy")), policy, NOTHING, policy])
+
     return Table(
         "limits", _("Limits"), (_("Limit"), _("Declared"), _("Override"), _("In force")), rows
     )
@@ -252,6 +255,7 @@ def definition_table(schedule: Schedule, visible: bool) -> Table:
     held = as_object(schedule.definition)
     changed = changed_keys(schedule)
     mark = badge("overridden", "✎", _("Changed"))
+
     rows = []
     for key in [*KEYS, *(key for key in held if key not in KEYS)]:
         differs = key in changed
@@ -259,9 +263,10 @@ def definition_table(schedule: Schedule, visible: bool) -> Table:
             capfirst(label_of_key(key)),
             format_html("{} {}", _cell(key, held.get(key), visible), mark if differs else ""),
         ]
-        rows.append(
-            [*row, _cell(key, declared.get(key), visible) if differs else ""] if changed else row
-        )
+        if changed:
+            row.append(_cell(key, declared.get(key), visible) if differs else "")
+        rows.append(row)
+
     heads = (_("Key"), _("In force"), *([_("In the code")] if changed else []))
     return Table("definition", _("Definition"), heads, rows)
 
@@ -279,6 +284,7 @@ def shown_value(key: str, value: object) -> str:
         return str(WORDS[key].get(value, value))
     if key.endswith("_ms") and isinstance(value, int):
         return _("%(n)s ms") % {"n": f"{value:,}"}
+
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -289,6 +295,7 @@ def changes_of(before: object, after: object) -> list[str]:
     """
     old = as_object(before)
     new = as_object(after)
+
     lines = []
     for key in sorted(
         {*old, *new}, key=lambda key: (KEYS.index(key) if key in KEYS else len(KEYS), key)
@@ -297,10 +304,12 @@ def changes_of(before: object, after: object) -> list[str]:
             str(Truncator(shown_value(key, columns.get(key))).chars(LONGEST_CELL))
             for columns in (old, new)
         ]
+
         if key == ARGUMENTS and old.get(key) != new.get(key):
             lines.append(_("%(key)s: changed") % {"key": label_of_key(key)})
         elif texts[0] != texts[1]:
             lines.append(f"{label_of_key(key)}: {texts[0]} → {texts[1]}")
+
     return lines
 
 
@@ -343,16 +352,20 @@ def changes(entry: AuditEntry) -> list[str]:
         return _of_run(entry.after)
     if entry.action == "queue.skip":
         return _of_run(entry.before)
+
     before = _flat(entry.before)
     after = _flat(entry.after)
     lines = []
+
     for key in [*before, *(key for key in after if key not in before)]:
         column, overridden = key
         old = before.get(key, NOTHING)
         new = after.get(key, NOTHING)
+
         if column not in BESIDES and old != new:
             label = _("%(column)s (override)") if overridden else "%(column)s"
             lines.append(f"{label % {'column': label_of_limit(column)}}: {old} → {new}")
+
     return lines
 
 
@@ -383,6 +396,7 @@ def _flat(columns: object) -> dict[tuple[str, bool], str]:
             found |= {(key, True): _text(key, limit) for key, limit in override.items()}
         else:
             found[column, False] = _text(column, value)
+
     return found
 
 
@@ -392,6 +406,7 @@ def _text(column: str, value: object) -> str:
         return shown_limit(None) if limits else NOTHING
     if column == "override_until" and (until := _moment(value)):
         return absolute(until)
+
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return str(Truncator(text).chars(LONGEST_CELL))
 
@@ -434,5 +449,6 @@ def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects:
         link = format_html(
             '<a href="{}?{}">{}</a>', address, urlencode({"subject": name}), _("All changes")
         )
+
     heads = (_("At"), _("By"), _("Action"), _("Changes"), _("Reason"))
     return Table("audit", _("Last changes"), heads, rows_or_none(found, cells), link)

@@ -114,12 +114,15 @@ def span(value: dt.timedelta) -> str:
         return _("%(n).1f s") % {"n": int(taken * 10) / 10}
     if taken < 60:
         return _("%(n)d s") % {"n": taken}
+
     minutes, rest = divmod(int(taken), 60)
     if minutes < 60:
         return _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest}
+
     hours, minutes = divmod(minutes, 60)
     if hours < 24:
         return _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
+
     days, hours = divmod(hours, 24)
     return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours}
 
@@ -268,7 +271,7 @@ def node_url(page: Any, run: uuid.UUID, number: int) -> str:
 
 
 def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) -> list[Row]:
-    """Set ``shown_worker`` of each row: host and process of the worker whose id is in ``column``."""
+    """Set ``shown_worker`` of each row: host and process of the worker whose id ``column`` has."""
     links = worker_links(page, request, {getattr(row, column) for row in rows})
     for row in rows:
         setattr(row, "shown_worker", links[getattr(row, column)])  # noqa: B010 - rows of any model
@@ -306,17 +309,18 @@ def bars(
     most = max((sum(pair) for pair in pairs), default=0)
     top, floor = (LINE, height - LINE) if marks else (0, height)
     step = width / max(len(pairs), 1)
+
     completed = ""
     failed = ""
     for place, (done, bad) in enumerate(pairs):
         lower, upper = (
             max((floor - top) * many / most, LEAST) if many else 0.0 for many in (done, bad)
         )
-        lower = min(
-            lower, floor - top - upper
-        )  # what failed is seen beside however much that completed
+        # What failed is seen beside however much that completed.
+        lower = min(lower, floor - top - upper)
         completed += _bar(place * step, floor, step, lower)
         failed += _bar(place * step, floor - lower, step, upper)
+
     return format_html(
         '<svg class="horsies-chart" role="img" width="{0}" height="{1}" viewBox="0 0 {0} '
         '{1}"><title>{2}</title>'
@@ -354,11 +358,17 @@ def _bar(x: float, bottom: float, step: float, high: float) -> str:
 def _texts(marks: Sequence[str], most: int, width: int, height: int) -> SafeString | str:
     if not marks:
         return ""
+
     last = len(marks) - 1
     rows = [("0", str(LINE - 5), "start", f"{most:,}")]
     for place, text in enumerate(marks):
-        anchor = "middle" if 0 < place < last else "end" if place else "start"
+        anchor = "middle"
+        if place == 0:
+            anchor = "start"
+        elif place == last:
+            anchor = "end"
         rows.append((str(width * place // max(last, 1)), str(height - 3), anchor, text))
+
     return format_html_join(
         "", '<text x="{}" y="{}" text-anchor="{}" aria-hidden="true">{}</text>', rows
     )
@@ -383,6 +393,7 @@ def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> Sa
     queue = details.get("queue")
     child = details.get("run")
     workers = details.get("workers") or details.get("former") or ()
+
     groups: tuple[tuple[str, list[Mention]], ...] = (
         (_("queue"), [(Queue, queue, str(Queue(name=queue)))] if queue else []),
         (_("task"), [_task(details)] if details.get("task_id") and "task_name" in details else []),
@@ -391,6 +402,7 @@ def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> Sa
         (_("worker"), [_worker(details)] if "worker_id" in details else []),
         (_("workers"), [_worker(one) for one in workers if one.get("hostname")]),
     )
+
     found = [
         (
             label,
@@ -399,10 +411,12 @@ def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> Sa
         )
         for label, rows in groups
     ]
+
     if nodes := details.get("upstream"):
         run = uuid.UUID(details["workflow_id"])
         links = [node_link(page, request, run, one["number"], one["name"]) for one in nodes[:FEW]]
         found.append((_("upstream"), links, len(nodes) > FEW))
+
     return format_html_join(
         " · ",
         "{}: {}{}",

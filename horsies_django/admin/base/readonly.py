@@ -85,7 +85,7 @@ def refusal(error: DatabaseError) -> str:
 
 @contextmanager
 def patiently() -> Iterator[None]:
-    """Make a change atomically, and give up after ``LOCK_PATIENCE`` if rows are locked by others."""
+    """Make a change atomically; give up after ``LOCK_PATIENCE`` if rows are locked by others."""
     alias = config().database
     with transaction.atomic(using=alias):
         before = _wait_for_locks(alias, LOCK_PATIENCE)
@@ -114,6 +114,7 @@ def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = Non
                 "monitoring/page_bounds",
                 {"timeout_ms": str(timeout_ms or STATEMENT_TIMEOUT_MS)},
             )
+
             found = read()
             transaction.set_rollback(True, using=alias)
             return found
@@ -143,13 +144,16 @@ class NextPageMixin(Listing):
         start = (self.page_num - 1) * self.list_per_page
         if not 0 <= start < DEEPEST:
             raise IncorrectLookupParameters(f"page {self.page_num}")
+
         stop = start + self.list_per_page + 1  # one more than shown: is there an older page?
         found = read_bounded(self.root_queryset.db, lambda: list(self.source()[start:stop]))
         self.timed_out = found is None
         rows = found or []
+
         self.has_older = len(rows) > self.list_per_page and start + self.list_per_page < DEEPEST
         self.first_number = start + 1
         self.result_list = self.prepare(request, rows[: self.list_per_page])
+
         # Attributes that templates and Django read; with equal counts the search box shows neither.
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.can_show_all = self.multi_page = False
@@ -198,6 +202,7 @@ class ChosenFilter(admin.SimpleListFilter):
         value = self.value()
         if value is None:
             return queryset
+
         if value not in dict(self.lookup_choices):
             raise IncorrectLookupParameters(repr(value))
         return queryset.filter(self.condition(value))
@@ -213,9 +218,8 @@ class ReadOnlyAdminMixin(Base):
 
     actions: Any = None
     searched: Any = None  # takes rows and a term, and returns the rows that fit
-    payload_columns: tuple[
-        str, ...
-    ] = ()  # read only for the page of a row, and for those who may see payload
+    # Read only for the page of a row, and for those who may see payload.
+    payload_columns: tuple[str, ...] = ()
     change_list_mixin: ClassVar[type[NextPageMixin]] = NextPageMixin
     list_per_page = 50
     show_full_result_count = False
@@ -398,9 +402,8 @@ class ReadOnlyAdminMixin(Base):
         """Return the actions of the page, none of the whole site: an export would show payload to
         those who may not see it.
         """
-        where = (
-            () if action_location is None else (action_location,)
-        )  # which Django passes since 6.1
+        # Django passes the location since 6.1.
+        where = () if action_location is None else (action_location,)
         own = {getattr(one, "__name__", one) for one in self.actions or ()}
         return {
             name: act for name, act in super().get_actions(request, *where).items() if name in own
@@ -419,6 +422,7 @@ class ReadOnlyAdminMixin(Base):
         )
         post["select_across"] = "0"
         request.POST = post  # type: ignore[assignment]
+
         return super().response_action(request, queryset, *args, **how)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -439,6 +443,7 @@ class ReadOnlyAdminMixin(Base):
             or not request.user.has_perm(permission)
         ):
             return text
+
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
         address = reverse(name, args=(quote(pk),), current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', address, text)

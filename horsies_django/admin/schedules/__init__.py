@@ -86,10 +86,12 @@ def read(schedule: Schedule) -> Reading:
     found, problems = read_definition(definition)
     if found:
         return Reading(found.pattern, problems)
+
     try:
         pattern = parse(str(definition.get("pattern")), definition.get("zone", "UTC"))
     except PatternError:
         pattern = None
+
     return Reading(pattern, problems)
 
 
@@ -116,6 +118,7 @@ def coming_table(schedule: Any, reading: Reading) -> Table:
         else ""
     )
     above = format_html('<p class="horsies-note">{}</p>', note) if note else ""
+
     return Table(
         "coming",
         _("Next fire times"),
@@ -165,11 +168,13 @@ def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
     """
     if not runs:
         return NOTHING
+
     shapes = [(shown_run(run), run.fire_at) for run in runs]
     counts = Counter(str(name) for (_kind, _shape, name), _at in shapes)
     told = ", ".join(f"{count} {name.lower()}" for name, count in counts.most_common())
     label = ngettext("The last run: %(told)s.", "The last %(count)d runs: %(told)s.", len(runs))
     blocks = ((kind, f"{wall(at, zone)}: {name}") for (kind, _shape, name), at in reversed(shapes))
+
     return format_html(
         '<span class="horsies-runs" role="img" aria-label="{}">{}</span>',
         label % {"count": len(runs), "told": told},
@@ -197,18 +202,22 @@ def with_runs(page: Any, request: HttpRequest, alias: str, schedules: list[Any])
     names = [schedule.name for schedule in schedules]
     store = ScheduleStore(connections[alias])
     found = read_bounded(alias, lambda: store.recent(names, LAST)) if names else []
+
     runs = defaultdict(list)
     for run in found or []:
         runs[run.name].append(run)
+
     for schedule in schedules:
         schedule.reading = read(schedule)
         schedule.linked_last = ""
         schedule.runs = None if found is None else runs[schedule.name]
+
         if last := schedule.runs and schedule.runs[0]:
             status = badge(*shown_run(last))
             schedule.linked_last = (
                 page.link(request, Task, last.task_id, status) if last.status else status
             )
+
     return schedules
 
 
@@ -225,6 +234,7 @@ class ScheduleListMixin(NextPageMixin):
                 if running
                 else _("No scheduler is running.")
             )
+
             declared = Schedule.objects.using(alias).filter(
                 declared_in__isnull=False, gone_at__isnull=True
             )
@@ -233,6 +243,7 @@ class ScheduleListMixin(NextPageMixin):
                     "ago": away(last, rows[0].read_at)
                 }
                 self.note = f"{self.note} {ago}"
+
         return with_runs(self.model_admin, request, alias, rows)
 
 
@@ -282,6 +293,7 @@ class ScheduleAdminMixin(ChangeMixin):
                 )
                 values = {"module": problem.module, "error": problem.error}
                 self.message_user(request, text % values, messages.WARNING)
+
         return super().configure_view(request, object_id, name=name)
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
@@ -341,13 +353,16 @@ class ScheduleAdminMixin(ChangeMixin):
         pattern = obj.reading.pattern
         text = str(definition.get("pattern", NOTHING))
         zone = str(definition.get("zone", "UTC"))
+
         if pattern is None:
             return format_html("<code>{}</code>", text)
+
         words = pattern.in_words
         written = str(pattern)
         code = (
             format_html("<code>{}</code> · ", written) if words.lower() != written.lower() else ""
         )
+
         template = (
             '<span title="{} {}">{}</span><br><span class="horsies-quiet horsies-below">{}{}</span>'
         )
@@ -358,13 +373,16 @@ class ScheduleAdminMixin(ChangeMixin):
         """Return the next fire time, and the error of the last one."""
         following = self.following(obj)
         problem = _problem(obj)
+
         if obj.missed_at is not None and obj.read_at - obj.missed_at < MISSED:
             missed = badge("full", "■", _("Missed fire times"))
             following = format_html(
                 "{}<br>{} {}", following, missed, age(obj.missed_at, obj.read_at)
             )
+
         if not problem or not _fires(obj):
             return following
+
         error = format_html(
             "{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_CELL)
         )
@@ -378,15 +396,14 @@ class ScheduleAdminMixin(ChangeMixin):
         if not _fires(obj):
             return badge("stopped", "■", _("Off"))
         reading = obj.reading
-        now = aware(obj.read_at)
-        computed = (
-            coming(obj, reading.pattern, 1) if reading.pattern and not obj.next_fire_at else []
-        )
-        fire_time = (
-            aware(obj.next_fire_at) if obj.next_fire_at else computed[0] if computed else None
-        )
+        fire_time = aware(obj.next_fire_at) if obj.next_fire_at else None
+        if fire_time is None and reading.pattern:
+            fire_time = next(iter(coming(obj, reading.pattern, 1)), None)
+
         if fire_time is None:
             return NOTHING
+
+        now = aware(obj.read_at)
         late = obj.next_at is not None and now - aware(obj.next_at) > LATE
         template = (
             '<time datetime="{}">{}</time><br><span class="horsies-quiet horsies-below">{}, '

@@ -45,7 +45,7 @@ HIDDEN = gettext_lazy(
 
 
 class ArgumentsField(forms.JSONField):
-    """A JSON object. What cannot be read is an error of the form, which shows it as it was entered."""
+    """A JSON object. What cannot be read is an error of the form, which shows it as entered."""
 
     def to_python(self, value: Any) -> Any:
         try:
@@ -114,13 +114,16 @@ class DefinitionForm(ChangeForm):
     def __init__(self, *args: Any, row: Any, **how: Any) -> None:
         super().__init__(*args, row=row, **how)
         self.held = as_object(row.definition) if row.name else {}
+
         for key in KEYS:
             self.fields[key].show_hidden_initial = True
             self.fields[key].label = str(LABELS[key]).capitalize()
             self.initial[key] = self.held.get(key, DEFAULTS[key])
+
         self.fields["pattern"].help_text = _("For example: %(examples)s.") % {
             "examples": "; ".join(EXAMPLES)
         }
+
         own = [("", _("the task's own"))]
         self._offer(
             "task",
@@ -139,10 +142,12 @@ class DefinitionForm(ChangeForm):
         """
         field = self.fields[key]
         assert isinstance(field, forms.ChoiceField)
+
         offered = [*first, *choices]
         held = self.initial[key]
         if held is not None and held not in [value for value, _text in offered]:
             offered.append((str(held), _("%(name)s (not in the code)") % {"name": held}))
+
         field.choices = offered
 
     @property
@@ -170,15 +175,18 @@ class DefinitionForm(ChangeForm):
     def clean(self) -> dict[str, Any]:
         """Validate the definition that would be in force, and report each problem at its field."""
         cleaned = self.cleaned_data
+
         for key, problem in schedules.problems(
             self.named, {**self.held, **self.altered()}, as_json=True
         ):
             if key in self.errors:
                 continue
+
             if key == ARGUMENTS and key not in self.fields:
                 self.add_error(None, HIDDEN)
             else:
                 self.add_error(key if key in self.fields else None, capfirst(problem))
+
         return cleaned
 
     @property

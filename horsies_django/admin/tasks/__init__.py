@@ -78,6 +78,7 @@ class TaskForm(ChangeForm):
             .filter(pk=self.row.pk)
         )
         task = rows.only("status", "finished_at").first()
+
         if task is not None and self.state_of(task) != self.cleaned_data["state"]:
             text = _(
                 "Nothing was done, because the task has changed since the form was opened: it is "
@@ -85,6 +86,7 @@ class TaskForm(ChangeForm):
             )
             last = f" {self.last.actor}: {shown_action(self.last)}." if self.last else ""
             raise OvertakenError(text % {"status": task.status} + last)
+
         return super().apply(*given, **how)
 
 
@@ -112,12 +114,8 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
     search_help_text = gettext_lazy(
         "Enter a full task id, a task name, or a part of it (case-sensitive)."
     )
-    payload_columns = (
-        "kwargs",
-        "options",
-        "result",
-        "partition_key",
-    )  # of fifty tasks, they could be a gigabyte
+    # Of fifty tasks, they could be a gigabyte.
+    payload_columns = ("kwargs", "options", "result", "partition_key")
 
     def searched(self, rows: QuerySet[Task], term: str) -> QuerySet[Task]:
         """Search by id; the change list searches by name. Nothing searches in the payload."""
@@ -144,6 +142,7 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
             ("lease_ends", "claim_generation", "codec"),
             ("waits_for_permit", "partition_version"),
         )
+
         return (
             (None, {"fields": ("shown_id", "task_name", state, queue, *copies)}),
             *self.place_fieldsets(obj),
@@ -164,12 +163,14 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
             .order_by("-attempt", "-claim_generation")
         )
         attempts = list((kept if visible else kept.defer("error_message", "traceback"))[:MANY])
+
         why = panel(self, request, obj, visible)
         tables = [
             attempt_table(self, request, obj, attempts, visible),
             step_table(obj),
             last_changes(self, request, obj, str(obj.pk), OF_TASKS),
         ]
+
         return {
             "headline": headline(self, request, obj, why, attempts[0].site if attempts else None),
             "panel": why,
@@ -198,6 +199,7 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
             return NOTHING
         if obj.finished_at:
             return span(obj.finished_at - obj.started_at)
+
         if obj.status == Status.RUNNING:
             taken = obj.read_at - obj.started_at
             text = _("%(span)s so far") % {"span": span(taken)}
@@ -207,6 +209,7 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
                 if longest is None or taken < dt.timedelta(milliseconds=longest)
                 else badge("full", "■", text)
             )
+
         return NOTHING
 
     @admin.display(description=gettext_lazy("retries"))

@@ -126,6 +126,7 @@ class Progress:
             raise PermissionDenied from None
         if found != user:
             raise PermissionDenied
+
         for name in ("since", "until"):
             chosen[name] = chosen[name] and parse_datetime(chosen[name])
         return cls(user, selection.Selection(**chosen), *rest)
@@ -135,9 +136,8 @@ class BulkMixin(ReadOnlyAdminMixin):
     """Adds these pages to that of tasks."""
 
     def get_urls(self) -> list[Any]:
-        acts = self.view_of(
-            self.all_view, atomic=False
-        )  # each part of an act is a transaction of its own
+        # Each part of an act is a transaction of its own.
+        acts = self.view_of(self.all_view, atomic=False)
         own = [
             path("all/", acts, name="horsies_task_all"),
             path("failures/", self.view_of(self.failures_view), name="horsies_task_failures"),
@@ -149,9 +149,11 @@ class BulkMixin(ReadOnlyAdminMixin):
         shown = {name: request.GET.get(name) for name in SelectionForm.base_fields}
         if (searched := request.GET.get("q")) and not parse_id(searched):
             shown["name"] = searched
+
         more = {"failures_url": address(self, "failures")}
         if request.user.has_perm("horsies.operate_task") and not request.GET.get("workflow"):
             more["all_url"] = address(self, "all", **shown)
+
         return super().changelist_view(request, {**(extra_context or {}), **more})
 
     def all_view(self, request: HttpRequest) -> HttpResponse:
@@ -160,22 +162,27 @@ class BulkMixin(ReadOnlyAdminMixin):
             self.has_view_permission(request) and request.user.has_perm("horsies.operate_task")
         ):
             raise PermissionDenied
+
         if request.method == "POST" and "act" in request.POST:
             return self._acted(request, Progress.read(request.POST["act"], name_of(request.user)))
+
         form = SelectionForm(request, acting=True)
         if not form.is_bound or not form.is_valid():
             return self._answer(request, form=form)
+
         chosen = selection.as_of_now(form.selected)
         found = read_bounded(config().database, lambda: selection.preview(chosen, first=True))
         if found is None:
             form.add_error(None, _("Counting them took longer than three seconds. Describe fewer."))
             return self._answer(request, form=form)
+
         progress = Progress(name_of(request.user), chosen, found.many, found.more)
         verbs = {
             verb: label
             for verb, (label, _one) in ACTS.items()
             if self._allows(request, verb, chosen.status)
         }
+
         return self._answer(
             request, form=form, why=WhyForm(), found=found, progress=progress, verbs=verbs
         )
@@ -194,10 +201,12 @@ class BulkMixin(ReadOnlyAdminMixin):
                 or not why.is_valid()
             ):
                 raise PermissionDenied
+
             given = {name: why.cleaned_data[name] for name in ("reason", "spread")}
             progress = replace(progress, verb=verb, act_id=str(uuid.uuid4()), verdicts={}, **given)
         elif not self._allows(request, progress.verb, progress.chosen.status):
             raise PermissionDenied
+
         progress, error = self._part(progress)
         return self._answer(request, progress=progress, error=error, stopped="stop" in request.POST)
 
@@ -207,6 +216,7 @@ class BulkMixin(ReadOnlyAdminMixin):
         """
         spread = dt.timedelta(minutes=int(progress.spread)) if progress.spread else None
         until = time.monotonic() + REQUEST_SECONDS
+
         try:
             while not progress.ended:
                 began = time.monotonic()
@@ -220,12 +230,14 @@ class BulkMixin(ReadOnlyAdminMixin):
                         spread=spread,
                         act_id=uuid.UUID(progress.act_id),
                     )
+
                 verdicts = Counter(progress.verdicts) + Counter(step.verdicts)
                 ended = step.after is None
                 done = progress.done + step.tasks
                 progress = replace(
                     progress, after=step.after, ended=ended, done=done, verdicts=dict(verdicts)
                 )
+
                 if time.monotonic() >= until:
                     break
                 selection.rest(time.monotonic() - began)
@@ -233,6 +245,7 @@ class BulkMixin(ReadOnlyAdminMixin):
             return progress, str(error)
         except DatabaseError as error:
             return progress, refusal(error)
+
         return progress, ""
 
     def _answer(self, request: HttpRequest, **found: Any) -> HttpResponse:
@@ -242,6 +255,7 @@ class BulkMixin(ReadOnlyAdminMixin):
         """Show the groups since a moment, and one of them opened. Raises PermissionDenied."""
         if not self.has_view_permission(request):
             raise PermissionDenied
+
         span = request.GET.get("since") if request.GET.get("since") in SPANS else "night"
         now = aware(base.now(connections[config().database]))
         evening = timezone.localtime(now).replace(tzinfo=None, hour=18, minute=0) - dt.timedelta(
@@ -249,6 +263,7 @@ class BulkMixin(ReadOnlyAdminMixin):
         )
         length = SPANS[span][1]
         since = history.counted_from(now - length if length else timezone.make_aware(evening), now)
+
         task, code = (request.GET.get(name, "").replace("\0", "") for name in ("task", "code"))
         seen = self.has_view_payload_permission(request)
         read = read_bounded(
@@ -258,6 +273,7 @@ class BulkMixin(ReadOnlyAdminMixin):
                 history.places(task, code, since, payload=seen) if task and code else [],
             ),
         )
+
         found, places = read or ([], [])
         pages = ["changelist", *(["all"] if request.user.has_perm("horsies.operate_task") else [])]
 

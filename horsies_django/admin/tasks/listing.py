@@ -50,13 +50,8 @@ COLUMNS = (
     "max_retries",
     "attempts_before",
 )
-DONE = {
-    "RETRIED",
-    "HASTENED",
-    "CANCELLED",
-    "REQUESTED",
-    "COPIED",
-}  # other verdicts say why nothing was done
+# Other verdicts say why nothing was done.
+DONE = {"RETRIED", "HASTENED", "CANCELLED", "REQUESTED", "COPIED"}
 
 
 class MomentField(forms.CharField):
@@ -116,8 +111,10 @@ class SelectionForm(forms.Form):
             request.GET if not acting or "status" in request.GET else None, initial=initial
         )
         self.fields["status"].required = acting
+
         for name, hint in self.hints.items():
             self.fields[name].widget.attrs["placeholder"] = hint
+
         queues = Queue.objects.using(config().database).exclude(name=CLUSTER).order_by("name")
         self.offered = {
             "queue": list(queues.values_list("name", flat=True)),
@@ -133,6 +130,7 @@ class SelectionForm(forms.Form):
             self.add_error(
                 "partition", _("The permission horsies.view_payload is required to see partitions.")
             )
+
         if not self.errors:
             try:
                 if given.get("partition"):
@@ -142,13 +140,15 @@ class SelectionForm(forms.Form):
                 )
             except ValueError as error:
                 raise forms.ValidationError(str(error)) from None
+
         return given
 
 
 def address(page: Any, name: str, /, **fields: Any) -> str:
-    """Return the URL of one of the pages of tasks, with the fields of the form that have a value."""
+    """Return the URL of one of the pages of tasks, with the fields that have a value."""
     given = urlencode({key: value for key, value in fields.items() if value})
-    return f"{reverse(f'admin:horsies_task_{name}', current_app=page.admin_site.name)}{given and '?'}{given}"
+    url = reverse(f"admin:horsies_task_{name}", current_app=page.admin_site.name)
+    return f"{url}{given and '?'}{given}"
 
 
 class TaskListMixin(NextPageMixin):
@@ -176,11 +176,13 @@ class TaskListMixin(NextPageMixin):
         tasks: QuerySet[Task] = self.queryset.only(*COLUMNS)
         if not self.form.is_valid():
             return tasks.none()
+
         chosen = self.form.selected
         if parse_id(self.query):
             return selection.fitting(chosen, tasks)
         if self.query:
             chosen = chosen._replace(names=selection.names_with(self.query.strip()))
+
         if self.run:
             run, _colon, number = self.run.partition(":")
             try:
@@ -191,10 +193,11 @@ class TaskListMixin(NextPageMixin):
             except ValueError as error:
                 self.form.add_error(None, str(error))
                 return tasks.none()
+
         found, bounded = selection.newest(chosen, tasks)
-        self.note = (
-            _("Only the newest 30,000 tasks were searched.") if bounded else ""
-        )  # DEEPEST, for translators
+        # The number is DEEPEST; it is part of the text so that translators can format it.
+        self.note = _("Only the newest 30,000 tasks were searched.") if bounded else ""
+
         return found
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
@@ -209,6 +212,7 @@ def action(verb: str, label: Any) -> Callable[..., None]:
 
     def act(self: Any, request: HttpRequest, queryset: QuerySet[Task]) -> None:
         ids = list(queryset.order_by("pk").values_list("pk", flat=True))
+
         try:
             with patiently():
                 verdicts = selection.act_on(ids, verb, actor=name_of(request.user))

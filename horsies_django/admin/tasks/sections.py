@@ -83,13 +83,16 @@ def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel |
     """
     if task.finished_at is not None:
         return None
+
     title = (
         _("Where is it running?") if task.status == Status.RUNNING else _("Why is it not running?")
     )
+
     try:
         found = read_bounded(task._state.db or "", lambda: explain(task.pk), PATIENCE_MS)
     except LookupError:  # deleted meanwhile
         return None
+
     reasons = found.reasons if found else ()
     return Panel(
         title,
@@ -121,8 +124,10 @@ class SectionsMixin(ReadOnlyAdminMixin):
         """Return the fields that the task has and the user may see."""
         title = gettext_lazy("Arguments and result")
         fields = ["redacted"] if obj is not None and obj.redacted_at is not None else []
+
         if obj is None or not self.has_view_payload_permission(request):
             return ((title, {"fields": (*fields, "hidden_payload")}),)
+
         fields += ["shown_arguments"]
         if error := _error(obj):
             fields += ["shown_error"]
@@ -130,9 +135,11 @@ class SectionsMixin(ReadOnlyAdminMixin):
             fields += ["shown_traceback"] if _exception(obj).get("traceback") else []
         else:
             fields += ["shown_result"]
+
         fields += ["shown_metadata"] if _metadata(obj) is not None else []
         fields += ["shown_options"] if _other_options(obj) is not None else []
         fields += ["partition_key"] if obj.partition_key is not None else []
+
         return ((title, {"fields": tuple(fields)}),)
 
     redacted = moment_field(Task, "redacted_at")
@@ -148,6 +155,7 @@ class SectionsMixin(ReadOnlyAdminMixin):
             return NOTHING
         if isinstance(envelope, dict) and envelope.get("kept") is False:
             return _("not kept")
+
         return json_block(
             envelope["ok"] if isinstance(envelope, dict) and "ok" in envelope else envelope
         )
@@ -183,6 +191,7 @@ class SectionsMixin(ReadOnlyAdminMixin):
         """Set ``linked_run``, ``linked_node`` and ``in_map`` of a task."""
         if task.workflow_id is None:
             return
+
         alias = task._state.db
         run = task.workflow_id
         name = (
@@ -191,6 +200,7 @@ class SectionsMixin(ReadOnlyAdminMixin):
         task.linked_run = (
             str(run) if name is None else self.link(request, WorkflowRun, run, f"{name} {run}")
         )
+
         nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run, number=task.node)
         node = None if task.node is None else nodes.only("name", "kind").first()
         task.in_map = node is not None and kind_of(node.kind).many
@@ -243,6 +253,7 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
             if there
             else _("%(id)s (deleted)") % {"id": shown}
         )
+
     found = overview.copies([task.pk]).get(task.pk, [])
     links: list[tuple[SafeString | str, SafeString | str]] = [
         (page.link(request, Task, copy.pk, str(copy.pk)), status_badge(copy.status))
@@ -250,6 +261,7 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
     ]
     if found[LAST:]:
         links.append((_("and %(count)d earlier") % {"count": len(found) - LAST}, ""))
+
     task.linked_copies = format_html_join(SafeString("<br>"), "{} {}", links)
 
 
@@ -265,19 +277,23 @@ def headline(
         return format_html(
             _("Merged {} ago into task {}, which runs for it."), past(task, task.finished_at), other
         )
+
     if task.finished_at is not None:
         return format_html("{}{}.", ended(task, site), gone(task))
+
     reasons, lines = (panel.reasons, panel.lines or []) if panel else ((), [])
     found = {reason.code: reason for reason in reasons}
     tell = TELLING.get(reasons[0].code) if reasons else None
     if tell is not None:
         return format_html("{}", tell(task, reasons[0].details))
+
     ahead = found.get(ReasonCode.BEHIND_OTHERS)
     waits = held_back(reasons[0], lines[0].text) if reasons else ""
     if ahead is not None and ahead is not reasons[0]:
         waits += _(", %(count)s ahead") % {
             "count": f"{ahead.details['count']:,}" + "+" * ahead.details["more"]
         }
+
     since = {"span": past(task, task.enqueued_at)}
     return format_html("{}{}.", _("Waiting for %(span)s") % since, f": {waits}" if waits else "")
 
@@ -304,10 +320,12 @@ def ended(task: Any, site: str | None) -> str:
     if task.status == Status.COMPLETED:
         ran = span(task.finished_at - task.started_at) if task.started_at else NOTHING
         return _("Completed %(ago)s ago after %(ran)s") % {**ago, "ran": ran}
+
     if task.status == Status.EXPIRED:
         return _("Expired %(ago)s ago: it had not started in time") % ago
     if task.status == Status.CANCELLED:
         return _("Cancelled %(ago)s ago, %(code)s") % ago
+
     tried = _(" at %(attempt)s") % {"attempt": attempt} if (attempt := which_attempt(task)) else ""
     place = _(" in %(site)s") % {"site": site} if site else ""
     return _("Failed %(ago)s ago%(tried)s%(place)s with %(code)s") % {
@@ -423,6 +441,7 @@ def attempt_table(
             if attempt.will_retry
             else ""
         )
+
         return [
             attempt.attempt,
             format_html("{}{}", badge(kind, shape, attempt.outcome.capitalize()), retried),
@@ -461,6 +480,7 @@ def error_cell(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeSt
         if attempt.site
         else ""
     )
+
     message = trace = SafeString("")
     if visible and attempt.error_message:
         message = block(attempt.error_message)
@@ -469,6 +489,7 @@ def error_cell(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeSt
         trace = format_html(
             form, SafeString(" open") if unfolded else "", _("Traceback"), frames(attempt.traceback)
         )
+
     shown = '{} <span class="horsies-quiet">{}</span>{}{}'
     return format_html(shown, attempt.error_code or NOTHING, place, message, trace)
 

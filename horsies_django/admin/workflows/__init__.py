@@ -122,6 +122,7 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Finished"), moment(node.finished_at, run.read_at)),
         (_("Error code"), node.error_code),
     ]
+
     return [(label, value) for label, value in found if value not in (None, "", NOTHING)]
 
 
@@ -132,6 +133,7 @@ def join(node: WorkflowNode) -> str:
     if node.rule == "quorum":
         form = _("%(n)s have to finish") if node.allow_failed else _("%(n)s have to complete")
         return form % {"n": node.needs}
+
     texts = {
         "succeeded": _("runs when all have finished and none failed"),
         "failed": _("runs when all have finished and one failed"),
@@ -148,6 +150,7 @@ def payload_table(node: WorkflowNode) -> Table:
     found += [(_("Arguments from results"), json_block(node.inputs))] if node.inputs else []
     found += [(_("Value"), json_block(node.value))] if node.value is not None else []
     found += [(_("Error"), block(node.error))] if node.error else []
+
     return PAYLOAD_TABLE._replace(rows=found)
 
 
@@ -225,6 +228,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         run.linked_output, run.linked_failure = (
             nodes.get(number, NOTHING) for number in (run.output, run.error_node)
         )
+
         run.linked_parent = NOTHING
         if run.parent_id is not None:
             of = (
@@ -233,6 +237,7 @@ class WorkflowAdminMixin(PicturePageMixin):
                 .values_list("name", flat=True)
                 .first()
             )
+
             parent = self.link(request, WorkflowRun, run.parent_id, of or str(run.parent_id))
             node = node_link(
                 self,
@@ -242,6 +247,7 @@ class WorkflowAdminMixin(PicturePageMixin):
                 _("node %(n)s") % {"n": run.parent_node},
             )
             run.linked_parent = format_html("{}, {}", parent, node)
+
         run.linked_before, run.linked_after = (
             NOTHING if id_ is None else self.link(request, WorkflowRun, id_, str(id_))
             for id_ in (run.continues, run.continued_as)
@@ -260,8 +266,10 @@ class WorkflowAdminMixin(PicturePageMixin):
         failure = (
             (("shown_failure", "shown_error_code"),) if obj is not None and obj.error_code else ()
         )
+
         visible = self.has_view_payload_permission(request)
         result = "shown_result" if obj is not None and visible else "hidden_payload"
+
         return (
             (
                 None,
@@ -302,6 +310,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         run = self.find_run(request, object_id)
         visible = self.has_view_payload_permission(request)
         hidden = NOT_SHOWN if visible else (*PAYLOAD, *NOT_SHOWN)
+
         nodes = (
             None
             if run is None
@@ -315,6 +324,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         if node is None:
             text = _("There is no node %(number)s in the run “%(run)s”.")
             return self.home(request, text % {"number": number, "run": unquote(object_id)})
+
         gate = None
         if node.kind == "gate" and node.status == "WAITING":
             urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
@@ -324,11 +334,13 @@ class WorkflowAdminMixin(PicturePageMixin):
                 "lacked": lacked(request, node),
                 "longest": LONGEST_REASON,
             }
+
         skippable = (
             node.finished_at is None and run.finished_at is None and self.may(request, "skip")
         )
         if node.kind == "gate" and lacked(request, node):
             skippable = False
+
         context = {
             "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
             "skip_url": f"{self.url_of(run, 'skip')}?number={node.number}" if skippable else "",
@@ -345,6 +357,7 @@ class WorkflowAdminMixin(PicturePageMixin):
                 ),
             ],
         }
+
         return self.page_of_run(
             request, run, "node", _("Node %(name)s") % {"name": node.name}, context
         )

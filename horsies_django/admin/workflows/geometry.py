@@ -69,12 +69,15 @@ def layered(numbers: Iterable[int], edges: Iterable[Edge]) -> Layers:
     nodes = sorted(set(numbers))
     edges = [edge for edge in dict.fromkeys(edges) if edge.upstream != edge.downstream]
     layer = longest_paths(nodes, edges)
+
     edges = [one for one in edges if layer.get(one.upstream, 0) < layer.get(one.downstream, -1)]
     edges = [one for one in edges if one.upstream in layer]
     steps, direct = bent(edges, layer, MOST_BENDS * len(nodes))
+
     rows: list[list[int]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
     for item, place in layer.items():
         rows[place].append(item)
+
     untangle(rows, steps)
     return Layers(rows, layer, steps, direct)
 
@@ -88,12 +91,14 @@ def longest_paths(nodes: Sequence[int], edges: list[Edge]) -> dict[int, int]:
     for upstream, downstream, _style in edges:
         if upstream in above and downstream in above:
             above[downstream].append(upstream)
+
     layer = dict.fromkeys(nodes, 0)
     try:
         for node in TopologicalSorter(above).static_order():
             layer[node] = max((layer[upper] + 1 for upper in above[node]), default=0)
     except CycleError:
         return longest_paths(nodes, [edge for edge in edges if edge.upstream < edge.downstream])
+
     return layer
 
 
@@ -104,28 +109,33 @@ def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge
     last: dict[tuple[int, str], int] = defaultdict(int)
     for upstream, downstream, style in edges:
         last[upstream, style] = max(last[upstream, style], layer[downstream])
+
     pieces = {(node, style, layer[node]): node for node, style in last}  # that end in a layer
     many = 0
     steps = []
     direct = []
+
     for (node, style), end in sorted(
         last.items(), key=lambda item: (item[1] - layer[item[0][0]], item[0][0])
     ):
         passed = range(layer[node] + 1, end)
         if many + len(passed) > most:
             break
+
         before = node
         for place in passed:
             many += 1
             layer[-many] = place
             steps.append(Edge(before, -many, style))
             before = pieces[node, style, place] = -many
+
     for edge in edges:
         start = pieces.get((edge.upstream, edge.style, layer[edge.downstream] - 1))
         if start is None:
             direct.append(edge)
         else:
             steps.append(Edge(start, edge.downstream, edge.style))
+
     return steps, direct
 
 
@@ -147,21 +157,26 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
     place: dict[int, float] = {}
     for row in rows:
         _number(row, place)
+
     best = [list(row) for row in rows]
     fewest = crossings(rows, below, place)
+
     for sweep in range(8):  # down and up in turns
         if not fewest:
             break
+
         near = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
             row.sort(
                 key=lambda item: fmean([place[other] for other in near[item]] or [place[item]])
             )
             _number(row, place)
+
         now = crossings(rows, below, place)
         if now < fewest:
             best = [list(row) for row in rows]
             fewest = now
+
     rows[:] = best
 
 
@@ -178,6 +193,7 @@ def crossings(
             for end in sorted(place[lower] for lower in below[item]):
                 found += len(ends) - bisect_right(ends, end)
                 insort(ends, end)
+
     return found
 
 
@@ -226,6 +242,7 @@ def drawn(numbers: Iterable[int], edges: Iterable[Edge]) -> Drawing:
     graph = layered(numbers, edges)
     slots = [_slots(row) for row in graph.rows]
     places = _columns(slots, graph.steps)
+
     left = (
         min((places[slot.items[0]] - slot.width / 2 for row in slots for slot in row), default=0)
         - MARGIN
@@ -236,6 +253,7 @@ def drawn(numbers: Iterable[int], edges: Iterable[Edge]) -> Drawing:
         + MARGIN
         - GAP / 2
     )
+
     x = {item: round(place - left) for item, place in places.items()}
     tops, bottoms = _heights(slots, graph, x)
     boxes = [
@@ -247,6 +265,7 @@ def drawn(numbers: Iterable[int], edges: Iterable[Edge]) -> Drawing:
     lines, heads = Pen({box.number: box for box in boxes}, x, tops, bottoms, graph.layer).paths(
         graph
     )
+
     return Drawing(
         round(right - left),
         (bottoms[-1] if bottoms else 0) + MARGIN,
@@ -265,13 +284,16 @@ def _slots(row: list[int]) -> list[Slot]:
     nodes = [item for item in row if item >= 0]
     if len(nodes) <= WIDEST:
         return [Slot([item], WIDTH + GAP if item >= 0 else BEND, 0) for item in row]
+
     columns = max(WIDEST, math.ceil(math.sqrt(len(nodes) * (HEIGHT + ROW_GAP) / (WIDTH + GAP))))
     block = Slot(nodes, columns * (WIDTH + GAP), columns)
+
     middle = (len(row) + 1) // 2
     before, after = (
         [Slot([item], BEND, 0) for item in half if item < 0]
         for half in (row[:middle], row[middle:])
     )
+
     return [*before, block, *after]
 
 
@@ -283,6 +305,7 @@ def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]
     x: dict[int, float] = {}
     for row in slots:
         _place(row, x, [0.0] * len(row), [1.0] * len(row))
+
     for sweep in range(7):
         beside = above if sweep % 2 == 0 else below
         for row in slots if sweep % 2 == 0 else reversed(slots):
@@ -294,7 +317,9 @@ def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]
                 wish = sum(pull * x[other] for pull, other in zip(pulls, near, strict=True))
                 wishes.append(wish / sum(pulls) if near else x[slot.items[0]])
                 weights.append(ASIDE if slot.items[0] < 0 or not near else 1.0)
+
             _place(row, x, wishes, weights)
+
     return x
 
 
@@ -312,16 +337,20 @@ def _place(
     for slot in row:
         offsets.append(edge + slot.width / 2)
         edge += slot.width
+
     pools: list[tuple[float, float, int]] = []  # mean wish, weight, number of slots
     for wish, weight, offset in zip(wishes, weights, offsets, strict=True):
         mean = wish - offset
         heavy = weight
         many = 1
+
         while pools and pools[-1][0] >= mean:
             before, weight_before, more = pools.pop()
             mean = (before * weight_before + mean * heavy) / (weight_before + heavy)
             heavy, many = heavy + weight_before, many + more
+
         pools.append((mean, heavy, many))
+
     places = [mean for mean, _weight, many in pools for _ in range(many)]
     for slot, place, offset in zip(row, places, offsets, strict=True):
         x.update(dict.fromkeys(slot.items, place + offset))
@@ -334,6 +363,7 @@ def _heights(
     sideways = [0] * len(slots)
     for upper, lower, _style in graph.steps:
         sideways[graph.layer[upper]] = max(sideways[graph.layer[upper]], abs(x[upper] - x[lower]))
+
     tops = []
     bottoms = []
     y = MARGIN
@@ -344,6 +374,7 @@ def _heights(
         tops.append(y)
         bottoms.append(y + rows * (HEIGHT + ROW_GAP) - ROW_GAP)
         y = bottoms[-1] + LAYER_GAP + min(MORE_GAP, sideways[layer] // 16)
+
     return tops, bottoms
 
 
@@ -387,6 +418,7 @@ class Pen:
             else:
                 middle = (y0 + y1) // 2
                 self._line(style, f"M{x0} {y0}C{x0} {middle} {x1} {middle} {x1} {y1}")
+
         lines = {style: "".join(pieces) for style, pieces in sorted(self.lines.items())}
         return lines, {style: "".join(pieces) for style, pieces in sorted(self.heads.items())}
 
@@ -398,6 +430,7 @@ class Pen:
         box = self.boxes.get(item)
         x = self.x[item]
         bottom = self.bottoms[self.layer[item]]
+
         if box is None:
             self._line(style, f"M{x} {self.tops[self.layer[item]]}V{bottom}")
         elif box.row is not None:
@@ -406,6 +439,7 @@ class Pen:
             self._line(
                 style, f"M{box.x + WIDTH} {y}H{x - CORNER}Q{x} {y} {x} {y + CORNER}V{bottom}"
             )
+
         return x, bottom
 
     def _enter(self, item: int, style: str, start: int) -> tuple[int, int]:
@@ -413,14 +447,16 @@ class Pen:
         box = self.boxes.get(item)
         x = self.x[item]
         top = self.tops[self.layer[item]]
+
         if box is None:
             return x, top
+
         if box.row is None:
-            x = (
-                start if abs(start - x) < 8 else x
-            )  # a line that runs less far sideways is drawn straight
+            # A line that runs less far sideways is drawn straight.
+            x = start if abs(start - x) < 8 else x
             self.heads[style][f"M{x - 4} {top - 7}h8l-4 7z"] = None
             return x, top - 5
+
         y = box.y + HEIGHT // 2
         x = box.x - SIDE
         self._line(style, f"M{x} {top}V{y - CORNER}Q{x} {y} {x + CORNER} {y}")

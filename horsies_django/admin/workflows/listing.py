@@ -62,9 +62,8 @@ class StatusFilter(ChosenFilter):
 
     title = _("status")
     parameter_name = "status"
-    offered = tuple(
-        (status, SHAPES[status][1]) for status in RUN_STATUSES
-    )  # whether or not there are such runs
+    # All statuses, whether or not there are such runs.
+    offered = tuple((status, SHAPES[status][1]) for status in RUN_STATUSES)
 
 
 class NameFilter(ChosenFilter):
@@ -77,9 +76,11 @@ class NameFilter(ChosenFilter):
         """Return the names of runs if they are few, and the name in the address."""
         names = read_bounded(config().database, lambda: workflows.names(FEW + 1)) or []
         names = names if len(names) <= FEW else []
+
         given = request.GET.get(self.parameter_name)
         if given and "\x00" not in given and given not in names:
             names.append(given)
+
         return [(name, name) for name in names]
 
 
@@ -115,9 +116,11 @@ class RunListMixin(NextPageMixin):
         runs: QuerySet[WorkflowRun] = self.queryset.only(*COLUMNS)
         term = self.query.strip()
         child = self.chosen(ParentFilter)
+
         if self.chosen(NeedsFilter):
-            # the newest that are halted and the first gates, by the indexes of both
             self.note = LOOKED_AT_FIRST
+
+            # The newest that are halted and the first gates, by the indexes of both.
             halted = (
                 WorkflowRun.objects.using(runs.db)
                 .filter(HALTED, error_code__isnull=False)
@@ -126,14 +129,16 @@ class RunListMixin(NextPageMixin):
             waiting = WorkflowNode.objects.using(runs.db).filter(
                 status="WAITING", finished_at__isnull=True
             )
+
             first = waiting.order_by("due_at").values_list("workflow_id", "kind")[:SEARCHED]
             gates = [run for run, kind in first if kind == "gate"]
             found = [*halted.values_list("pk", flat=True)[:SEARCHED], *gates]
             return runs.filter(pk__in=found).order_by("-sent_at", "-pk")
+
         if term and (parse_id(term) or workflows.keyed(runs.db, term)):
-            return runs.order_by(
-                "key", "-sent_at", "-pk"
-            )  # a few rows, sorted: no index has this order
+            # These few rows are sorted: no index has this order.
+            return runs.order_by("key", "-sent_at", "-pk")
+
         runs, partial = workflows.newest(
             runs,
             status=self.chosen(StatusFilter),
@@ -160,13 +165,16 @@ class RunListMixin(NextPageMixin):
         found = read_bounded(alias, read)
         if found is None:
             self.note = NOT_COUNTED
+
         counted, waits = found or ({}, [])
         by_run = defaultdict(list)
         for node in waits:
             by_run[node.workflow_id].append(node)
+
         for row in rows:
             row.progress = counted.get(row.pk)
             row.waits_for = NOTHING if found is None else waits_for(row, by_run[row.pk])
+
         return rows
 
 
@@ -176,19 +184,24 @@ def waits_for(run: WorkflowRun, nodes: list[WorkflowNode]) -> str:
         return gettext("somebody: it was not undone completely")
     if run.finished_at is not None:
         return NOTHING
+
     if run.status == "PAUSED":
         return (
             gettext("somebody: a failure paused it")
             if run.error_code
             else gettext("somebody: it is paused")
         )
+
     if run.status == "COMPENSATING":
         return gettext("its undos")
+    if not nodes:
+        return gettext("its tasks")
+
     told = []
     for node in nodes[:NAMED]:
         awaited = kind_of(node.kind).awaits.format(signal=node.signal, keyed="", allowed="")
         told.append(f"{awaited} ({node.name})")
-    return "; ".join(told) + ("; …" if len(nodes) > NAMED else "") if told else gettext("its tasks")
+    return "; ".join(told) + ("; …" if len(nodes) > NAMED else "")
 
 
 class ReasonForm(ActionForm):
@@ -213,6 +226,7 @@ def action_of(verb: str) -> Callable[..., None]:
             "actor": name_of(request.user),
             "reason": request.POST.get("reason", "").strip()[:LONGEST_REASON] or None,
         }
+
         done = same = 0
         try:
             for run in list(queryset.values_list("pk", flat=True)):
@@ -225,9 +239,11 @@ def action_of(verb: str) -> Callable[..., None]:
                 done, same = done + changed, same + (not changed)
         except DatabaseError as error:  # the other runs would fail in the same way
             self.message_user(request, refusal(error), messages.ERROR)
+
         if done:
             text = ngettext("%(count)d run was changed.", "%(count)d runs were changed.", done)
             self.message_user(request, text % {"count": done}, messages.SUCCESS)
+
         if same:
             text = ngettext(
                 "%(count)d run was left as it is, because of its status.",

@@ -86,6 +86,7 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
     """
     if progress is None:
         return NOTHING
+
     done = int(progress.share * 100)
     counts = [
         _("%(done)s of %(total)s")
@@ -93,6 +94,7 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
     ]
     counts += [_("%(n)s failed") % {"n": f"{progress.failed:,}"}] if progress.failed else []
     counts += [_("%(n)s skipped") % {"n": f"{progress.skipped:,}"}] if progress.skipped else []
+
     return format_html(
         '<progress class="horsies-progress{}" max="100" value="{}" aria-hidden="true"></progress> '
         "{} %"
@@ -111,33 +113,39 @@ def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
     visible = page.has_view_payload_permission(request)
     alias = run._state.db
     columns = (*COLUMNS, "error") if visible else COLUMNS
+
     status = request.GET.get("nodes", "")
     start = request.GET.get("from", "")
     status = status if status in NODE_STATUSES else ""
     first = min(int(start), LARGEST) if re.fullmatch(r"[0-9]{1,19}", start) else 0
+
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk)
     counted = read_bounded(
         alias, lambda: dict(nodes.values_list("status").annotate(Count("number")))
     )
+
     of_status: dict[str, Any] = {"status": status} if status else {}
-    of_status |= (
-        {"finished_at__isnull": True} if status in UNFINISHED_NODES else {}
-    )  # they have an index
+    # Unfinished nodes have an index.
+    of_status |= {"finished_at__isnull": True} if status in UNFINISHED_NODES else {}
     chosen = nodes.filter(**of_status, number__gte=first).only(*columns).order_by("number")
+
     found = read_bounded(alias, lambda: list(chosen[: PAGE + 1]))
     rows = (
         None if found is None else [node_row(page, request, node, visible) for node in found[:PAGE]]
     )
+
     note: SafeString | str = ""
     if found and len(found) > PAGE:
         left = ""
         if counted is not None:
             many = counted.get(status, 0) if status else sum(counted.values())
             left = _("%(shown)s of %(all)s nodes are shown.") % {"shown": PAGE, "all": f"{many:,}"}
+
         query = urlencode({"nodes": status, "from": found[PAGE].number})
         note = format_html(
             '{} <a rel="next" href="?{}#horsies-nodes">{} ›</a>', left, query, _("Next")
         )
+
     heads = (
         _("Number"),
         _("Name"),
@@ -174,11 +182,13 @@ def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
     """Return the statuses that nodes of the run have, and "all", as links."""
     every = "" if counted is None else f"{sum(counted.values()):,}"
     found: list[tuple[Any, ...]] = [("?", "" if chosen else CURRENT, _("All"), every)]
+
     for status in NODE_STATUSES:
         if counted is None or counted.get(status):
             mark = CURRENT if status == chosen else ""
             count = "" if counted is None else f"{counted[status]:,}"
             found.append((f"?{urlencode({'nodes': status})}", mark, SHAPES[status][1], count))
+
     item = '<li><a href="{}#horsies-nodes"{}>{}</a> <span class="horsies-quiet">{}</span></li>'
     return format_html('<ul class="horsies-choices">{}</ul>', format_html_join("", item, found))
 
@@ -193,6 +203,7 @@ def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString 
         return (
             tasks_link(page, request, node.workflow_id, node.number, _("Tasks")) if mapped else ""
         )
+
     model, text = (WorkflowRun, _("Run")) if kind.runs else (Task, _("Task"))
     shown = page.link(request, model, node.task_id, text)
     return shown if isinstance(shown, SafeString) else ""
@@ -223,6 +234,7 @@ def elements(node: WorkflowNode) -> str:
     """
     if node.total is None:
         return NOTHING
+
     text = _("%(ok)s of %(total)s completed") % {
         "ok": f"{node.items_ok:,}",
         "total": f"{node.total:,}",
@@ -235,6 +247,7 @@ def wait_tables(page: Any, request: HttpRequest, run: Any) -> list[Table]:
     """Return the gates of a run and the signals to it, which are read together."""
     alias = run._state.db
     visible = page.has_view_payload_permission(request)
+
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
     # First those that wait: no status comes after WAITING in the alphabet.
     gates = waits.filter(kind="gate").only("pk", *SHOWN).order_by("-status", "number")
@@ -315,9 +328,8 @@ def first_rows(
     """Return the rows of the first of what was found, and a note if that is not all; None if
     reading took too long.
     """
-    return rows_or_none(found and found[:MANY], row), _("There are more.") if found and len(
-        found
-    ) > MANY else ""
+    note = _("There are more.") if found and len(found) > MANY else ""
+    return rows_or_none(found and found[:MANY], row), note
 
 
 def node_links(

@@ -78,12 +78,8 @@ NAME_ROOM = 100 * BAR / 14.5
 STATE_ROOM = 100 * BAR / 11.5
 
 PICTURE_PAGE = "horsies_workflowrun_picture"
-STARTED = (
-    "CLAIMED",
-    "RUNNING",
-    "PAUSED",
-    "COMPENSATING",
-)  # of the task or the child run of a node that is ENQUEUED
+# Of the task or the child run of a node that is ENQUEUED.
+STARTED = ("CLAIMED", "RUNNING", "PAUSED", "COMPENSATING")
 ORDER = tuple(dict.fromkeys((*UNFINISHED_NODES, *STARTED, *NODE_STATUSES)))  # in the legend
 
 
@@ -125,9 +121,11 @@ def _read(alias: str, run: uuid.UUID) -> Graph:
         WorkflowEdge.objects.using(alias).filter(workflow_id=run).order_by("upstream", "downstream")
     )
     ends = edges.values_list("upstream", "downstream")
+
     graph = Graph(list(nodes[: MOST_NODES + 1]), list(ends[: MOST_EDGES + 1]), {})
     if graph.too_large:
         return graph
+
     for model, begun, runs in ((Task, "started_at", False), (WorkflowRun, "sent_at", True)):
         ids = [
             node.task_id for node in graph.nodes if node.task_id and kind_of(node.kind).runs is runs
@@ -135,6 +133,7 @@ def _read(alias: str, run: uuid.UUID) -> Graph:
         rows: Any = model._default_manager.using(alias).filter(pk__in=ids)
         found = rows.values_list("pk", "status", begun, "finished_at") if ids else ()
         graph.work.update((pk, Work(*rest)) for pk, *rest in found)
+
     return graph
 
 
@@ -144,11 +143,13 @@ def styled_edges(graph: Graph) -> list[Edge]:
     """
     nodes = {node.number: node for node in graph.nodes}
     found: dict[tuple[int, int], str] = dict.fromkeys(graph.edges, "")  # "": as the statuses say
+
     for node in graph.nodes:
         if node.added_by in nodes:
             found.setdefault((node.added_by, node.number), "grown")
         if node.undoes in nodes:
             found[node.undoes, node.number] = ""
+
     return [
         Edge(upstream, downstream, style or _style(nodes[upstream], nodes[downstream]))
         for (upstream, downstream), style in found.items()
@@ -187,11 +188,13 @@ def lines(text: str, most: float) -> list[str]:
     text = " ".join(text.split())
     if width(text) <= most:
         return [text]
+
     first = ""
     for part in re.findall(r"[^\s._/:-]*[\s._/:-]?", text):
         if width((first + part).rstrip()) > most:
             break
         first += part
+
     first = first or _beginning(text, most)
     return [first.rstrip(), cut(text[len(first) :].lstrip(), most)]
 
@@ -218,6 +221,7 @@ def card(
     tall = len(lines_of_name) > 1
     total = counted(node) and node.total  # of a map with a bar
     failed = BAR * node.items_bad // total if total else 0
+
     return {
         "number": node.number,
         "x": box.x,
@@ -254,6 +258,7 @@ def state(node: Any, status: str, work: Work | None, now: dt.datetime) -> str:
     if counted(node):
         failed = _(", %(n)s failed") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
         return f"{kind} · {node.items_ok:,} / {node.total:,}{failed}"
+
     text = " · ".join(filter(None, (waits(node, now) or str(shape_of(status)[2]), took(work, now))))
     whole = f"{kind} · {text}" if kind else text
     return whole if width(whole) <= STATE_ROOM or not kind_of(node.kind).outlined else text
@@ -264,18 +269,21 @@ def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
     s``.
     """
     parts = [node.name, _(node.kind), str(shape_of(status)[2]).lower()]
+
     if counted(node):
         parts.append(
             _("%(done)s of %(total)s completed")
             % {"done": f"{node.items_ok:,}", "total": f"{node.total:,}"}
         )
         parts += [_("%(n)s failed") % {"n": f"{node.items_bad:,}"}] if node.items_bad else []
+
     parts.append(waits(node, now))
     if time := took(work, now):
         parts.append(
             (_("took %(span)s") if work and work.finished_at else _("for %(span)s"))
             % {"span": time}
         )
+
     parts += [node.error_code] if node.error_code else []
     return ", ".join(part for part in parts if part)
 
@@ -335,10 +343,12 @@ class PicturePageMixin(RunPagesMixin):
         if run is None:
             text = _("There is no workflow run “%(name)s”.")
             return self.home(request, text % {"name": unquote(object_id)})
+
         context = self.picture(request, run)
         if "live" in request.GET:
             request.current_app = self.admin_site.name
             return TemplateResponse(request, "admin/horsies/workflowrun/picture_live.html", context)
+
         title = _("Picture of %(run)s") % {"run": run.name}
         return self.page_of_run(
             request, run, "picture", title, {"tools": self.tools(request, run), **context}
@@ -355,12 +365,14 @@ class PicturePageMixin(RunPagesMixin):
             "gates": [] if graph is None else self._gates(request, graph),
             "graph": graph,
         }
+
         if graph is not None and graph.too_large:
             context["nodes"] = node_table(self, request, run)
             context["most"] = (f"{MOST_NODES:,}", f"{MOST_EDGES:,}")
         elif graph is not None:
             drawing = drawn((node.number for node in graph.nodes), styled_edges(graph))
             nodes = {node.number: node for node in graph.nodes}
+
             cards = []
             for box in drawing.boxes:
                 node = nodes[box.number]
@@ -368,11 +380,14 @@ class PicturePageMixin(RunPagesMixin):
                 work = graph.work_of(node)
                 if work and kind_of(node.kind).runs:
                     child = self.url_of(WorkflowRun(pk=node.task_id), "picture")
+
                 cards.append(
                     card(node, box, work, run.read_at, node_url(self, run.pk, box.number), child)
                 )
+
             context |= {"drawing": drawing, "cards": cards, "many": f"{len(cards):,}", "size": SIZE}
             context |= {"legend": legend(graph), "shapes": shapes(graph)}
+
         return context
 
     def _gates(self, request: HttpRequest, graph: Graph) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ def name_of(annotation: Any) -> str:
     if args and get_origin(annotation) not in (Literal, Union, UnionType, Annotated, abc.Callable):
         inner = ", ".join("..." if arg is Ellipsis else name_of(arg) for arg in args)
         return f"{name_of(get_origin(annotation))}[{inner}]"
+
     if args and get_origin(annotation) in (Union, UnionType):
         return " | ".join(map(name_of, args))
     if annotation is type(None):
@@ -37,9 +38,11 @@ def advice(annotation: Any, origin: Any, args: tuple[Any, ...]) -> tuple[str, st
     """Return why an annotation is refused, and what to write instead."""
     cls = origin or annotation
     inner = ", ".join(name_of(arg) for arg in args if arg is not Ellipsis)
+
     for test, why, instead in ADVICE:
         if test(cls):
             return why, instead.replace("{inner}", inner or "str")
+
     return (
         "cannot be encoded as JSON",
         "write a dataclass, or send a key with which the task can find it",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from pathlib import PurePath
 from types import UnionType
 from typing import (
@@ -83,6 +83,7 @@ def shape_of(annotation: Any, where: str) -> Shape:
             "is nested too deeply, or defined by itself",
             "write Any, or a dataclass",
         ) from None
+
     return bounded(shape) if compiler.recursive else shape
 
 
@@ -99,6 +100,7 @@ def bounded(shape: Shape) -> Shape:
         for _ in range(MAX_DEPTH + 1):
             if not (level := [item for each in level for item in nested(each)]):
                 return stored
+
         raise too_deep()
 
     return dataclasses.replace(shape, dump=dump)
@@ -106,9 +108,12 @@ def bounded(shape: Shape) -> Shape:
 
 def nested(stored: Any) -> list[Any]:
     """Return the lists and objects directly inside plain JSON data."""
-    inside = (
-        stored.values() if isinstance(stored, dict) else stored if isinstance(stored, list) else ()
-    )
+    inside: Iterable[Any] = ()
+    if isinstance(stored, dict):
+        inside = stored.values()
+    elif isinstance(stored, list):
+        inside = stored
+
     return [item for item in inside if isinstance(item, dict | list)]
 
 
@@ -130,38 +135,46 @@ class Compiler:
                 return scalar
         except TypeError:  # Annotated[int, []] and the like have no hash
             pass
+
         origin = get_origin(annotation)
         args = get_args(annotation)
+
         if origin is Annotated and has_discriminator(args[1:]):
             return self._by_pydantic(model_shape, annotation, where)
         if origin is Annotated and has_constraints(args[1:]):
             inner = self.shape(args[0], where)
             return self._by_pydantic(lambda each, _: checked_shape(each, inner), annotation, where)
+
         # ReadOnly is new in Python 3.13, and typing_extensions has its own before
         if (
             origin in (Annotated, Final, Required, NotRequired)
             or getattr(origin, "_name", "") == "ReadOnly"
         ):
             return self.shape(args[0], where)
+
         if origin is Union or origin is UnionType:
             members = [self.shape(arg, where) for arg in args]
             self._unions.append(
                 (members, where, DISCRIMINATE if any(map(is_pydantic, args)) else WRAP)
             )
             return union_shape(members)
+
         if origin is Literal:
             return self._literal(args, where)
         if hasattr(annotation, "__supertype__"):  # NewType
             return self.shape(annotation.__supertype__, where)
         if type(annotation).__name__ == "TypeAliasType":  # type X = ..., of Python 3.12
             return self.shape(annotation.__value__, where)
+
         if hasattr(origin, "horsies_shape"):  # Results, of a floor above
             shape: Shape = origin.horsies_shape(self.shape(args[0], where))
             return shape
+
         if (origin or annotation) in CONTAINERS:
             return self._container(annotation, origin or annotation, args, where)
         if is_pydantic(annotation):
             return self._by_pydantic(model_shape, annotation, where)
+
         cls = origin or annotation
         if isinstance(cls, type) and not is_model(cls):
             if issubclass(cls, enum.Enum):
@@ -177,6 +190,7 @@ class Compiler:
                 return self._record(annotation, cls, where)
             if is_pydantic_type(cls):
                 return self._by_pydantic(pydantic_text_shape, annotation, where)
+
         raise refused(where, name_of(annotation), *advice(annotation, origin, args))
 
     def judge_unions(self) -> None:
@@ -224,6 +238,7 @@ class Compiler:
                 "does not say what is in it",
                 "write tuple[int, str], or tuple[Any, ...]",
             )
+
         if cls is dict:
             if args and args[0] is not str:
                 instead = f"write dict[str, {name_of(args[1])}], or a list of pairs"
@@ -233,7 +248,9 @@ class Compiler:
                     "has keys that are not str, as all keys in JSON are",
                     instead,
                 )
+
             return dict_shape(self.shape(args[1], where) if args else ANY)
+
         if cls is tuple and args[1:] != (Ellipsis,):
             return tuple_shape([self.shape(arg, where) for arg in args])
         item = self.shape(args[0], where) if args else ANY
@@ -242,6 +259,7 @@ class Compiler:
     def _enum(self, cls: type[enum.Enum], where: str) -> Shape:
         if not len(cls) and not issubclass(cls, enum.Flag):
             raise refused(where, cls.__name__, "has no members", "write an Enum with members")
+
         shape = enum_shape(
             cls, lambda value: plain_scalar(value, f"{where}: a member of {cls.__name__}")
         )
@@ -254,6 +272,7 @@ class Compiler:
                 "has members that are the same in JSON",
                 "give each its own value",
             )
+
         return shape
 
     def _record(self, annotation: Any, cls: type[Any], where: str) -> Shape:
@@ -265,9 +284,11 @@ class Compiler:
             return dataclasses.replace(
                 known, dump=lambda value: known.dump(value), load=lambda stored: known.load(stored)
             )
+
         hints = field_hints(annotation, cls)
         name = name_of(annotation)
         missing = dataclasses.MISSING
+
         if is_typeddict(cls):
             required = {
                 each for each in hints if is_required(hints[each], each in cls.__required_keys__)
@@ -283,6 +304,7 @@ class Compiler:
                 each for each, one in taken.items() if one.default is one.default_factory is missing
             }
             fields = Fields(cls, name, Record(frozenset(taken), frozenset(required), {}))
+
         self._records[annotation] = shape = fields.shape()
         self._open.add(annotation)
         fields.complete(
@@ -292,6 +314,7 @@ class Compiler:
             }
         )
         self._open.remove(annotation)
+
         return shape
 
 
@@ -312,9 +335,9 @@ def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
     except NameError as error:
         if error.name != cls.__name__:
             raise
-        hints = get_type_hints(
-            cls, localns={cls.__name__: cls}, include_extras=True
-        )  # it refers to itself
+        # It refers to itself.
+        hints = get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
+
     return {name: substituted(hint) for name, hint in hints.items()}
 
 
@@ -343,9 +366,14 @@ def plain_scalar(value: Any, where: str) -> Any:
                     f"cannot be encoded as JSON ({error.problem})",
                     "give it another",
                 ) from None
-            return value if cls is bool else cls(value) if cls is not str else str.__str__(value)
+
+            if cls is bool:
+                return value
+            return str.__str__(value) if cls is str else cls(value)
+
     if value is None:
         return None
+
     raise refused(
         where,
         "a value",
@@ -363,6 +391,7 @@ def refuse_odd_constructor(cls: type, fields: Set[str], where: str) -> None:
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     }
     odd = (needed - fields) | (fields - {p.name for p in parameters})
+
     if odd and not any(p.kind is p.VAR_KEYWORD for p in parameters):
         why = (
             f"cannot be built from its fields alone, because of {', '.join(map(repr, sorted(odd)))}"

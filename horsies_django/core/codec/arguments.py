@@ -39,6 +39,7 @@ class CallCodec(Compiled):
         self.signature = self.signature.replace(
             parameters=list(self.signature.parameters.values())[given:]
         )
+
         parameters = list(self.signature.parameters.values())
         self.positional_only = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
         self.positional = [
@@ -72,6 +73,7 @@ class CallCodec(Compiled):
             ):
                 problem = f"got an unexpected keyword argument {unknown[0]!r}"
                 problem = "was sent an argument that it does not take" if stored else problem
+
             raise Misbound(self.fit(problem)) from None
 
     def fit(self, problem: str) -> str:
@@ -91,11 +93,14 @@ class CallCodec(Compiled):
                 (place for place, p in enumerate(self.positional_only) if p.name in kwargs),
                 default=-1,
             )
-            args, kwargs = [], dict(kwargs)
+            args = []
+            kwargs = dict(kwargs)
+
             for parameter in self.positional_only[: last + 1]:
                 if parameter.name not in kwargs and parameter.default is EMPTY:
                     break
                 args.append(kwargs.pop(parameter.name, parameter.default))
+
         self.refuse_misfit(args, kwargs, stored)
         return args, kwargs
 
@@ -107,6 +112,7 @@ class ArgumentsCodec(CallCodec):
         super().__init__(function)
         refuse_bad_parameters(function, self.signature)
         refuse_unannotated(function, self.signature)
+
         self._required = self.names - self.optional
         self._by_keyword = self.names - {p.name for p in self.positional_only}
         self._compiled = False
@@ -115,10 +121,12 @@ class ArgumentsCodec(CallCodec):
 
     def _compile(self, hints: dict[str, Any]) -> None:
         refuse_models(self.function, self.signature, hints)
+
         for name in self.signature.parameters:
             shape = parameter_shape(hints[name], f"{self.origin}: parameter '{name}'")
             self._dumps[name] = shape.dump
             self._loads[name] = shape.load
+
         self._compiled = True
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -136,8 +144,10 @@ class ArgumentsCodec(CallCodec):
             if len(args) > len(self.positional) or not given.keys().isdisjoint(kwargs):
                 self.refuse_misfit(args, kwargs)
             given.update(kwargs)
+
         if not (kwargs.keys() <= self._by_keyword and self._required <= given.keys()):
             self.refuse_misfit(args, kwargs)
+
         return given
 
     @functools.cached_property
@@ -151,6 +161,7 @@ class ArgumentsCodec(CallCodec):
                 self.encode_values({name: found[name]})
             except CodecError:
                 del found[name]
+
         return self.encode_values(found)
 
     def encode_values(self, given: Mapping[str, Any]) -> str:
@@ -162,6 +173,7 @@ class ArgumentsCodec(CallCodec):
     ) -> dict[str, Any]:
         if not self._compiled:
             self._resolve_late()
+
         made = {}
         name = ""
         try:
@@ -172,6 +184,7 @@ class ArgumentsCodec(CallCodec):
             raise
         except RecursionError:
             raise too_deep().within(name) from None
+
         return made
 
     def decode(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
@@ -184,8 +197,10 @@ class ArgumentsCodec(CallCodec):
             raise CodecError(
                 f"expected an object, got {type(stored).__name__}", subject="arguments"
             )
+
         if not (self._required <= stored.keys() <= self.names):
             self.called([], stored)
+
         kwargs = self._converted(self._loads, stored)
         return self.called([], kwargs) if self.positional_only else ([], kwargs)
 

@@ -69,6 +69,7 @@ def digest_of(
     while isinstance(function, functools.partial):
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
         function = function.func
+
     signature = signature_or_none(function)
     if (
         signature
@@ -80,6 +81,7 @@ def digest_of(
             "of that name: write "
             f"functools.partial({function.__name__}, {OWN}=...)"
         )
+
     bound = (
         {"args": args, **kwargs} if signature is None else signature.bind(*args, **kwargs).arguments
     )
@@ -95,8 +97,10 @@ def canonical(value: Any) -> Any:
         return dict(sorted(each_entry(value, canonical).items()))
     if value is None or isinstance(value, bool | int | float | str):
         return ANY.dump(value)
+
     if hasattr(value, "_meta") and hasattr(value, "pk"):
         raise misfit("", value)
+
     try:
         return canonical(shape_of(type(value), "an argument").dump(value))
     except (UnsupportedType, NameError) as error:

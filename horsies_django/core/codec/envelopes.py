@@ -38,6 +38,7 @@ class ResultCodec(Compiled):
     def _compile(self, hints: dict[str, Any]) -> None:
         annotation = hints["return"]
         wraps = annotation is TaskResult or get_origin(annotation) is TaskResult
+
         if wraps:
             args = get_args(annotation)
             if not args:
@@ -45,12 +46,15 @@ class ResultCodec(Compiled):
                     f"{self.origin}: TaskResult has no type argument: write '-> TaskResult[int]', "
                     "for example"
                 )
+
             if len(args) > 1 and args[1] is not TaskError and args[1] is not Any:
                 raise UnsupportedType(
                     f"{self.origin}: the error type of a TaskResult must be TaskError: write '-> "
                     "TaskResult[T]'"
                 )
+
             annotation = args[0]
+
         self._shape = shape_of(annotation, f"{self.origin}: the return annotation")
         self.wraps_result = wraps
 
@@ -89,8 +93,10 @@ def of_result(convert: Callable[[Any], R], value: Any) -> R:
         found: R = at("", convert, value)
     except CodecError as error:
         if error.subject == "argument":
-            error.subject, error.path = "result", error.path.removeprefix(".")
+            error.subject = "result"
+            error.path = error.path.removeprefix(".")
         raise
+
     return found
 
 
@@ -117,11 +123,13 @@ def encode_error(error: TaskError) -> str:
         data = write_json(shown(error.data))
         why = str(refusal) if isinstance(refusal, CodecError) else type(refusal).__name__
         message += f"\n(data is stored as its repr, because it is not plain JSON: {printable(why)})"
+
     exception: Any = error.exception  # its type is not checked at run time
     if isinstance(exception, Mapping):
         exception = {printable(key): printable(value) for key, value in exception.items()}
     elif exception is not None:
         exception = {"repr": shown(exception)}
+
     rest = {
         "error_code": printable(error.error_code),
         "message": message.lstrip("\n"),
@@ -137,6 +145,7 @@ def with_texts(data: Any, depth: int = 0) -> Any:
     """
     if depth > MAX_DEPTH:
         raise too_deep()
+
     if type(data) is dict:
         return {as_text(key): with_texts(value, depth + 1) for key, value in data.items()}
     if type(data) is list:
@@ -152,6 +161,7 @@ def printable(value: Any) -> str:
         text = lazy_text(value)
     else:
         text = shown(value)
+
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -183,6 +193,7 @@ def outcome_shape(item: Shape) -> Shape:
             raise misfit(name, value)
         if value.is_ok():
             return {"ok": item.dump(value.ok_value)}
+
         error = value.err_value
         exception = None if error.exception is None else dict(error.exception)
         stored = {
@@ -191,6 +202,7 @@ def outcome_shape(item: Shape) -> Shape:
             "data": error.data,
             "exception": exception,
         }
+
         return {"err": ANY.dump(stored)}
 
     def load(stored: Any) -> Any:
@@ -208,12 +220,15 @@ def read_outcome(stored: Any, item: Shape | None) -> TaskResult[Any]:
         raise CodecError('expected {"ok": ...} or {"err": ...}')
     if item is not None and "ok" in stored:
         return TaskResult(ok=item.load(stored["ok"]))
+
     error = stored.get("err")
     if not isinstance(error, Mapping) or not isinstance(error.get("error_code"), str):
         raise CodecError("the stored error has no error_code")
+
     exception = error.get("exception")
     if exception is not None and not isinstance(exception, Mapping):
         raise CodecError("the stored exception is not an object", path="exception")
+
     message = str(error.get("message") or "")
     return TaskResult(
         err=TaskError.built_in(

@@ -68,9 +68,11 @@ def misfit(expected: str, value: Any) -> CodecError:
     cls = type(value)
     if hasattr(value, "_meta") and hasattr(value, "pk"):
         return ModelRefused(cls.__name__)
+
     got = "None" if value is None else cls.__name__
     if is_lazy(value):
         got = LAZY
     if got == expected:
         got = f"another class of that name, {cls.__module__}.{cls.__qualname__}"
+
     return CodecError(f"expected {expected}, got {got}")

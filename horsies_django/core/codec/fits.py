@@ -21,6 +21,7 @@ def element(annotation: Any) -> Any:
     """Return the type of the elements of a list or a tuple, None if it is neither."""
     origin = get_origin(annotation)
     args = get_args(annotation)
+
     if annotation in (Any, list) or (origin is list and not args):
         return Any
     if origin is list or (origin is tuple and len(args) == 2 and args[1] is Ellipsis):
@@ -43,12 +44,14 @@ def fits(result: Any, parameter: Any) -> bool:
         or (result, parameter) in ((int, float), (bool, int))
     ):
         return True
+
     if is_union(result):
         return all(fits(plain(each), parameter) for each in get_args(result))
     if is_union(parameter):
         return any(fits(result, plain(each)) for each in get_args(parameter))
     if (one := element(result)) is not None and (other := element(parameter)) is not None:
         return fits(one, other)
+
     if any((get_origin(each) or each) is not dict for each in (result, parameter)):
         return False
     return dict in (result, parameter) or fits(

@@ -85,6 +85,7 @@ def pydantic_text_shape(annotation: Any, name: str) -> Shape:
     schema = adapter.schema()
     if schema.get("type") != "string":
         raise ValueError("only types that are text in its JSON schema can be declared")
+
     if (moment := MOMENTS.get(schema.get("format"))) is not None:
         return checked_shape(annotation, SCALARS[moment])
 
@@ -110,6 +111,7 @@ def model_shape(annotation: Any, name: str) -> Shape:
     for cls in classes:
         if is_pydantic(cls) and not cls.__pydantic_complete__:
             cls.model_rebuild()
+
     adapter = Adapter(annotation, name)
 
     def dump(value: Any) -> Any:
@@ -126,6 +128,7 @@ def model_shape(annotation: Any, name: str) -> Shape:
             raise CodecError(
                 f"expected {name}, got {type(value).__name__}, whose {added} would be lost"
             )
+
         stored = ANY.dump(adapter.dump(value))
         adapter.load(stored)
         return stored
@@ -216,6 +219,7 @@ class Adapter:
                 include_url=False, include_context=False, include_input=False
             )
             more = f" (and {len(others)} more)" if others else ""
+
             declared = frozenset(properties(self.schema()))
             path = "".join(step(part, declared) for part in first["loc"])
             problem = (
@@ -223,6 +227,7 @@ class Adapter:
                 if first["type"] == "union_tag_invalid"
                 else first["msg"]
             )
+
             raise CodecError(f"{self.name} refused it: {problem}{more}", self.kind, path) from error
         except Exception as error:  # validators are user code
             raise CodecError(
@@ -241,9 +246,12 @@ def step(part: int | str, declared: Collection[str]) -> str:
 
 def properties(schema: Any) -> Iterator[str]:
     """Yield the names of the fields in a JSON schema, at every level."""
+    parts: Iterable[Any] = ()
     if isinstance(schema, dict):
         yield from schema.get("properties", ())
-    for part in (
-        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    ):
+        parts = schema.values()
+    elif isinstance(schema, list):
+        parts = schema
+
+    for part in parts:
         yield from properties(part)

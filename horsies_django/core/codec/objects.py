@@ -68,6 +68,7 @@ class Fields:
                 raise CodecError(
                     f"expected {self.name}, got {type(value).__name__}, whose {added} would be lost"
                 )
+
         made = {}
         for field, convert in self.dumps:
             try:
@@ -76,11 +77,13 @@ class Fields:
                 raise CodecError(
                     f"this {self.name} has no value for its field {field!r}", "value"
                 ) from None
+
             try:
                 made[field] = convert(part)
             except CodecError as error:
                 error.within(f".{field}")
                 raise
+
         return made
 
     def load(self, stored: Any) -> Any:
@@ -90,6 +93,7 @@ class Fields:
         """
         if type(stored) is not dict:
             raise misfit(f"{self.name} as an object", stored)
+
         made = self._converted(stored, self.loads, "the stored object")
         try:
             return self.cls(**made)
@@ -108,6 +112,7 @@ class Fields:
             raise CodecError(
                 f"{what} has no {', '.join(map(repr, sorted(missing)))}, which {self.name} needs"
             )
+
         made = {}
         for field, convert in converts:
             if field in given:
@@ -116,6 +121,7 @@ class Fields:
                 except CodecError as error:
                     error.within(f".{field}")
                     raise
+
         return made
 
 

@@ -43,6 +43,7 @@ def named_arguments(stored: Any) -> Any:
     )
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         return stored
+
     names = stored.get("names")
     names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     found = {**kwargs, **dict(zip(names, args, strict=False))}
@@ -69,12 +70,14 @@ class PlainArguments(CallCodec):
         """Return a call as JSON text, checked against the signature. Raises CodecError."""
         self.refuse_misfit(args, kwargs)
         names = self.positional[: len(args)]
+
         stored: dict[str, Any] = {
             "args": [at(self._place(index), normalized, value) for index, value in enumerate(args)],
             "kwargs": _named(kwargs),
         }
         if names:
             stored["names"] = names
+
         return write_json(stored)
 
     def decode(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
@@ -94,6 +97,7 @@ class PlainArguments(CallCodec):
                 "arguments, which had this name before?",
                 subject="arguments",
             )
+
         return self.called(args, kwargs)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -105,15 +109,18 @@ class PlainArguments(CallCodec):
             raise Misbound(
                 self.fit("has positional-only parameters beside **, so it cannot be called by name")
             )
+
         if len(args) > len(self.positional) and self._rest:
             raise Misbound(
                 self.fit(f"gets arguments for *{self._rest}, which have no name: pass one list"),
                 path=self._rest,
             )
+
         given = dict(zip(self.positional, args, strict=False))
         if len(args) > len(self.positional) or not given.keys().isdisjoint(kwargs):
             self.refuse_misfit(args, kwargs)
         given.update(kwargs)
+
         self.called([], given, stored=False)
         return given
 

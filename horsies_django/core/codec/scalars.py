@@ -52,6 +52,7 @@ def _dump_float(value: Any) -> float:
     if isinstance(value, float):
         check_float(value)
         return value
+
     if isinstance(value, int) and not isinstance(value, bool):
         try:
             if float(value) == value:
@@ -61,6 +62,7 @@ def _dump_float(value: Any) -> float:
         raise CodecError(
             "a float cannot hold this int exactly: declare int, or send a float", "value"
         )
+
     raise misfit("float", value)
 
 
@@ -70,8 +72,10 @@ def _load_float(stored: Any) -> float:
             number = float(stored)
         except OverflowError:
             number = math.inf
+
         check_float(number)
         return number
+
     raise misfit("float", stored)
 
 
@@ -103,14 +107,15 @@ def text_shape(
     def load(stored: Any) -> Any:
         if type(stored) is not str:
             raise misfit(f"{name} as text", stored)
+
         try:
             value = read(stored)
-            if (
-                write(value) == stored
-            ):  # some constructors accept other formats too: a date as a datetime, "{...}"
+            # Some constructors accept other formats too: a date as a datetime, "{...}".
+            if write(value) == stored:
                 return value
         except (ValueError, ArithmeticError, CodecError):
             pass
+
         raise CodecError(f"the stored text is not a {name}")
 
     return Shape(name, frozenset({str}), accepts, dump, load)
@@ -245,11 +250,13 @@ def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
             member = member_by_key.get(scalar_key(stored))
             if member is not None:
                 return member
+
             if joins and type(stored) is int:
                 with contextlib.suppress(ValueError):
                     joined = cls(stored)
                     if joined.value == stored:  # early releases of Python 3.11 drop unknown bits
                         return joined
+
         raise CodecError(
             f"the stored {type(stored).__name__} is not the value of any member of {name}"
         )
@@ -263,7 +270,8 @@ def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
 
 def literal_shape(options: Sequence[tuple[Any, Any]]) -> Shape:
     """Return the shape of a Literal; each option is a value and its plain JSON value."""
-    name = f"Literal[{', '.join(str(value) if isinstance(value, enum.Enum) else repr(value) for value, _ in options)}]"
+    texts = [str(value) if isinstance(value, enum.Enum) else repr(value) for value, _ in options]
+    name = f"Literal[{', '.join(texts)}]"
     value_by_key = {scalar_key(stored): value for value, stored in options}
 
     def find(value: Any) -> tuple[Any, Any] | None:
@@ -274,6 +282,7 @@ def literal_shape(options: Sequence[tuple[Any, Any]]) -> Shape:
             )
             if alike and value == wanted:
                 return option
+
         return None
 
     def dump(value: Any) -> Any:

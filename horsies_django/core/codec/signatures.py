@@ -1,4 +1,4 @@
-"""Checks the signature of a function that becomes a task, and suggests the line to write instead."""
+"""Checks the signature of a function that becomes a task, and suggests what to write instead."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signatur
     }
     if signature.return_annotation is EMPTY:
         missing["return"] = "None"
+
     if missing:
         others = "".join(f"\nSo does {other}" for other in _others_unannotated(function))
         raise TaskDefinitionError(
@@ -111,9 +112,9 @@ def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signatur
 
 
 def _guess(default: Any) -> str:
-    return (
-        "int" if default is EMPTY else "int | None" if default is None else type(default).__name__
-    )
+    if default is EMPTY:
+        return "int"
+    return "int | None" if default is None else type(default).__name__
 
 
 def _others_unannotated(function: Callable[..., Any]) -> list[str]:
@@ -124,12 +125,14 @@ def _others_unannotated(function: Callable[..., Any]) -> list[str]:
         tree = ast.parse(inspect.getsource(sys.modules[function.__module__]))
     except (KeyError, OSError, TypeError, SyntaxError):  # a shell has no source
         return []
+
     functions = [
         node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     own = next(
         (_decorators(node) for node in functions if node.name == function.__qualname__), set()
     )
+
     found = []
     for node in functions:
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -138,6 +141,7 @@ def _others_unannotated(function: Callable[..., Any]) -> list[str]:
         )
         if missing and node.name != function.__qualname__ and own & _decorators(node):
             found.append(f"{node.name} in line {node.lineno}: {', '.join(missing)}")
+
     return found
 
 
@@ -161,16 +165,19 @@ def written(signature: inspect.Signature, changed: dict[str, str] | None = None)
     changed = changed or {}
     parameters = []
     stars_changed = False
+
     for name, parameter in signature.parameters.items():
         default = parameter.default
         kind = parameter.kind
         stars_changed = stars_changed or (kind in STARRED and name in changed)
         if stars_changed:
             kind = inspect.Parameter.KEYWORD_ONLY
+
         if default is not EMPTY and len(repr(default)) > 40:
             default = Verbatim("...")
         annotation = annotated(changed.get(name, parameter.annotation))
         parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+
     parameters.sort(key=lambda parameter: parameter.kind)
     returns = annotated(changed.get("return", signature.return_annotation))
     return str(inspect.Signature(parameters, return_annotation=returns))

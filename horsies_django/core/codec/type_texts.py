@@ -60,6 +60,7 @@ def problem(text: str, stored: str) -> str | None:
         return f"{error.path} does not fit: {error.problem}"
     except Exception:  # the classes are user code, which may be another version
         return None
+
     return None
 
 
@@ -74,6 +75,7 @@ def annotation_of(text: str) -> Any:
 def _written(annotation: Any) -> str:
     origin = get_origin(annotation)
     args = get_args(annotation)
+
     if annotation is None or annotation is NoneType:
         return "None"
     if origin is Annotated:
@@ -82,15 +84,20 @@ def _written(annotation: Any) -> str:
         return " | ".join(map(_written, args))
     if origin is Literal and all(type(arg) in (bool, int, str, NoneType) for arg in args):
         return f"Literal[{', '.join(map(repr, args))}]"
+
     if origin in GENERIC.values():
-        return f"{origin.__name__}[{', '.join('...' if arg is Ellipsis else _written(arg) for arg in args)}]"
+        inside = ", ".join("..." if arg is Ellipsis else _written(arg) for arg in args)
+        return f"{origin.__name__}[{inside}]"
+
     for name, plain in PLAIN.items():
         if annotation is plain:
             return name
+
     if isinstance(annotation, type) and origin is None:
         name = f"{annotation.__module__}.{annotation.__qualname__}"
         if annotation_of(name) is annotation:  # not one in a function
             return name
+
     raise Unknown
 
 
@@ -103,12 +110,14 @@ def _read(tree: ast.expr) -> Any:
         return _class(ast.unparse(tree).split("."))
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
         return Union[_read(tree.left), _read(tree.right)]  # noqa: UP007 - they need not be classes
+
     if isinstance(tree, ast.Subscript) and isinstance(tree.value, ast.Name):
         inside = tree.slice.elts if isinstance(tree.slice, ast.Tuple) else [tree.slice]
         if tree.value.id == "Literal":
             return Literal[tuple(ast.literal_eval(each) for each in inside)]
         if (generic := GENERIC.get(tree.value.id)) is not None:
             return generic[tuple(map(_argument, inside))]
+
     raise Unknown
 
 
@@ -128,6 +137,8 @@ def _class(parts: list[str]) -> type:
                 if isinstance(found, type | type(sys))
                 else None
             )
+
         if isinstance(found, type):
             return found
+
     raise Unknown

@@ -32,11 +32,12 @@ def union_shape(members: Sequence[Shape]) -> Shape:
     The first member that accepts a value encodes or decodes it.
     """
     name = " | ".join(member.name for member in members)
-    ordered = sorted(
-        members, key=lambda member: member is FLOAT
-    )  # int before float, which accepts ints too
+    # int comes before float, which accepts ints too.
+    ordered = sorted(members, key=lambda member: member is FLOAT)
+
     if len(ordered) == 2 and NONE in ordered:
         return _optional_shape(name, next(member for member in ordered if member is not NONE))
+
     by_kind: dict[type, list[Shape]] = {}
     for member in ordered:
         for kind in member.kinds:
@@ -54,10 +55,10 @@ def union_shape(members: Sequence[Shape]) -> Shape:
             try:
                 return convert(value)
             except CodecError as error:
-                if worst is None or len(error.path) > len(
-                    worst.path
-                ):  # the member that got furthest is the likely one
+                # The member that got furthest is the likely one.
+                if worst is None or len(error.path) > len(worst.path):
                     worst = error
+
         raise worst or misfit(name, value)
 
     return Shape(
@@ -99,6 +100,7 @@ def clash(one: Shape, other: Shape) -> str | None:
         return None
     if {one.name, other.name} == {INT.name, FLOAT.name}:
         return None  # jsonb keeps 1 and 1.0 apart
+
     for few, many in ((one, other), (other, one)):
         if few.values is not None and many.record is None:
             return (
@@ -106,17 +108,23 @@ def clash(one: Shape, other: Shape) -> str | None:
                 if any(passes(many.load, stored) for stored in few.values)
                 else None
             )
+
     if one.record and other.record:
         return _record_clash(one.record, other.record)
-    return f"both are stored as {next(word for kind, word in WORDS.items() if kind in one.kinds & other.kinds)}"
+
+    shared = one.kinds & other.kinds
+    word = next(word for kind, word in WORDS.items() if kind in shared)
+    return f"both are stored as {word}"
 
 
 def _record_clash(one: Record, other: Record) -> str | None:
     if one.required - other.names and other.required - one.names:
         return None
+
     for field in one.choices.keys() & other.choices.keys():
         if not {*map(scalar_key, one.choices[field])} & {*map(scalar_key, other.choices[field])}:
             return None
+
     return (
         "their fields do not tell them apart: give each a field without a default that the other "
         "does not have, "

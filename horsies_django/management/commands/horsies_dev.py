@@ -55,9 +55,8 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=partial(
-                die_with_parent, os.getpid(), signal.SIGTERM
-            ),  # there is no other thread yet
+            # There is no other thread yet.
+            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
         )
 
     def signal(self, number: int) -> None:
@@ -74,9 +73,8 @@ class Together:
     def __init__(self, programs: Sequence[Program], say: Callable[[str, str], None]) -> None:
         self.programs = programs
         self.say = say
-        self.events: SimpleQueue[int | Program] = (
-            SimpleQueue()
-        )  # signals, and programs that have ended
+        # Signals, and programs that have ended
+        self.events: SimpleQueue[int | Program] = SimpleQueue()
         self.running: list[Program] = []
         self.stopping = False
         self.code = 0
@@ -88,9 +86,11 @@ class Together:
             for program in self.programs:  # before the first thread
                 program.start(environment)
                 self.running.append(program)
+
             readers = [start_thread(self.read, one) for one in self.running]
             for one in self.running:
                 start_thread(self.wait, one)
+
             while self.running:
                 self.handle(self.events.get())
             for reader in readers:
@@ -100,6 +100,7 @@ class Together:
                 signal.signal(number, handler)
             for one in self.running:
                 one.process.kill()
+
         return self.code
 
     def handle(self, event: int | Program) -> None:
@@ -109,20 +110,25 @@ class Together:
             for one in self.running:
                 one.signal(event)
             return
+
         self.running.remove(event)
         code = event.process.returncode
         name = event.name
+
         if self.stopping:
             self.code = max(self.code, code)
             return
+
         self.stopping = True
         self.code = 1
+
         others = " and ".join(one.name for one in self.running)
         how = (
             f"was killed by {signal.Signals(-code).name}"
             if code < 0
             else f"ended with exit code {code}"
         )
+
         self.say("dev", f"the {name} {how}; ending the {others}" if others else f"the {name} {how}")
         for one in self.running:
             one.signal(signal.SIGTERM)
@@ -165,6 +171,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         if sys.platform == "win32":
             parser.error(NO_WINDOWS)
+
         from horsies_django.management.commands import horsies_worker
 
         parser.add_argument(
@@ -179,27 +186,33 @@ class Command(BaseCommand):
             raise CommandError(
                 "horsies_dev: it runs the command line again, so it works only from there"
             )
+
         if options["until_empty"]:
             raise CommandError(
                 "horsies_dev: the worker restarts when code changes, so there is no --until-empty"
             )
+
         choose_colors(no_color=options["no_color"], force_color=options["force_color"])
         colored = palette_for(sys.stdout) is not None
         color = "--force-color" if colored else "--no-color"
+
         common = [
             color,
             *(f"--pythonpath={path}" for path in filter(None, [options["pythonpath"]])),
         ]
+
         manage = get_child_arguments()[: -len(sys.argv[1:])]
         address = [options["addrport"]] if options["addrport"] else []
         given = sys.argv[2:]  # the same, and the options of the worker
         for each in address:
             given.remove(each)
         reload = [] if options["reload"] else ["--reload"]
+
         programs = [
             Program("site", [*manage, "runserver", *address, *common], stop=signal.SIGTERM),
             Program("worker", [*manage, "horsies_worker", *reload, *given, *common]),
         ]
+
         self.colored = colored
         self.printing = threading.Lock()
         if code := Together(programs, self.say).run({**os.environ, "PYTHONUNBUFFERED": "1"}):
@@ -209,6 +222,7 @@ class Command(BaseCommand):
         prefix = f"{name:<{WIDTH}} |"
         if self.colored:
             prefix = colorize(prefix, fg=COLORS[name])
+
         with self.printing:
             self.stdout.write(f"{prefix} {line}")
             self.stdout.flush()

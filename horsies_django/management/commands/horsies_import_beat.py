@@ -78,6 +78,7 @@ class Command(shared.Command):
             translate(entry, now)
             for entry in chosen(entries(celery_app(options["app"])), options["names"])
         ]
+
         if options["print"]:
             declared = {one.entry.name: one.declared for one in found if one.declared is not None}
             self.stdout.write(
@@ -87,6 +88,7 @@ class Command(shared.Command):
         else:
             with transaction.atomic(using=config().database):
                 done = [self.write(one, options["replace"], options["dry_run"]) for one in found]
+
         (self.stderr if options["print"] else self.stdout).write(summary(found, done, now))
         if left := sum(one.state == LEFT_OUT for one in done):
             raise CommandError(
@@ -98,13 +100,16 @@ class Command(shared.Command):
         """Create or change a schedule; return what was done."""
         if one.stored is None:
             return without(one)
+
         name = one.entry.name
         definition = full(one.stored)
         existing = Schedule.objects.using(config().database).filter(name=name).first()
+
         if existing is None:
             if not dry_run:
                 schedules.create(name, definition, actor=actor(), reason=REASON)
             return Done("would be created" if dry_run else "created", one.notes)
+
         keys = [key for key, value in definition.items() if existing.definition.get(key) != value]
         if not keys:
             return Done("unchanged", one.notes)
@@ -114,6 +119,7 @@ class Command(shared.Command):
                 "changes it"
             )
             return Done(LEFT_OUT, [why])
+
         if not dry_run:
             schedules.change(name, definition, actor=actor(), reason=REASON)
         return Done("would be changed" if dry_run else "changed", one.notes)
@@ -126,20 +132,18 @@ def celery_app(path: str | None) -> Any:
     """
     if path is None:
         return None
+
     try:
         app = import_string(path.replace(":", "."))
         app.finalize()  # runs the functions that add periodic tasks to it
         app.conf.beat_schedule  # noqa: B018 - so do these
-    except (
-        ImportError,
-        AttributeError,
-        ValueError,
-        TypeError,
-    ) as error:  # the last two of paths such as ":"
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        # The last two are raised for paths such as ":".
         raise CommandError(
             f"horsies_import_beat: --app={path}: {error}. Name a Celery app, such as "
             "shop.celery.app"
         ) from error
+
     return app
 
 
@@ -177,8 +181,10 @@ def twice(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) 
     """
     here = [one.entry for one, (state, _) in zip(found, done, strict=True) if state in HERE]
     firing = [one for one in here if one.enabled and not (one.ends and one.ends <= now)]
+
     return [
-        f"Beat still fires {', '.join(repr(one.name) for one in firing if one.in_rows is in_rows)}: {way}"
+        "Beat still fires "
+        f"{', '.join(repr(one.name) for one in firing if one.in_rows is in_rows)}: {way}"
         for in_rows, way in (
             (True, "switch these rows off in django-celery-beat"),
             (False, "stop beat, or remove these entries"),
@@ -196,6 +202,7 @@ def summary(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime
         pattern = one.pattern
         fires, zone = (pattern.in_words, pattern.zone) if pattern else ("-", "-")
         rows.append((one.entry.name, state, fires, zone, one.entry.task))
+
     reasons = [
         f"{one.entry.name}: {why}"
         for one, (_, whys) in zip(found, done, strict=True)
@@ -204,6 +211,7 @@ def summary(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime
     counted = ", ".join(
         f"{count} {state}" for state, count in Counter(state for state, _ in done).items()
     )
+
     lines = [
         table(("SCHEDULE", "", "FIRES", "ZONE", "TASK"), rows),
         "\n".join(map(visible, reasons)),

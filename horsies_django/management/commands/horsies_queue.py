@@ -80,14 +80,17 @@ class Command(shared.Command):
             "show a queue: its limits, who holds its permits, its busiest partitions, and what "
             "failed tasks stop",
         )
+
         add_columns(change("set", "change declared values until the settings are next applied"))
         change("pause", "stop starting tasks of a queue; running tasks continue")
         change("resume", "end a pause")
+
         made = change("override", "replace the declared limits temporarily")
         made.add_argument(
             "--until", type=until, metavar="WHEN", help=f"when the override ends: {UNTIL_EXAMPLES}"
         )
         add_limits(made)
+
         change("clear", "remove the override, so that the declared limits apply again")
         made = change("skip", "give up the failed task that stops a key of an ordered queue")
         made.add_argument(
@@ -103,6 +106,7 @@ class Command(shared.Command):
         made.add_argument(
             "--task", metavar="NAME", help="the name of the task, if the rule is by task"
         )
+
         verb("sync", "apply the settings to the database, as 'migrate' does")
 
     def handle(self, **options: Any) -> None:
@@ -123,9 +127,11 @@ class Command(shared.Command):
         if not found:
             known = ", ".join(queue.name for queue in overview.queues() if queue.name != CLUSTER)
             raise QueueError(f"there is no queue {name!r} in the database; choose from: {known}")
+
         holders = overview.permits(name)
         partitions = overview.partitions(name)
         stopped = overview.keys(name)
+
         if options["json"]:
             lists = {"permits": holders, "partitions": partitions, "stopped": stopped}
             self.stdout.write(as_json({"queue": found[0], **lists}))
@@ -139,6 +145,7 @@ class Command(shared.Command):
             raise QueueError(
                 f"nothing to change for {name!r}: give a value, such as --max-concurrency 5"
             )
+
         if self.tell(options, queues.change, columns) and not options["json"]:
             self.stdout.write(NOT_FOR_LONG)
 
@@ -151,6 +158,7 @@ class Command(shared.Command):
             )
         if not (options["reason"] or "").strip():
             raise QueueError(f"an override of {name!r} requires --reason TEXT")
+
         self.tell(options, queues.override, limits, until=options["until"])
 
     def do_skip(self, **options: Any) -> None:
@@ -176,17 +184,20 @@ class Command(shared.Command):
         before = rows()
         columns = change(name, *given, actor=actor(), reason=options["reason"], **how)
         self.print_changes(changes(before, {name: columns}), options)
+
         (queue,) = overview.queues([name])
         parts = [
             key
             for key in ("partition_max_concurrency", "partition_local_limit")
             if queue.effective[key] is not None
         ]
+
         if parts and rule(queue.effective) == "none":
             self.stderr.write(
                 f"{name} has no partitions, so {' and '.join(parts)} has no effect: "
                 "see 'set --partition-by-args' and '--partition-by-task'."
             )
+
         return columns
 
     def print_changes(self, found: list[dict[str, Any]], options: dict[str, Any]) -> None:
@@ -227,6 +238,7 @@ def add_columns(parser: ArgumentParser) -> None:
         help="1 is served first, 100 last",
     )
     add_limits(parser)
+
     parser.add_argument(
         "--partition-by-args",
         type=argument_names,
@@ -272,7 +284,7 @@ def rows() -> dict[str, dict[str, Any]]:
 def changes(
     before: dict[str, dict[str, Any]], changed: dict[str, list[str]]
 ) -> list[dict[str, Any]]:
-    """Return the changed columns of queues, with what they were ``before`` and what they are now."""
+    """Return the changed columns of queues, with what they were ``before`` and what they are."""
     now = rows() if any(changed.values()) else {}
     return [
         {
@@ -353,9 +365,11 @@ def queue_page(
         ends = "" if queue.override_until is None else f", until {moment(queue.override_until)}"
         by = f"by {queue.override_by}, {moment(queue.override_at)}{ends}: {queue.override_reason}"
         rows.append(("override", f"{limits(queue.override)} ({by})"))
+
     if queue.paused_at is not None:
         why = f": {queue.paused_reason}" if queue.paused_reason else ""
         rows.append(("paused", f"by {queue.paused_by}, {moment(queue.paused_at)}{why}"))
+
     everywhere = queue.name == CLUSTER
     waiting = bounded(queue.pending, queue.pending_more)
     if not everywhere:
@@ -363,18 +377,22 @@ def queue_page(
             ("priority", str(queue.effective["priority"])),
             ("partitions", rule(queue.effective)),
         ]
+
     rows += [("running", str(queue.running)), ("claimed", str(queue.claimed)), ("pending", waiting)]
     if not everywhere:
         rows += [("full partitions", str(queue.full_partitions)), ("workers", workers(queue))]
+
     blocks = [page(title(queue.name), rows)]
     if holders:
         blocks.append(permit_table(holders))
+
     if partitions:
         headings = ("PARTITION", "RUNNING", "LIMIT", "WAITING")
         counts = (
             (p.partition, p.running, p.limit, bounded(p.parked, p.parked_more)) for p in partitions
         )
         blocks.append(table(headings, counts))
+
     if stopped:
         keys = (
             (
@@ -390,6 +408,7 @@ def queue_page(
             table(("STOPPED KEY", "BY TASK", "NAME", "SINCE", "BEHIND"), keys),
             stopped_advice(queue),
         ]
+
     return "\n\n".join(blocks)
 
 

@@ -25,7 +25,7 @@ STATES = {"on": "on", "off": "off", "gone": "gone from the code", "error": "ERRO
 
 
 class Command(shared.Command):
-    """Lists schedules and their fire times, enables, disables and deletes them, sends a task now."""
+    """Lists schedules and fire times, enables, disables and deletes schedules, sends a task now."""
 
     help = (
         "List, enable, disable, delete and run schedules. Changes are audited and reach all "
@@ -45,6 +45,7 @@ class Command(shared.Command):
         made.add_argument(
             "--count", type=whole(1), default=5, metavar="N", help="the number of fire times (5)"
         )
+
         for name, help_ in (
             (
                 "run-now",
@@ -87,6 +88,7 @@ class Command(shared.Command):
         name = options["name"]
         state = f"{verb}d"
         record: dict[str, object]
+
         if verb == "run_now":
             record = {"task_id": str(found)}
             text = f"Sent as task {found}."
@@ -98,6 +100,7 @@ class Command(shared.Command):
             text = (
                 f"{name} is {state}." if found else f"Nothing changed: {name} is {state} already."
             )
+
         self.stdout.write(as_json(record) if options["json"] else text)
 
 
@@ -117,6 +120,7 @@ def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
             "There are no schedules: 'horsies_scheduler' writes those of the code to the table "
             "when it starts."
         )
+
     headings = (
         "SCHEDULE",
         "FIRES",
@@ -142,6 +146,7 @@ def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
         )
         for one in schedules
     )
+
     errors = [visible(f"{one.name}: {one.error}") for one in schedules if one.error]
     return "\n\n".join([table(headings, rows), *errors])
 

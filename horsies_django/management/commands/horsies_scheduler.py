@@ -38,7 +38,10 @@ class Command(shared.Command):
         )
 
     def execute(self, *args: Any, **options: Any) -> None:
-        """Run with our signal handlers in place from the first check on, which imports all tasks."""
+        """Run with our signal handlers in place from the first check on.
+
+        That one imports all tasks.
+        """
         execute = super().execute
 
         def action(stopping: Shutdown) -> int:

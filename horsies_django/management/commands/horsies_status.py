@@ -65,6 +65,7 @@ class Command(shared.Command):
     def handle(self, **options: Any) -> None:
         what = "cannot be reached"
         advice = ""
+
         try:
             with connected(round(options["timeout"] * 1000)) as connection:
                 what = "refused"
@@ -78,11 +79,12 @@ class Command(shared.Command):
                 f"horsies_status: the database {alias()!r} {what}: {said}{advice}",
                 returncode=UNKNOWN,
             ) from error
+
         wrong = problems(found, max_wait_seconds=options["max_wait"])
         self.stdout.write(
             as_json(as_record(found, wrong)) if options["json"] else as_text(found, wrong)
         )
-        if any(
-            problem.severity <= options["fail_on"] for problem in wrong
-        ):  # "critical" < "warning"
+
+        # Severities compare as texts: "critical" < "warning".
+        if any(problem.severity <= options["fail_on"] for problem in wrong):
             sys.exit(UNHEALTHY)

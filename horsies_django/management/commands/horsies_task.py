@@ -1,4 +1,7 @@
-"""``manage.py horsies_task``: list, inspect, send, change and purge tasks, one or all that match."""
+"""``manage.py horsies_task``: list, inspect, send, change and purge tasks.
+
+An act is on one task, or on all that match.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +59,8 @@ CANCELLED = {
     "FINISHED": "already finished; nothing changed",
 }
 
-LABELS = {
-    "lane": "runs as",
-    "codec": "arguments",
-}  # where the name of the column needs an explanation
+# The labels of columns whose names need an explanation
+LABELS = {"lane": "runs as", "codec": "arguments"}
 
 
 def add_selection(parser: ArgumentParser, verb: str) -> None:
@@ -69,6 +70,7 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
         "list": selection.ENDED | selection.UNFINISHED,
         "purge": selection.ENDED,
     }
+
     usual = f"; {USUAL[verb]} if another one of these options is given" if verb in USUAL else ""
     helps = {
         "list": "only tasks of this status",
@@ -76,10 +78,12 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
     }
     text = helps.get(verb, f"instead of ID, all tasks of this status{usual}")
     parser.add_argument("--status", type=str.upper, choices=sorted(statuses[verb]), help=text)
+
     which = "only" if verb == "list" else "all"
     when = {"cancel": "sent", "retry": "finished", "redact": "finished"}.get(
         verb, "finished, or if they have not, sent,"
     )
+
     texts: dict[str, tuple[str, Any, str]] = {
         "queue": ("QUEUE", str, "tasks of this queue"),
         "name": ("TEXT", str, "tasks of this name, or whose name has this part"),
@@ -100,9 +104,11 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
             "arguments, or as stored",
         ),
     }
+
     for name, (metavar, type_, text) in texts.items():
         if verb != "cancel" or name not in ("code", "site", "exception"):
             parser.add_argument(f"--{name}", metavar=metavar, type=type_, help=f"{which} {text}")
+
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -112,6 +118,7 @@ def add_act(parser: ArgumentParser, verb: str) -> None:
     if verb == "retry":
         spread = "let them be due within this time from now, at random: 10m, 1h"
         parser.add_argument("--spread", metavar="TIME", type=duration, help=spread)
+
     if verb == "purge":
         parser.add_argument("--all", action="store_true", help="tasks of all queues and names")
         parser.add_argument(
@@ -121,6 +128,7 @@ def add_act(parser: ArgumentParser, verb: str) -> None:
         )
         older = "only tasks sent, or with --finished finished, longer ago: 30m, 7d"
         parser.add_argument("--older-than", metavar="TIME", dest="until", type=before, help=older)
+
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -189,6 +197,7 @@ def purged(options: Mapping[str, Any]) -> str:
         options[name] is not None for name in GIVEN if name not in ("since", "until")
     ):
         raise ValueError("give --queue, --name or both, or else --all for the tasks of all queues")
+
     return options["status"] or (
         selection.FINISHED if options["finished"] else Status.PENDING.value
     )
@@ -199,6 +208,7 @@ def told(found: selection.Preview, status: str) -> str:
     lines = [amount(found.many, f"{status} task", found.more)]
     kinds = [(many, visible(name), visible(code or "")) for name, code, many in found.kinds[:20]]
     lines += [f"{many:>9,}  {name}  {code}".rstrip() for many, name, code in kinds]
+
     if found.kinds[20:]:
         lines.append(f"           and {len(found.kinds) - 20} more names and codes")
     return "\n".join(lines)
@@ -215,6 +225,7 @@ def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
         raise ValueError(
             """--kwargs must be a JSON object of arguments by name, as in '{"user_id": 7}'"""
         )
+
     args, by_name = task.arguments.decode(arguments_text(task, given, True))
     return get_handle(send_call(task, options, tuple(args), by_name)[0])
 
@@ -303,6 +314,7 @@ class Command(shared.Command):
             required=True,
             help="the reason, recorded in the audit; it must not contain personal data",
         )
+
         made = verb("list", "list tasks, the newest first", task=False)
         add_selection(made, "list")
         made.add_argument(
@@ -332,6 +344,7 @@ class Command(shared.Command):
         info = get_handle(options["task"]).info()
         if info is None:
             raise LookupError(f"there is no task {options['task']}")
+
         copies = [copy.pk for copy in overview.copies([info.task_id]).get(info.task_id, [])]
         report = task_json if options["json"] else task_text
         self.stdout.write(report(info, options["payload"], copies))
@@ -378,20 +391,25 @@ class Command(shared.Command):
             options["kwargs"],
             SendOptions(**chosen, good_until=options["good_for"]),
         )
+
         if not options["wait"]:
             self.stdout.write(
                 as_json({"id": handle.task_id}) if options["json"] else str(handle.task_id)
             )
             return
+
         if not options["json"]:
             self.stdout.write(str(handle.task_id))
             self.stdout.flush()
+
         timeout = options["timeout"]
         result = handle.get(None if timeout is None else timeout * 1000)
+
         if options["json"]:
             self.stdout.write(as_json({"id": handle.task_id, **envelope(result)}))
         elif result.is_ok():
             self.stdout.write(readable_json(result.ok))
+
         if result.is_err():
             error = result.err_value
             raise CommandError(f"horsies_task: {error.error_code}: {error.message}")
@@ -407,8 +425,10 @@ class Command(shared.Command):
             raise ValueError(
                 f"{verb} needs --status, one of {', '.join(sorted(selection.VERBS[verb]))}"
             )
+
         chosen = selection.matching(status, **described(options))
         found = selection.preview(chosen)
+
         if not options["json"]:
             self.stdout.write(told(found, status))
             if not found.many and options["name"]:
@@ -418,16 +438,21 @@ class Command(shared.Command):
                         "No name is known that contains "
                         f"{options['name']!r}{close_to(options['name'], known)}"
                     )
+
         verdicts: Counter[str] = Counter()
         if found.many and not options["dry_run"]:
-            asked = ("delete" if options["finished"] else "cancel") if verb == "purge" else verb
+            asked = verb
+            if verb == "purge":
+                asked = "delete" if options["finished"] else "cancel"
             self.confirm(
                 f"{asked.capitalize()} {'all' if found.more else f'{found.many:,}'}?",
                 options["interactive"],
             )
+
             how = {"actor": actor(), "reason": options["reason"], "spread": options.get("spread")}
             for step in selection.act_on_all(chosen, verb, **how):
                 verdicts.update(step.verdicts)
+
         if options["json"]:
             self.stdout.write(
                 as_json({"matched": found.many, "more": found.more, "verdicts": dict(verdicts)})
@@ -457,6 +482,7 @@ def add_send(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--kwargs", metavar="JSON", default="{}", help="""its arguments by name: '{"user_id": 7}'"""
     )
+
     parser.add_argument("--queue", metavar="QUEUE", help="the queue, instead of that of the task")
     parser.add_argument(
         "--priority", metavar="N", type=int, help="the priority, instead of that of the task"
@@ -470,6 +496,7 @@ def add_send(parser: ArgumentParser) -> None:
         type=duration,
         help="do not start it later than after this time",
     )
+
     parser.add_argument(
         "--wait",
         action="store_true",
@@ -491,12 +518,14 @@ def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str
         f"{LABELS.get(name, name):<14}{visible(shown(value))}" for name, value in given.items()
     ]
     lines += [f"{'run again as':<14}{copy}" for copy in copies]
+
     for attempt in info.attempts:
         message = (
             f": {indented(attempt.error_message)}" if payload and attempt.error_message else ""
         )
         end = f" {visible(attempt.error_code)}{message}" if attempt.error_code or message else ""
         again = ", retried" if attempt.will_retry else ""
+
         seconds = (attempt.finished_at - attempt.started_at).total_seconds()
         lines.append(
             f"attempt {attempt.attempt}: {visible(attempt.outcome)}{end}{again}, "
@@ -504,6 +533,7 @@ def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str
             f"{seconds:.3f} s, worker {attempt.worker_id}, process {attempt.child_pid or '-'}"
             + (f", in {visible(attempt.site)}, line {attempt.site_line}" if attempt.site else "")
         )
+
     return "\n".join(lines)
 
 

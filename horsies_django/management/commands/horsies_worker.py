@@ -46,10 +46,9 @@ from horsies_django.worker.process.shutdown import Shutdown, take
 
 logger = logging.getLogger("horsies.worker")
 
-FINAL = (
-    0,
-    2,
-)  # exit codes of a worker that ended in order, or whose options are wrong: no change of the code helps
+# Exit codes of a worker that ended in order, or whose options are wrong: no change of the code
+# helps.
+FINAL = (0, 2)
 INNER = "HORSIES_RELOADED"  # the environment variable that tells the worker that it is one
 INSTALLED = {"site-packages", "dist-packages"}
 
@@ -83,6 +82,7 @@ class Command(shared.Command):
             default=100,
             help="running async tasks per process (default: 100)",
         )
+
         parser.add_argument(
             "--queues",
             action="append",
@@ -96,6 +96,7 @@ class Command(shared.Command):
             default="INFO",
             help="log level (default: INFO)",
         )
+
         number(
             "--max-claim-batch",
             type=whole(0),
@@ -114,12 +115,14 @@ class Command(shared.Command):
                 "prefetch buffer)"
             ),
         )
+
         number(
             "--max-tasks-per-child",
             type=whole(0),
             help="replace a child after this many tasks, which frees leaked memory; 0: never "
             "(default: 100, but no child before it is a minute old)",
         )
+
         self.add_arguments_of_service(parser)
 
     def add_arguments_of_service(self, parser: ArgumentParser) -> None:
@@ -133,12 +136,14 @@ class Command(shared.Command):
                 "never)"
             ),
         )
+
         parser.add_argument("--until-empty", action="store_true", help="exit when no task is due")
         parser.add_argument(
             "--reload",
             action="store_true",
             help="for development: restart when code changes; running tasks finish first",
         )
+
         parser.add_argument(
             "--shutdown-timeout",
             type=seconds,
@@ -149,6 +154,7 @@ class Command(shared.Command):
                 "second one ends them at once"
             ),
         )
+
         parser.add_argument(
             "--start-method",
             choices=START_METHODS,
@@ -160,6 +166,7 @@ class Command(shared.Command):
             action="store_true",
             help="also send the tasks of schedules, as horsies_scheduler does",
         )
+
         parser.add_argument(
             "--health-port",
             type=port,
@@ -179,9 +186,11 @@ class Command(shared.Command):
         """Install the signal handlers before the system checks, which import all tasks."""
         if self._called_from_command_line:
             choose_colors(no_color=options["no_color"], force_color=options["force_color"])
+
         if options["reload"] and not is_inner():
             self.supervise(options)
             return
+
         execute = super().execute
 
         def action(stopping: Shutdown) -> int:
@@ -201,6 +210,7 @@ class Command(shared.Command):
             raise CommandError(
                 "horsies_worker: --reload does not end, so it does not go with --until-empty"
             )
+
         configure_logging(options["loglevel"])
         if code := OuterProcess().run():
             sys.exit(code)
@@ -209,18 +219,18 @@ class Command(shared.Command):
         chosen = {field.name: options[field.name] for field in fields(WorkerOptions)}
         if self._called_from_command_line and options["processes"] == 0:
             outlive_output()  # tasks print here
+
         try:
-            names = (
-                name.strip() for part in options["queues"] or [] for name in part.split(",")
-            )  # --queues=a,b
+            # An option may name several queues, as in --queues=a,b.
+            names = (name.strip() for part in options["queues"] or [] for name in part.split(","))
             code = work(
                 self.stopping, **{**chosen, "queues": list(dict.fromkeys(filter(None, names)))}
             )
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
-        if (
-            code and options["processes"] == 0
-        ):  # threads may still run tasks, which were recorded as crashed
+
+        # Threads may still run tasks, which were recorded as crashed.
+        if code and options["processes"] == 0:
             end_process(code)
         if code:
             sys.exit(code)
@@ -235,11 +245,12 @@ class OuterProcess:
         self.signals: list[int] = []
         self.owed: deque[int] = deque()  # of them, those that were not passed on yet
         self.worker: subprocess.Popen[bytes] | None = None
-        self.restarting = (
-            False  # the worker was told to stop, and counts the next signal as a second one
-        )
+        # Whether the worker was told to stop, and counts the next signal as a second one
+        self.restarting = False
+
         self.bell, self.ringer = socket.socketpair()
         self.ringer.setblocking(False)
+
         self.files = StatReloader()
         autoreload_started.send(sender=self.files)  # apps watch what is theirs, such as templates
         for directory in project_directories():  # also what only tasks import
@@ -260,12 +271,14 @@ class OuterProcess:
         while not self.signals:
             before = dict(self.files.snapshot_files())
             code = self.run_worker(before)
+
             if -code in self.signals:  # one came before the worker handled signals
                 return 0
             if self.signals or (code in FINAL and not self.restarting):
                 return max(code, 1) if code else 0
             if self.restarting:
                 continue
+
             how = (
                 f"was killed by {signal.Signals(-code).name}"
                 if code < 0
@@ -274,6 +287,7 @@ class OuterProcess:
             logger.error("the worker %s: waiting for a change of the code", how)
             if (changed := self.wait_for_change(before)) is not None:
                 logger.info("%s changed: starting the worker", changed)
+
         return 0
 
     def run_worker(self, before: dict[Path, float]) -> int:
@@ -281,25 +295,27 @@ class OuterProcess:
         killed it.
         """
         self.restarting = False
+
         self.worker = subprocess.Popen(
             get_child_arguments(),
             env={**os.environ, INNER: "1"},
             start_new_session=True,
-            preexec_fn=partial(
-                die_with_parent, os.getpid(), signal.SIGTERM
-            ),  # there are no other threads
+            # There are no other threads.
+            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
         )
         self.pass_on()
+
         if (changed := self.wait_for_change(before)) is not None:
-            self.restarting = (
-                not self.signals
-            )  # else a signal was passed on just now, and another one would end the tasks
+            # Else a signal was passed on just now, and another one would end the tasks.
+            self.restarting = not self.signals
             if self.restarting:
                 logger.info(
                     "%s changed: restarting the worker; running tasks finish first", changed
                 )
                 self.worker.terminate()
-        code, self.worker = self.worker.wait(), None
+
+        code = self.worker.wait()
+        self.worker = None
         return code
 
     def wait_for_change(self, before: dict[Path, float]) -> Path | None:
@@ -348,7 +364,9 @@ def project_directories() -> Iterator[Path]:
     spec = importlib.util.find_spec(module) if module else None
     if spec is not None and spec.origin is not None:
         found.append(Path(spec.origin).parent)
+
     beside = Path(sys.path[0] or ".")
     if beside.is_dir():
         found += [path.parent for path in beside.glob("*/__init__.py")]
+
     yield from {path.resolve() for path in found if not INSTALLED & set(path.resolve().parts)}

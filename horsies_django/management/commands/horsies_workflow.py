@@ -106,6 +106,7 @@ class Command(shared.Command):
         made.add_argument(
             "--key", metavar="KEY", help="its key, for nodes that wait for signals with this key"
         )
+
         for name, (help_, _) in DECISIONS.items():
             add_target(verb(name, help_, change=True), "gate")
 
@@ -136,16 +137,19 @@ class Command(shared.Command):
         found = workflows.run(handle.workflow_id)
         if found is None:
             raise operations.missing(handle.workflow_id)
+
         nodes = workflows.nodes(found.id, options["nodes"] + 1)
         shown = nodes[: options["nodes"]]
         more = len(nodes) > options["nodes"]
         history = [
-            # the reason of a decision is payload like the value of the gate
+            # The reason of a decision is payload like the value of the gate.
             each if options["payload"] or each.action not in DECIDED else each._replace(reason=None)
             for each in handle.history()
         ]
+
         waits = workflows.waits(found.id)
         unused = workflows.unused_signals(found.id)
+
         if not options["json"]:
             self.stdout.write(
                 run_text(
@@ -153,6 +157,7 @@ class Command(shared.Command):
                 )
             )
             return
+
         rows = [node._asdict() for node in shown]
         kept = [signal._asdict() for signal in unused]
         if not options["payload"]:
@@ -160,6 +165,7 @@ class Command(shared.Command):
                 del row["data"]
             for row in rows:
                 del row["error"]
+
         lists = {
             "nodes": rows,
             "more_nodes": more,
@@ -238,10 +244,12 @@ def target(options: dict[str, Any], kind: str) -> str | int:
     """
     name: str | None = options[kind]
     number: int | None = options["number"]
+
     if name is not None and number is not None:
         raise ValueError(
             f"the {kind} is given twice, as {name!r} and as --number={number}: remove one"
         )
+
     if name is not None:
         return name
     if number is not None:
@@ -252,6 +260,7 @@ def target(options: dict[str, Any], kind: str) -> str | int:
 def run_table(runs: Sequence[RunOverview]) -> str:
     if not runs:
         return "There are no such runs."
+
     headings = ("RUN", "NAME", "KEY", "STATUS", "PROGRESS", "SENT", "FINISHED", "ERROR")
     rows = (
         (
@@ -299,15 +308,18 @@ def run_text(
         "finished": run.finished_at and moment(run.finished_at),
         "good until": run.good_until and moment(run.good_until),
     }
+
     blocks = [
         "\n".join(
             f"{label:<14}{visible(value)}" for label, value in facts.items() if value is not None
         )
     ]
+
     if nodes:
         blocks.append(node_table(nodes, payload=payload))
     if more:
         blocks.append(f"Only the first {len(nodes):,} nodes are shown.")
+
     if waits:
         headings = ("WAITS", "FOR", "UNTIL", "AFTER THAT")
         rows = (
@@ -315,6 +327,7 @@ def run_text(
             for one in waits
         )
         blocks.append(table(headings, rows))
+
     if unused:
         headings = ("UNUSED SIGNAL", "NAME", "KEY", "SENT", "BY", *(("DATA",) if payload else ()))
         rows = (
@@ -329,10 +342,12 @@ def run_text(
             for one in unused
         )
         blocks.append(table(headings, rows))
+
     if history:
         headings = ("AT", "BY", "ACTION", "REASON")
         rows = ((moment(one.at), one.actor, one.action, one.reason or "-") for one in history)
         blocks.append(table(headings, rows))
+
     return "\n\n".join(blocks)
 
 
@@ -386,6 +401,7 @@ def counts(progress: Progress | None) -> str:
     """Return how far a run is, in numbers."""
     if progress is None:
         return "-"
+
     named = {name: getattr(progress, name) for name in ("completed", "failed", "skipped", "open")}
     told = ", ".join(f"{count:,} {name}" for name, count in named.items() if count)
     return f"{part(progress)} of {progress.total:,}{f': {told}' if told else ''}"
@@ -410,6 +426,7 @@ def check_text(found: CodeCheck) -> str:
     compared = f"{amount(found.nodes, 'node')} of {amount(found.runs, 'run')}"
     if not found.problems:
         return f"{compared} {'fits' if found.nodes == 1 else 'fit'} the code."
+
     lines = []
     for one in found.problems:
         where = (
@@ -418,4 +435,5 @@ def check_text(found: CodeCheck) -> str:
         )
         task = f"{one.task}{' (undo)' if one.undo else ''}"
         lines.append(visible(f"{task}: {one.problem}. {one.advice}. Concerns {where}."))
+
     return "\n".join([*lines, f"{amount(len(lines), 'problem')} in {compared}."])

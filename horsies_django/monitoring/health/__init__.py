@@ -200,7 +200,7 @@ def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECOND
 def problem(
     code: ProblemCode, subject: str, text: str, since: dt.datetime | None = None, what: str = ""
 ) -> Problem:
-    """Return a problem with the severity and the advice of its code; ``what`` stands in the advice."""
+    """Return a problem with the severity and the advice of its code; ``what`` is in the advice."""
     since = None if since is None else aware(since)
     return Problem(code, code.severity, subject, since, text, ADVICE[code].format(what))
 
@@ -227,10 +227,12 @@ def of_server(health: Health) -> Iterator[Problem]:
         )
         text = f"the database is read-only, {why}: no task can be sent, claimed or finished"
         yield problem(ProblemCode.READ_ONLY, "database", text)
+
     if database.notify_queue > 0.5:
         full = f"PostgreSQL's notification queue is {database.notify_queue:.0%} full"
         text = f"{full}; when it is full, transactions that send tasks cannot commit"
         yield problem(ProblemCode.NOTIFY_QUEUE, "database", text)
+
     if database.connections > 0.9 * database.max_connections:
         used = f"{database.connections} of {database.max_connections} connections are in use"
         text = f"{used}, and soon workers and sites cannot connect"
@@ -244,9 +246,11 @@ def of_blockers(health: Health) -> Iterator[Problem]:
         if one.pid is None:
             who = f"prepared transaction {one.name!r}"
             end = "ROLLBACK PREPARED"
+
         age = "" if one.seconds is None else f" for {span(one.seconds)}"
         lock = f"{'holds' if one.granted else 'waits for'} the lock {one.mode} on {one.table}"
         told = "" if health.complete else ", as this check did until it was cancelled"
+
         text = (
             f"{who} has had a transaction open{age} that {lock}, for which workers have to "
             f"wait{told}"
@@ -259,10 +263,12 @@ def of_xmin(health: Health) -> Iterator[Problem]:
         # fewer transactions leave too few dead rows to matter; a role may not see the start time,
         # and then only many count
         least = 10_000_000 if one.seconds is None else 1_000
+
         if one.transactions > least and (one.seconds is None or one.seconds > 3_600.0):
             minutes = "" if one.seconds is None else f"{one.seconds / 60:,.0f} minutes, "
             dead = f"{named(one)} has kept dead rows from being removed"
             text = f"{dead} for {minutes}{one.transactions:,} transactions, and claims slow down"
+
             subject = f"{one.kind} {one.pid or one.name}"
             remedy = REMEDIES[one.kind].format(one.pid)
             yield problem(ProblemCode.XMIN_HELD, subject, text, health.ago(one.seconds), remedy)
@@ -275,6 +281,7 @@ def of_lost(health: Health) -> Iterator[Problem]:
         if one.kind == "audit":
             what = f"the audit entry {one.what!r}"
             subject = "audit"
+
         text = f"{what} could not be written {one.seconds_ago:,.0f} s ago: {one.error}"
         yield problem(ProblemCode.RECORD_LOST, subject, text, health.ago(one.seconds_ago))
 
@@ -285,6 +292,7 @@ def of_workers(health: Health) -> Iterator[Problem]:
         if one.state == "living" and not one.ready and one.age_seconds > START_SECONDS:
             text = f"{name} has no process that is ready to run tasks"
             yield problem(ProblemCode.WORKER_NOT_READY, name, text)
+
         if one.holds and not one.up:
             silent = f"{one.silent_seconds:,.0f} s"
             text = (
@@ -298,19 +306,23 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
     """Yield what is wrong with queues that nobody has paused."""
     if any(queue.name == CLUSTER and queue.paused for queue in health.queues):
         return
+
     most = float("inf") if max_wait_seconds is None else max_wait_seconds
     for queue in health.queues:
         if queue.name == CLUSTER or queue.paused:
             continue
+
         name = f"queue {queue.name}"
         waits = queue.oldest_seconds
         parked = queue.partition_seconds
+
         if queue.pending and not queue.workers:
             text = (
                 f"{name} has {amount(queue.pending, 'task', queue.pending_more)} due and no live "
                 "worker"
             )
             yield problem(ProblemCode.NO_LIVING_WORKER, name, text, health.ago(waits), queue.name)
+
         if queue.stopped_seconds is not None:
             keys = amount(min(queue.stopped, 1_000), "key", queue.stopped > 1_000)
             text = (
@@ -319,11 +331,13 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
             yield problem(
                 ProblemCode.ORDER_STOPPED, name, text, health.ago(queue.stopped_seconds), queue.name
             )
+
         if waits is not None and waits > most:
             text = (
                 f"a due task of {name} has been waiting for {span(waits)}, longer than {span(most)}"
             )
             yield problem(ProblemCode.WAITS_TOO_LONG, name, text, health.ago(waits))
+
         if parked is not None and parked > most:
             which = f"a due task of {name} whose partition is at its limit"
             text = f"{which} has been waiting for {span(parked)}, longer than {span(most)}"
@@ -334,6 +348,7 @@ def of_schedules(health: Health) -> Iterator[Problem]:
     """Yield what is wrong with schedules, and with the tasks that they send."""
     kept_at = health.schedules_kept_at
     silent = 0.0 if kept_at is None else (health.database.clock - kept_at).total_seconds()
+
     # a scheduler records once a minute which schedules its code declares
     if health.declared_schedules and (kept_at is None or silent > 180):
         told = "loaded them" if kept_at is None else f"had them in its code for {span(silent)}"
@@ -342,6 +357,7 @@ def of_schedules(health: Health) -> Iterator[Problem]:
             f"has {told}"
         )
         yield problem(ProblemCode.NO_SCHEDULER, "schedules", text, kept_at)
+
     late = [
         (one.name, one.late_seconds)
         for one in health.schedules
@@ -351,15 +367,18 @@ def of_schedules(health: Health) -> Iterator[Problem]:
         others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
         text = f"the schedule {name!r}{others} is overdue by {span(seconds or 0)}"
         yield problem(ProblemCode.SCHEDULE_LATE, f"schedule {name}", text, health.ago(seconds))
+
     for one in health.schedules:
         if one.error is not None:
             text = f"the schedule {one.name!r} could not send its task: {one.error}"
             yield problem(ProblemCode.SCHEDULE_FAILS, f"schedule {one.name}", text, one.error_at)
+
         if one.missed_at is not None:
             text = f"the schedule {one.name!r} missed fire times in the last 24 hours"
             yield problem(
                 ProblemCode.FIRE_TIMES_MISSED, f"schedule {one.name}", text, one.missed_at
             )
+
     for name, task_name, since in health.failing_schedules:
         text = f"the last two tasks {task_name} that the schedule {name!r} sent failed"
         yield problem(ProblemCode.SCHEDULED_TASKS_FAIL, f"schedule {name}", text, since)
@@ -376,14 +395,16 @@ def of_counts(health: Health) -> Iterator[Problem]:
     }
     for task, n, _ in _failing(health.day, 3, 1.0):  # all in a day
         told.setdefault(task, f"all {amount(n, 'task')} {task} of the last 24 hours failed")
+
     for task, text in list(told.items())[:MOST]:
         yield problem(ProblemCode.FAILURES, f"task {task}", text)
+
     crashes = Counter[str]()
     for one in health.lately:
         if one.result in ENDED_CHILD:
-            crashes[one.task] += sum(
-                one.buckets
-            )  # attempts that ended with their worker have no duration
+            # Attempts that ended with their worker have no duration.
+            crashes[one.task] += sum(one.buckets)
+
     for task, n in crashes.most_common(MOST):
         if n >= 3:  # in 15 minutes
             text = f"tasks {task} ended {n:,} child processes in the last 15 minutes"
@@ -400,6 +421,7 @@ def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[st
         if one.failed or one.result in FINAL:
             failures[one.task] += one.n * one.failed
             outcomes[one.task] += one.n
+
     return [
         (task, n, outcomes[task])
         for task, n in failures.most_common()
@@ -420,6 +442,7 @@ def of_unknown(health: Health) -> Iterator[Problem]:
     for result in health.lately:
         if result.result == OperationalErrorCode.WORKER_RESOLUTION_ERROR:
             failed[result.task] += result.n
+
     waiting_names = {one.task_name for one in health.unknown_tasks}
     for task, n in failed.most_common(MOST):
         if task not in waiting_names:
@@ -435,6 +458,7 @@ def of_workflows(health: Health) -> Iterator[Problem]:
     for one in health.halted_runs[:MOST]:
         was, has = ("was", "has a gate") if one.many == 1 else ("were", "have gates")
         show = f"'manage.py horsies_workflow show {one.run}'"
+
         told = f"{was} paused by a failure"
         advice = f"see what failed with {show}, then retry, skip or cancel"
         if one.reason == "not undone":
@@ -444,6 +468,7 @@ def of_workflows(health: Health) -> Iterator[Problem]:
             until = aware(one.until).isoformat(sep=" ", timespec="minutes")
             told = f"{has} that will soon time out, the next at {until}"
             advice = "have somebody approve or reject in the admin"
+
         text = f"{amount(one.many, 'run')} of workflow {one.name} {told}, first {one.run}"
         yield problem(ProblemCode.RUNS_STAND_STILL, f"workflow {one.name}", text, one.since, advice)
 
@@ -452,6 +477,7 @@ def of_retention(health: Health) -> Iterator[Problem]:
     """Yield the records that living workers do not delete in time."""
     if not any(one.state == "living" for one in health.workers):
         return
+
     for one in health.late_retentions:
         late = (health.database.clock - one.done_at).total_seconds()
         text = (
@@ -465,17 +491,19 @@ def retention_name(key: str) -> str:
     """Return the records that a key of horsies_prunings stands for."""
     kind, _, rest = key.partition(": ")
     queues = rest.rpartition(" ")[0]
+
     if kind == "keep" and rest == "false":
         return "the tasks with keep_result=False"
+
     if kind == "keep":
-        known = (
-            rest.isdecimal() and len(rest) < 16
-        )  # any role that writes the table may have written something else
+        # Any role that writes the table may have written something else.
+        known = rest.isdecimal() and len(rest) < 16
         return (
             f"the tasks kept for {span(int(rest) / 1_000)}"
             if known
             else "tasks with a keep_result of their own"
         )
+
     if kind == "runs":
         return "workflow runs"
     if kind == "only":

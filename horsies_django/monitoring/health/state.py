@@ -34,9 +34,8 @@ from horsies_django.store.retention import keys_of
 from horsies_django.tasks import registry
 
 LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
-RETENTION_LATE = dt.timedelta(
-    days=1
-)  # rounds of retention begin every few minutes, and most end soon
+# Rounds of retention begin every few minutes, and most end soon.
+RETENTION_LATE = dt.timedelta(days=1)
 MISSED = dt.timedelta(hours=24)  # how long it is told that fire times were missed
 LATELY = dt.timedelta(minutes=15)
 DAY = dt.timedelta(hours=24)
@@ -113,6 +112,7 @@ def examine(connection: Connection) -> Health:
     asked = time.time()
     database = store.database()
     skew = round((asked + time.time()) / 2 - database.clock.timestamp(), 3)
+
     try:
         return _whole(store, database, skew)
     except (psycopg.Error, DatabaseError) as error:
@@ -127,21 +127,24 @@ def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
     """Read all that is to be known."""
     conf = config()
     history = HistoryStore(store.connection)
-    blockers = store.blockers(
-        dt.timedelta(seconds=5)
-    )  # a younger transaction that locks tables may be a migration
+
+    # A younger transaction that locks tables may be a migration.
+    blockers = store.blockers(dt.timedelta(seconds=5))
     threshold = dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms)
     workers = store.workers(threshold)
+
     overviews = OverviewStore(store.connection).queues(
         None, claimed=not conf.prefetch_buffer, threshold=threshold
     )
     queues = _queues(store, overviews, workers)
     names = [queue.name for queue in queues if queue.name != CLUSTER]
+
     registry.autodiscover()
     in_code = sorted(
         one.name for one in schedules.declared() if one.definition.get("enabled", True)
     )
     declared, kept_at = store.kept_schedules(in_code) if in_code else (0, None)
+
     return Health(
         complete=True,
         queues=queues,
@@ -178,22 +181,25 @@ def _queues(
     stops = store.stopped(
         queue.name for queue in queues if queue.declared["partition_policy"] is not None
     )
-    limited = [
-        queue for queue in queues if queue.declared["partition_policy"] is None
-    ]  # a policy implies a limit of 1
+
+    # A policy implies a limit of 1.
+    limited = [queue for queue in queues if queue.declared["partition_policy"] is None]
     limits = ("partition_max_concurrency", "partition_local_limit")
     parked = store.parked_waits(
         one.name for one in limited if any(one.effective[key] is not None for key in limits)
     )
+
     found = []
     for queue in queues:
         name = queue.name
         most = queue.effective["max_concurrency"]
+
         living = sum(
             one.state == "living" and (name == CLUSTER or name in one.queues) for one in workers
         )
         if len(workers) == MOST_WORKERS:  # there may be more, of which only the queues know
             living = max(living, queue.workers)
+
         oldest = max(waits.values(), default=None) if name == CLUSTER else waits.get(name)
         stopped, stopped_seconds = stops.get(name, (0, None))
         found.append(
@@ -212,4 +218,5 @@ def _queues(
                 parked.get(name),
             )
         )
+
     return found

@@ -78,4 +78,5 @@ def load_project(others: Iterable[str]) -> list[Any]:
     if problems := registry.autodiscover():
         told = "; ".join(f"importing {item.module}: {item.error!r}" for item in problems)
         raise RuntimeError(told) from problems[0].error
+
     return registry.import_all(others)

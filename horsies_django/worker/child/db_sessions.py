@@ -65,9 +65,8 @@ from horsies_django.worker.child.run_task import describe
 logger = logging.getLogger("horsies.worker")
 
 Wrappers = Mapping[str, Any]
-UNKNOWN: Wrappers = MappingProxyType(
-    {"": SimpleNamespace(connection=True)}
-)  # if unknown, assume a connection
+# if unknown, assume a connection
+UNKNOWN: Wrappers = MappingProxyType({"": SimpleNamespace(connection=True)})
 LEFT_OPEN = (
     "a transaction cannot stay open between two awaits, as all async tasks of a process share one "
     "connection; it was rolled "
@@ -99,6 +98,7 @@ def may_be_open(wrappers: Iterable[Any]) -> bool:
                 return True
         except AttributeError:  # not a wrapper: asgiref keeps other values there for coroutines
             continue
+
     return False
 
 
@@ -114,6 +114,7 @@ def keep_connections(seconds: int) -> None:
             or options["CONN_MAX_AGE"] is None
         ):
             continue
+
         if options["CONN_MAX_AGE"] < seconds:
             options.update(CONN_MAX_AGE=seconds, CONN_HEALTH_CHECKS=True)
 
@@ -124,6 +125,7 @@ def tidy_all(*, again: bool) -> None:
     """
     if again:
         leave_tenants()
+
     if may_be_open(wrappers_here().values()):
         for wrapper in connections.all(initialized_only=True):
             tidy(wrapper, again=again)
@@ -175,6 +177,7 @@ def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
                 or (opened_beside is not None and wrapper.connection not in opened_beside)
             ):
                 drop(wrapper)
+
     return left_open
 
 
@@ -184,6 +187,7 @@ def tidy(wrapper: Any, *, again: bool) -> None:
     """
     try:
         wrapper.validate_thread_sharing()
+
         if is_left_open(wrapper):
             roll_back(wrapper)
         elif wrapper.connection is not None:
@@ -202,9 +206,11 @@ def is_left_open(wrapper: Any) -> bool:
     """Whether a task left a transaction open. Does not query the server."""
     if wrapper.in_atomic_block or wrapper.closed_in_transaction:
         return True
+
     raw = wrapper.connection
     if raw is None or wrapper.vendor != "postgresql" or raw.closed:
         return False
+
     broken_off = raw.info.transaction_status not in (
         TransactionStatus.IDLE,
         TransactionStatus.UNKNOWN,
@@ -225,13 +231,14 @@ def close_or_clean(wrapper: Any, *, again: bool) -> None:
     pool = getattr(wrapper, "pool", None)
     if not (pool and again):
         wrapper.close_if_unusable_or_obsolete()
+
     if not again or wrapper.connection is None or wrapper.vendor != "postgresql":
         return
+
     discard(wrapper.connection)
     if pool:
-        wrapper._configure_connection(
-            wrapper.connection
-        )  # the pool calls this for each new connection
+        # the pool calls this for each new connection
+        wrapper._configure_connection(wrapper.connection)
         wrapper.close_if_unusable_or_obsolete()
     else:
         wrapper.init_connection_state()
@@ -263,6 +270,7 @@ def drop(wrapper: Any) -> None:
         logger.warning(
             "closing a connection to the database %r failed", wrapper.alias, exc_info=True
         )
+
     with suppress(AttributeError):  # the task deleted it
         del connections[wrapper.alias]
 
@@ -289,6 +297,7 @@ class OneThread(ThreadPoolExecutor):
         finally:
             leave_tenants()
             self.connected = may_be_open(wrappers_here().values())
+
         if left_open:
             raise TransactionManagementError(LEFT_OPEN)
         return result

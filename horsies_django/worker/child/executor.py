@@ -81,7 +81,7 @@ class Lane:
 
 @dataclass(eq=False)
 class SyncLane(Lane):
-    """Threads that take jobs from one channel: an idle thread receives jobs and runs the next one."""
+    """Threads that take jobs from one channel: an idle one receives jobs and runs the next."""
 
     def __post_init__(self) -> None:
         self.taking = threading.Lock()
@@ -96,12 +96,14 @@ class SyncLane(Lane):
             number, fields, worker = job
             claim = Claim._make(fields)
             began = time.monotonic()
+
             self.process_state.enter()
             run = SyncRun(CurrentTask(claim, worker))
             self.control.enter("sync", number, run)
             reply = contextvars.copy_context().run(run_sync, run, claim.kwargs)
             altered = self.process_state.leave(run.current, reply)
             del self.control.runs["sync", number]
+
             with self.replying:
                 if full := self.gauge.full():
                     send_all(self.channel, ("full", full))
@@ -117,6 +119,7 @@ class SyncLane(Lane):
         """
         if not self.taking.acquire(blocking=False):
             return
+
         try:
             with suppress(EOFError):
                 self._take_in(self.channel.receive())
@@ -124,6 +127,7 @@ class SyncLane(Lane):
             self.jobs.clear()
         finally:
             self.taking.release()
+
         with self.replying:
             send_all(self.channel, ("back", numbers))
 
@@ -140,6 +144,7 @@ class SyncLane(Lane):
                 if self.ended:
                     return None
                 self._take_in(wait_receive(self.channel))
+
             job = self.jobs.popleft()
             self.started[SYNC] = job[0]
             return job
@@ -175,11 +180,13 @@ class AsyncLane(Lane):
         runner = asyncio.Runner()
         self.loop: Any = runner.get_loop()
         self.ended: asyncio.Future[None] = self.loop.create_future()
+
         # Callbacks added by a task would otherwise run in the context of that task.
         self.context = contextvars.copy_context()
         fork_guard.keep_loop_from_copies(self.loop)
         self.context.run(self.loop.add_reader, self.channel.fileno(), self._receive)
         self.context.run(self._watch)
+
         while not self.ended.done():
             try:
                 self.loop.run_until_complete(self.ended)
@@ -187,6 +194,7 @@ class AsyncLane(Lane):
                 if self.ended.done() or self.loop.is_closed():
                     raise
                 logger.error("a task stopped the event loop with %r; running it again", error)
+
         self.ended.result()  # raises an error with which it ended before the loop ran
         self.loop.remove_reader(self.channel.fileno())
         flush_all(self.channel)
@@ -204,6 +212,7 @@ class AsyncLane(Lane):
         if any(identity(number) != known for number, known in self.descriptors.items()):
             self._end(OSError("a task closed a file descriptor that this process requires"))
             return
+
         try:
             if not self.loop.remove_reader(self.channel.fileno()):
                 logger.warning("a task removed the readers of the event loop; restored")
@@ -212,6 +221,7 @@ class AsyncLane(Lane):
         except (OSError, ValueError) as error:
             self._end(error)
             return
+
         self._receive()
         self._flush()
 
@@ -221,17 +231,19 @@ class AsyncLane(Lane):
         except EOFError as error:
             self._end(error)
             return
+
         for message in messages:
             if message is None:
                 self.ending = True
                 self._end_if_done()
                 continue
+
             for job in message:
                 self._start(job)
             self.started[ASYNC] = message[-1][0]
 
     def _start(self, job: Job) -> None:
-        """Run a job in a context of its own, without the task factory that user code may have set."""
+        """Run a job in its own context, without the task factory that user code may have set."""
         task = asyncio.Task(self._run(job), loop=self.loop, context=self.context.copy())
         self.running[task] = job
         task.add_done_callback(self._over)
@@ -241,14 +253,18 @@ class AsyncLane(Lane):
         claim = Claim._make(fields)
         began = time.monotonic()
         decimal.setcontext(decimal.getcontext().copy())  # a copied context shares the object
+
         if self.orm.connected:
             await self._on_orm_thread(db_sessions.before_task)
+
         run = AsyncRun(CurrentTask(claim, worker), self.loop)
         self.control.enter("async", number, run)
         reply = await run_async(run, claim.kwargs)
         del self.control.runs["async", number]
+
         if self.orm.connected:
             await self._on_orm_thread(db_sessions.after_task)
+
         assert run.task is not None
         self._answer(run.task, number, reply, time.monotonic() - began)
 
@@ -260,6 +276,7 @@ class AsyncLane(Lane):
             called = self.loop.run_in_executor(self.orm, call)
         except RuntimeError:
             return  # a task has shut it down, so no task can use it
+
         while not called.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([called])
@@ -271,6 +288,7 @@ class AsyncLane(Lane):
         job = self.running.get(task)
         if job is None:
             return
+
         if task.cancelled():
             del self.running[task]
             self._start(job)
@@ -287,12 +305,13 @@ class AsyncLane(Lane):
     def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:
         del self.running[task]
         task.remove_done_callback(self._over)  # which would be a callback of the loop for nothing
+
         if not self.replies:
             self.loop.call_soon(self._flush, context=self.context)
         self.replies.append((number, reply.packed(), seconds))
-        if (
-            len(self.replies) == 64
-        ):  # replies per message: the engine settles these while further tasks run
+
+        # so many replies make a message: the engine settles these while further tasks run
+        if len(self.replies) == 64:
             self._flush()
         if self.ending:
             self._end_if_done()
@@ -309,6 +328,7 @@ class AsyncLane(Lane):
             if full := self.gauge.full():
                 self.channel.send(("full", full))
             self.channel.send(("done", replies))
+
         if not self.channel.flush():
             self.loop.add_writer(self.channel.fileno(), self._flush_more)
 
@@ -334,11 +354,13 @@ class Executor:
     def __post_init__(self) -> None:
         self.control = Control(self.messages)
         gauge = Gauge(self.max_memory_mb)
+
         self.sync_lane = SyncLane(self.sync, self.started, self.control, gauge)
         self.control.call_back = self.sync_lane.give_back
         self.async_lane = AsyncLane(
             self.async_, self.started, self.control, gauge, [self.sync, self.messages]
         )
+
         fork_guard.keep_from_copies(self.sync, self.async_, self.messages)
 
     def run(self) -> None:
@@ -352,9 +374,11 @@ class Executor:
             threading.Thread(target=self._guarded, args=(serve,), name=name, daemon=True)
             for name, serve in lanes.items()
         ]
+
         threading.Thread(target=self.control.serve, name="horsies-control", daemon=True).start()
         for thread in others:
             thread.start()
+
         self._guarded(self._serve_sync)
         for thread in others:
             thread.join()

@@ -74,6 +74,7 @@ def strip() -> None:
     for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
     let_signals_in()
+
     for channel in list(State.channels):
         channel.close()
     for loop, thread in list(State.loops.items()):
@@ -91,6 +92,7 @@ def seal(loop: Any) -> None:
     if ready is None:
         loop.call_soon(leave)
         return
+
     places = len(ready) + 1
     ready.clear()
     ready.extend(asyncio.Handle(leave, (), loop) for _ in range(places))

@@ -34,17 +34,14 @@ from horsies_django.worker.child.bootstrap import die_with_parent, keep_out_of_t
 from horsies_django.worker.process.kill_timer import own_timer
 from horsies_django.worker.process.options import WorkerOptions
 
-REQUEST = struct.Struct(
-    "=cId"
-)  # FORK with the slot and the descriptors of a child, or DEADLINE of the kill timer
+# FORK with the slot and the descriptors of a child, or DEADLINE of the kill timer
+REQUEST = struct.Struct("=cId")
 FORK = b"f"
 DEADLINE = b"d"
-NUMBER = struct.Struct(
-    "=i"
-)  # a pid or, negative, an errno; and through the last descriptor of a child, an exit code
-DESCRIPTORS = (
-    len(LANES) + 2
-)  # of a child: the sockets of its lanes and of control, and the pipe for its exit code
+# a pid or, negative, an errno; and through the last descriptor of a child, an exit code
+NUMBER = struct.Struct("=i")
+# of a child: the sockets of its lanes and of control, and the pipe for its exit code
+DESCRIPTORS = len(LANES) + 2
 PIPE_ENDS = 4  # that multiprocessing opens for each child
 LOADED = b"\0"  # what a fresh template says, or the reason why it ends
 PR_SET_CHILD_SUBREAPER = 36
@@ -59,19 +56,23 @@ def open_things() -> str | None:
         for connection in connections.all(initialized_only=True)
         if connection.connection is not None
     ]
+
     for connection in connections.all(initialized_only=True):
         pools = getattr(connection, "_connection_pools", {})
         found += [f"a connection pool for the database {alias!r}" for alias in pools]
+
     threads = [
         thread.name for thread in threading.enumerate() if thread is not threading.main_thread()
     ]
     found += [f"the thread {name!r}" for name in threads]
+
     if (
         not threads
         and os.path.isdir("/proc/self/task")
         and (count := len(os.listdir("/proc/self/task"))) > 1
     ):
         found.append(f"{count - 1} thread(s) of a C extension")
+
     return " and ".join(dict.fromkeys(found)) or None
 
 
@@ -85,11 +86,13 @@ def fresh_template(
     """
     die_with_parent(worker_pid)
     keep_out_of_the_way()
+
     try:
         load_project(modules)
         reason = f"importing it opened {holds}" if (holds := open_things()) else ""
     except BaseException:
         reason = traceback.format_exc()
+
     link.sendall(reason.encode(errors="replace") or LOADED)
     if not reason:
         be_template(link, options, memory, worker_pid)
@@ -107,18 +110,20 @@ def be_template(
         keep_out_of_the_way()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps fork servers and orphans
-        sys.modules["__main__"] = ModuleType(
-            "__main__"
-        )  # which processes that tasks start would run again
-        if (
-            worker_pid == 1 and sys.platform == "linux"
-        ):  # of a container: there is no other init for orphans of tasks
+
+        # processes that tasks start would run the main module again
+        sys.modules["__main__"] = ModuleType("__main__")
+
+        # process 1 of a container: there is no other init for orphans of tasks
+        if worker_pid == 1 and sys.platform == "linux":
             ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
         own = os.getpid()
         while True:
             message, descriptors, _, _ = socket.recv_fds(link, 1, 1)
             if not message:
                 break
+
             if not descriptors:  # this process could not hold another one
                 number = -errno.EMFILE
             elif (number := fork()) == 0:
@@ -126,6 +131,7 @@ def be_template(
                 ForkServer(socket.socket(fileno=descriptors[0]), options, memory, worker_pid).run(
                     own
                 )
+
             for descriptor in descriptors:
                 os.close(descriptor)
             link.sendall(NUMBER.pack(number))
@@ -151,8 +157,10 @@ class ForkServer:
         self.options = options
         self.memory = memory
         self.worker_pid = worker_pid
+
         self.arm = own_timer()
         self.children: dict[Any, int] = {}  # and the descriptors for their exit codes
+
         self.wakeup, self.waker = socket.socketpair()
         self.poll = select.poll()
         for end in (link, self.wakeup):
@@ -166,6 +174,7 @@ class ForkServer:
             self.waker.setblocking(False)
             signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
             signal.signal(signal.SIGCHLD, lambda number, frame: None)
+
             while self._serve():
                 pass
         finally:
@@ -176,21 +185,24 @@ class ForkServer:
         if self.wakeup.fileno() in ready:
             self.wakeup.recv(1_000)
             self._reap()
+
         if self.link.fileno() in ready:
             request, descriptors, _, _ = socket.recv_fds(
                 self.link, REQUEST.size, DESCRIPTORS, socket.MSG_WAITALL
             )
             if not request:
                 return False
+
             kind, slot, deadline = REQUEST.unpack(request)
             if kind == FORK:
                 self._fork(slot, descriptors)
             else:
                 self.arm(deadline)
+
         return True
 
     def _fork(self, slot: int, descriptors: list[int]) -> None:
-        """Fork a child that gets ``descriptors``, and answer with its pid or, negative, an errno."""
+        """Fork a child that gets ``descriptors``; answer with its pid or, negative, an errno."""
         done_with = list(descriptors)
         try:
             child = self._start(slot, descriptors)
@@ -199,6 +211,7 @@ class ForkServer:
         else:
             self.children[child] = done_with.pop()
             number = child.pid
+
         for descriptor in done_with:
             os.close(descriptor)
         self.link.sendall(NUMBER.pack(number))
@@ -209,11 +222,13 @@ class ForkServer:
         """
         if len(descriptors) < DESCRIPTORS:
             raise OSError(errno.EMFILE, "this process cannot hold the descriptors of another child")
+
         ends = self._next_descriptors()
         arguments = (counters(self.memory, slot), descriptors, os.getpid())
         child: Any = get_context("fork").Process(
             target=self._be_child, args=arguments, name="horsies-child"
         )
+
         try:
             child.start()
         except OSError:
@@ -221,6 +236,7 @@ class ForkServer:
                 with suppress(OSError):
                     os.close(end)
             raise
+
         return child
 
     def _next_descriptors(self) -> list[int]:
@@ -235,6 +251,7 @@ class ForkServer:
         finally:
             for copy in copies:
                 os.close(copy)
+
         return copies
 
     def _be_child(
@@ -244,12 +261,15 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self.link, self.wakeup, self.waker):
             end.close()
+
         *sockets, ended = descriptors
         for descriptor in (ended, *self.children.values()):
             os.close(descriptor)
+
         die_with_parent(server_pid)
         if (numpy := sys.modules.get("numpy.random")) is not None:
             numpy.seed()  # Python reseeds its own generator after a fork
+
         sync, async_, control = (socket.socket(fileno=each) for each in sockets)
         main.main(self.options, None, sync, async_, control, started, self.worker_pid)
 

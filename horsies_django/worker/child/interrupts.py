@@ -97,9 +97,11 @@ class SyncRun(Run):
     def break_in(self, reason: str) -> None:
         if reason != TIMEOUT:
             return
+
         with self.lock:
             if not self.active:
                 return
+
             self.note(reason)
             if SyncRun.on_main is self:
                 signal.pthread_kill(self.thread, INTERRUPT)
@@ -161,6 +163,7 @@ class Control:
         if self.early:
             if reason := self.early.pop((lane, number), None):
                 run.interrupt(reason)
+
             for other in [
                 key for key in list(self.early) if key[0] == lane and key[1] + LONG_OVER < number
             ]:
@@ -173,6 +176,7 @@ class Control:
                 messages = wait_receive(self.channel)
             except EOFError:
                 return
+
             for reason, lane, number in messages:
                 self.hear(reason, lane, number)
 

@@ -36,14 +36,17 @@ def main(
     channel = Channel(sync)
     bootstrap.keep_out_of_the_way()
     bootstrap.outlive_output()
+
     try:
         kind, text = prepare(options, modules, worker_pid)
     except BaseException:
         kind = "failed"
         text = traceback.format_exc()
+
     send_all(channel, (kind, text))
     if kind != "ready":
         return
+
     from horsies_django.worker.child import lifecycle
     from horsies_django.worker.child.executor import Executor
     from horsies_django.worker.child.interrupts import INTERRUPT, on_interrupt
@@ -51,6 +54,7 @@ def main(
     signal.signal(INTERRUPT, on_interrupt)
     lanes = (channel, Channel(async_), Channel(control))
     Executor(*lanes, options.threads, started, give_up, options.max_memory_per_child_mb).run()
+
     timer = end_in_time("a receiver of child_stopping has not returned")
     lifecycle.stopping(worker_pid)
     timer.cancel()
@@ -68,6 +72,7 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
     if modules is not None:
         bootstrap.die_with_parent(worker_pid)
         failed = bootstrap.load_project(modules)
+
     from horsies_django.conf import config
     from horsies_django.worker.child import lifecycle, middleware
     from horsies_django.worker.child.db_sessions import keep_connections
@@ -81,21 +86,23 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
             module,
             error,
         )
+
     keep_connections(config().child_conn_max_age)
     middleware.load()
     lifecycle.started(worker_pid)
     configure_logging(options.loglevel)  # again: a receiver may have added a handler
+
     if options.max_memory_per_child_mb is None:
         return "ready", ""
+
     gc.collect()
     return "ready", str(memory_mb(os.getpid()))
 
 
 def end_in_time(obstacle: str) -> threading.Timer:
     """End this process soon, whatever may prevent its end; return the timer that does it."""
-    timer = threading.Timer(
-        2.0, leave_behind, [obstacle]
-    )  # less than the worker waits before it kills a child
+    # less than the worker waits before it kills a child
+    timer = threading.Timer(2.0, leave_behind, [obstacle])
     timer.daemon = True
     timer.start()
     return timer

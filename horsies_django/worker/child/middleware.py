@@ -36,7 +36,7 @@ class State:
 
 
 def call(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
-    """Call a task within the middleware, and return what it returned, a coroutine if it is async."""
+    """Call a task within the middleware; return what it returned, a coroutine if it is async."""
     if not State.paths:
         return task.function(*args, **kwargs)
     return chain(State.paths, task.lane)(run.current, args, kwargs)
@@ -65,12 +65,14 @@ def chain(paths: tuple[str, ...], lane: str) -> Callable[..., Any]:
             made = import_string(path)(inner)
         except MiddlewareNotUsed:
             continue
+
         if not callable(made):
             raise ImproperlyConfigured(
                 f"HORSIES['MIDDLEWARE']: {path} returned {made!r:.100} instead of a callable: a "
                 "factory takes 'call' and returns "
                 "a function that calls it"
             )
+
         if iscoroutinefunction(made) != iscoroutinefunction(inner):
             wanted, not_wanted = (
                 ("an async", "a sync") if lane == "async" else ("a sync", "an async")
@@ -80,7 +82,9 @@ def chain(paths: tuple[str, ...], lane: str) -> Callable[..., Any]:
                 f"return {wanted} one when "
                 f"iscoroutinefunction(call) is {lane == 'async'}, or raise MiddlewareNotUsed"
             )
+
         inner = made
+
     return inner
 
 

@@ -58,6 +58,7 @@ class ProcessState:
         self.inside = 0
         self.orm = db_sessions.executor()
         self.main_thread = threading.main_thread().ident
+
         self.directory = current_directory()
         self.decimal = decimal.getcontext().copy()
         self.handlers = [fast.getsignal(number) for number in NUMBERS]
@@ -76,10 +77,12 @@ class ProcessState:
         A forked copy exits here.
         """
         fork_guard.end_if_copy(reply.status == "COMPLETED")
+
         db_sessions.after_task()
         if self.orm.connected:
             self.orm.look_after()
         flush_output()
+
         found: list[str] = []
         with self.lock:
             self.inside -= 1
@@ -87,6 +90,7 @@ class ProcessState:
                 found += self._directory()
             if threading.get_ident() == self.main_thread:
                 found += self._signals()
+
         if found:
             logger.warning(
                 "%s %s changed process state: %s; restored",
@@ -94,11 +98,13 @@ class ProcessState:
                 current.task_id,
                 ", ".join(found),
             )
+
         return bool(found)
 
     def _directory(self) -> list[str]:
         if self.directory is None or current_directory() == self.directory:
             return []
+
         try:
             os.chdir(self.directory)
         except OSError as error:
@@ -109,13 +115,14 @@ class ProcessState:
         """Restore signal handlers; in the main thread."""
         fast.alarm(0)
         faulthandler.cancel_dump_traceback_later()
+
         for number, handler in zip(NUMBERS, self.handlers, strict=True):
             if fast.getsignal(number) is not handler and handler is not None:
                 signal.signal(number, handler)
-                shown = getattr(
-                    SIGNALS[NUMBERS.index(number)], "name", f"signal {number}"
-                )  # if it is a real-time one
+                # a real-time signal has no name
+                shown = getattr(SIGNALS[NUMBERS.index(number)], "name", f"signal {number}")
                 yield f"the handler of {shown}"
+
         if fast.pthread_sigmask(SET_MASK, self.mask) != self.mask:
             yield "blocked signals"
 
@@ -128,7 +135,7 @@ def current_directory() -> str | None:
 
 
 def flush_output() -> None:
-    """Flush the standard streams, so that output is visible and not printed again by a forked copy."""
+    """Flush the standard streams: output is visible, and no forked copy prints it again."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # a task replaced, removed or closed it, or its reader is gone
             stream.flush()

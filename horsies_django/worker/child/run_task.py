@@ -62,8 +62,10 @@ def run_sync(run: Run, kwargs: str) -> Reply:
         found = resolve(run.current, kwargs)
         if isinstance(found, Reply):
             return found
+
         task, args, keywords = found
         running.set(run.current)
+
         try:
             try:
                 tell_start(run.current)
@@ -76,6 +78,7 @@ def run_sync(run: Run, kwargs: str) -> Reply:
                 run.end()
         except BaseException as error:
             return with_context(run, crashed(run, task, error))
+
         return returned(task, value)
     except BaseException as error:  # of user code that describes its errors
         return untold(error)
@@ -87,8 +90,10 @@ async def run_async(run: Run, kwargs: str) -> Reply:
         found = resolve(run.current, kwargs)
         if isinstance(found, Reply):
             return found
+
         task, args, keywords = found
         running.set(run.current)
+
         try:
             tell_start(run.current)
             run.begin()
@@ -100,6 +105,7 @@ async def run_async(run: Run, kwargs: str) -> Reply:
             return with_context(run, crashed(run, task, error))
         finally:
             run.end()
+
         return returned(task, value)
     except BaseException as error:
         return untold(error)
@@ -123,10 +129,12 @@ def resolve(
             "not imported, "
             f"{registry.unsure_advice([name.rpartition('.')[0] or name])}",
         )
+
     try:
         args, keywords = task.arguments.decode(kwargs)
     except CodecError as error:
         return failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored arguments: {error}")
+
     return task, args, keywords
 
 
@@ -140,32 +148,39 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     described = describe(error)
     if isinstance(error, Retry):
         return asked_again(task, error, described)
+
     if isinstance(error, Snooze):
         how = {**error.stored, "most": config().max_snoozes}
         return Reply(SNOOZED, "{}", SNOOZED, printable(described["message"]) or None, retry=how)
+
     if isinstance(error, Skip):
         message = described["message"] or "the task skipped itself"
         return failure(TaskError.built_in(OutcomeCode.TASK_SKIPPED, message))._replace(
             status="CANCELLED"
         )
+
     if isinstance(error, TaskTimeout) or run.reason == TIMEOUT:
         return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
     if isinstance(error, TaskCancelled) or run.reason == CANCEL:
         return cancelled(STOPPED_ITSELF)
+
     conf = config()
     code = (
         mapped_code(error, task.exception_mapper, conf.exception_mapper)
         or conf.default_unhandled_error_code
     )
+
     message = (
         f"{described['type']}: {described['message']}"
         if described["message"]
         else described["type"]
     )
+
     reply = failure(TaskError.built_in(code, message, exception=described))
     retry = None if task.decide is None else task.decide(error, run.current.attempt)
     if retry is not None and not isinstance(retry, bool):
         retry = float(retry)  # a plain one: other numbers are no values of a message
+
     return reply._replace(retry=retry, classes=tuple(map(printable, class_names(error))))
 
 
@@ -177,6 +192,7 @@ def with_context(run: Run, reply: Reply) -> Reply:
     context = run.current._failure_context
     if not context or reply.status != "FAILED":
         return reply
+
     try:
         text = json.dumps(context, default=str)
     except Exception:
@@ -187,6 +203,7 @@ def with_context(run: Run, reply: Reply) -> Reply:
             exc_info=True,
         )
         return reply
+
     return reply._replace(context=text) if len(text) <= CONTEXT_CHARACTERS else reply
 
 
@@ -221,6 +238,7 @@ def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -
             f" ({task.name} has no retry_policy: write @task(retry_policy=RetryPolicy.fixed([60, "
             "300])))"
         )
+
     exception = described if error.__cause__ is None else describe(error.__cause__)
     code = error.code or OutcomeCode.RETRY_REQUESTED
     reply = failure(TaskError.built_in(code, message, data=error.data, exception=exception))
@@ -239,6 +257,7 @@ def returned(task: TaskDefinition, value: Any) -> Reply:
                 f"{task.name} is annotated '-> TaskResult[...]' and returned None: return "
                 "TaskResult(ok=...) or (err=...)",
             )
+
     try:
         result = task.result.encode_ok(value)
     except CodecError as error:
@@ -249,9 +268,11 @@ def returned(task: TaskDefinition, value: Any) -> Reply:
             else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
         )
         return failed(code, f"the return value of {task.name} cannot be stored: {error}")
+
     if excess := too_large(result):
         message = f"the result of {task.name} takes {excess}. Store the data and return its key"
         return failed(TaskSendErrorCode.PAYLOAD_TOO_LARGE, message)
+
     return Reply("COMPLETED", result)
 
 
@@ -271,6 +292,7 @@ def failure(error: TaskError) -> Reply:
             "HORSIES['MAX_PAYLOAD_BYTES'])"
         )
         result = encode_error(TaskError.built_in(error.error_code, note, exception=error.exception))
+
     message = printable(error.message)[:MESSAGE_CHARACTERS]
     return Reply("FAILED", result, printable(error.error_code), message)
 
@@ -286,17 +308,20 @@ def describe(error: BaseException) -> dict[str, str]:
         shown = text_of(repr(error))
     except BaseException as broken:
         message = shown = f"<{kind}, whose text is not available: {class_name(type(broken))}>"
+
     site = None
     try:
         trace = text_of("".join(traceback.format_exception(error)))
         site = site_of(error)
     except BaseException as broken:
         trace = f"<traceback not available: {class_name(type(broken))}>"
+
     if len(trace) > TRACEBACK_CHARACTERS:
         half = TRACEBACK_CHARACTERS // 2
         trace = (
             f"{trace[:half]}\n... {len(trace) - 2 * half} characters left out ...\n{trace[-half:]}"
         )
+
     return {
         "type": kind,
         "module": class_name(type(error), "__module__"),
@@ -328,6 +353,7 @@ def site_of(error: BaseException) -> tuple[str, int] | None:
         if (path := project_path(entry.tb_frame.f_code.co_filename)) is not None:
             found = f"{path} in {entry.tb_frame.f_code.co_name}", entry.tb_lineno
         entry = entry.tb_next
+
     return found
 
 
@@ -339,5 +365,6 @@ def project_path(filename: str) -> str | None:
     path = Path(filename)
     if filename.startswith("<") or any(path.is_relative_to(folder) for folder in ELSEWHERE):
         return None
+
     roots = [root for root in sys.path if root and path.is_relative_to(root)]
     return str(path.relative_to(max(roots, key=len))) if roots else filename

@@ -59,6 +59,7 @@ class Capacity:
         room = self.prefetch - ahead - (prefetched - starting) if looking and not full else 0
         total = self.max_claim_per_worker - standing - (prefetched - starting)
         room, total = max(0, room), max(0, total)
+
         return Wanted(
             free["sync"], free["async"], room, total, self.max_claim_batch, self.lease, self.durable
         )
@@ -95,10 +96,12 @@ class Prefetched(dict[uuid.UUID, Claim]):
         """Return the claims that would fill the free slots of each lane, without removing them."""
         left = dict(slots)
         found = []
+
         for claim in self.values():
             if left[claim.lane] > 0:
                 left[claim.lane] -= 1
                 found.append(claim)
+
         return found
 
     def take(self, ids: Iterable[uuid.UUID]) -> list[Claim]:

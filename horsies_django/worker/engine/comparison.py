@@ -54,6 +54,7 @@ class Comparison:
         if self.doubtful:
             self._refuse_lost()
             self.settle()
+
         held = self.outbox.compare(self.pool.held() | set(self.prefetched))
         if self.doubtful:
             claims = {(task.id, task.generation) for task in held}
@@ -62,9 +63,11 @@ class Comparison:
                 [claim.id for claim in waiting if (claim.id, claim.generation) not in claims]
             )
             self.doubtful = False
+
         for task in held:
             if task.cancelled:
                 self.pool.timeouts.cancel(task.id, terminate=task.terminate)
+
         self.at = now + 10.0
 
     def settle(self) -> None:
@@ -85,6 +88,7 @@ class Comparison:
         store = self.outbox.store
         worker = self.outbox.worker
         running = {(task.id, task.generation) for task in store.held(worker) if task.running}
+
         waiting = [
             one for one in (*self.outbox.outcomes, *self.outbox.locked) if isinstance(one, Outcome)
         ]
@@ -92,11 +96,12 @@ class Comparison:
             *waiting,
             *(claim for member in self.pool.members for claim in member.claims()),
         ]
+
         missing = [one for one in here if (one.id, one.generation) not in running]
         states = store.unsettled(worker, missing) if missing else {}
-        lost = [
-            one for one in missing if states[one.id] in ("lost", "waiting")
-        ]  # waiting: the start is gone
+        # waiting: the start is gone
+        lost = [one for one in missing if states[one.id] in ("lost", "waiting")]
+
         if lost and not self.outbox.run_pass().dead:
             raise ClaimsLost(
                 f"the database has lost {len(lost)} claim(s) of worker {worker}{named(lost)}"

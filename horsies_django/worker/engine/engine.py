@@ -81,6 +81,7 @@ class Engine:
     ) -> None:
         self.prefetched = Prefetched()
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
+
         self.passes = PassRunner(
             self.outbox, self.outbox.served.queues, self.poll_seconds, unknown_tasks
         )
@@ -88,6 +89,7 @@ class Engine:
         self.wakeups = self.passes.wakeups
         self.cursors = self.passes.cursors
         self.stalled = StalledPartitions()
+
         handlers = {
             **self.cursors.handlers(),
             **self.wakeups.handlers(),
@@ -102,16 +104,18 @@ class Engine:
             self.advancer.tell,
             self._hear_stalled,
         )
+
         self.outage = Outage(resilience)
         self.stopping = False
         self.disowned = False
-        self.trusted_until = (
-            math.inf
-        )  # nothing is claimed later: others may have declared this worker dead
+        # nothing is claimed later: others may have declared this worker dead
+        self.trusted_until = math.inf
         self.until_empty = False
+
         self.waker, self.woken = socket.socketpair()  # lets other threads wake the selector
         self.woken.setblocking(False)
         self.selector.register(self.woken, selectors.EVENT_READ, (self.woken.recv, 100))
+
         self.announced: set[str] = set()
         self.start_at = 0.0  # when to try again to start tasks whose rows were locked
         self.leases_at = 0.0  # when to look for claims of any worker whose lease ended
@@ -126,16 +130,19 @@ class Engine:
         database has lost claims of it.
         """
         self.notifications.listen()
+
         while not self._done():
             if self.disowned:
                 raise WorkerDisowned(
                     f"worker {self.outbox.worker} was declared dead: no heartbeat for too long"
                 )
+
             now = time.monotonic()
             limit = deadline()
             if limit is not None and now >= limit:
                 return False
             self.turn(self._patience(now, limit))
+
         self.outbox.task_log.close()
         return True
 
@@ -145,14 +152,17 @@ class Engine:
         events = self.selector.select(patience)
         now = time.monotonic()
         self.status = self.status._replace(busy_since=now)
+
         for key, _mask in events:
             action, *arguments = key.data
             action(*arguments)
+
         self.pool.timeouts.enforce(now)
         self.pool.call_back(now)
         if now >= self.pool.starts.next_at:
             self.pool.tend(now)
         self._collect()
+
         if self.pool.ready:
             self._announce(STARTED)
         if self.stopping:
@@ -161,18 +171,22 @@ class Engine:
                 "them"
             )
         self.outbox.task_log.tick(now)
+
         if now >= self.outage.kill_at(self.trusted_until):
             self.outage.end_tasks(self.pool)
         if self.outbox.connection is None and now >= self.outage.retry_at:
             self._reconnect()
+
         self.notifications.hear(self.wakeups.place is not None or self.cursors.worthwhile)
         self.notifications.tick(now, self.outbox.connection, self.outbox.channel)
+
         if (
             self.outbox.connection is not None
             and self._wants_pass(now)
             and now >= self.passes.not_before
         ):
             self._pass(now)
+
         if self.outbox.connection is not None:
             try:
                 self._after_pass(time.monotonic())
@@ -214,9 +228,8 @@ class Engine:
     @property
     def owes(self) -> bool:
         """Whether this worker holds tasks, running or unwritten, or has workflows to advance."""
-        advancing = (
-            bool(self.advancer.owed) and not self.stopping
-        )  # what it leaves undone, others find
+        # what it leaves undone, others find
+        advancing = bool(self.advancer.owed) and not self.stopping
         return not self.pool.idle or self.outbox.owes or bool(self.prefetched) or advancing
 
     def _patience(self, now: float, limit: float | None) -> float:
@@ -229,6 +242,7 @@ class Engine:
         ]
         moments.append(self.pool.starts.next_at)
         moments += [self.outbox.task_log.summary_at, math.inf if limit is None else limit]
+
         if not connected:
             moments += [self.outage.retry_at, now + 1.0]  # another thread may hasten it
         else:
@@ -244,8 +258,10 @@ class Engine:
                 moments.append(self.passes.not_before)
             elif self.outbox.locked:
                 moments.append(self.outbox.locked_until)
+
         if not self.pool.idle:
             moments.append(max(now + 0.1, self.outage.kill_at(self.trusted_until)))
+
         return max(0.0, min(min(moments) - now, self.poll_seconds))
 
     def _wants_pass(self, now: float) -> bool:
@@ -269,6 +285,7 @@ class Engine:
         """
         if self.stopping or not self._may_take(time.monotonic()):
             return dict.fromkeys(LANES, 0)
+
         lanes = (
             set(LANES)
             if self.wakeups.limited and self.outbox.outcomes
@@ -283,10 +300,12 @@ class Engine:
         self.outbox.outcomes += self.pool.outcomes
         if queues := {outcome.queue_name for outcome in self.pool.outcomes if outcome.in_run}:
             self.wakeups.follow(queues)  # the pass that settles them may send what comes after them
+
         self.outbox.releases += self.pool.releases
         self.pool.outcomes = []
         self.pool.releases = []
         self.outbox.check_bound()
+
         if self.stopping:
             self.outbox.releases += self.prefetched.take(list(self.prefetched))
 
@@ -296,6 +315,7 @@ class Engine:
         free = dict(slots)
         for claim in starts:
             free[claim.lane] = max(0, free[claim.lane] - 1)
+
         standing = max(0, self.pool.running("sync") - self.pool.options.sync_slots)
         wanted = self.capacity.wanted(
             free,
@@ -305,9 +325,11 @@ class Engine:
             starting=len(starts),
             full=self.prefetched.full,
         )
+
         leases = now >= self.leases_at
         # whether those of workflows are completed elements of maps
         elements = not any(outcome.in_run or outcome.error_code for outcome in self.outbox.outcomes)
+
         try:
             if now >= self.comparison.at:
                 self.comparison.run(now)
@@ -317,22 +339,27 @@ class Engine:
         except psycopg.Error as error:
             self._cut_off(error)
             return
+
         self.outage.over()
         if leases:
             # in soft mode it looks each second for claims whose lease ended
             self.leases_at = now + spacing(
                 1.0 if self.capacity.lease else self.poll_seconds, time.monotonic() - now
             )
+
         if passed.dead:
             self.disown()
+
         self.prefetched.take(passed.returned)
         self.outbox.expired(self.prefetched.take(passed.expired))
         self.pool.dispatch(
             self.outbox.started(self.prefetched.take(passed.started) + passed.claims)
         )
+
         if any(claim.id in self.prefetched for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.prefetched.update((claim.id, claim) for claim in passed.prefetched)
+
         self.pool.run_ahead.limited = self.wakeups.limited
         self.advancer.owe(passed.in_runs, gather=elements and not self.pool.idle)
 
@@ -350,8 +377,10 @@ class Engine:
                 self.until_empty or self.wakeups.place != 0 or not self.notifications.healthy
             ):
                 self.wakeups.look_everywhere()
+
         taking = not self.stopping and self._may_take(now)
         self.passes.follow_up(now, lambda lane: self.pool.free(lane) if taking else 0)
+
         if stalled := self.stalled.take():
             self.outbox.store.unpark_stalled(
                 stalled, self.outbox.served.queues, self.outbox.channel
@@ -373,9 +402,9 @@ class Engine:
         except psycopg.Error as error:
             self._cut_off(error)
             return
-        self.status = self.status._replace(
-            connection=self.outbox.connection
-        )  # from now on the watchdog watches it
+
+        # from now on the watchdog watches it
+        self.status = self.status._replace(connection=self.outbox.connection)
         logger.info("the database is back")
         self.notifications.next_at = 0.0
         self.comparison.reconnected()

@@ -77,6 +77,7 @@ class NotificationListener:
         """Connect, or test the listener through the engine's ``connection``, if it is time to."""
         if now < self.next_at:
             return
+
         if self.listener.connection is None:
             self.listen()
         elif connection is None:
@@ -98,6 +99,7 @@ class NotificationListener:
             wait = self._wait()
             logger.warning("LISTEN failed; polling, next try in %.1f s: %s", wait, said(error))
             return
+
         self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.receive,))
         self.testing = False
         self.next_at = 0.0
@@ -110,12 +112,14 @@ class NotificationListener:
         if self.listener.connection is None:
             self.listener.hears = wanted  # from the next LISTEN on
             return
+
         descriptor = self.listener.fileno()
         try:
             self.listener.hear(wanted)
         except psycopg.Error as error:
             self._lost(descriptor, error)
             return
+
         if wanted:
             self.wake()
 
@@ -127,12 +131,14 @@ class NotificationListener:
         except psycopg.Error as error:
             self._lost(descriptor, error)
             return
+
         if self.testing and self.listener.received:
             if self.unreachable:
                 logger.info("notifications arrive again")
             self.unreachable = False
             self.backoff.succeeded()
             self._look_later()
+
         for told in filter(None, map(read_told, payloads)):
             if told.run is not None:
                 self.advance(told.run)
@@ -165,9 +171,11 @@ class NotificationListener:
         """Close a connection on which nothing arrives; another one is opened."""
         self._hang_up(self.listener.fileno())
         self._wait()
+
         if self.unreachable:
             return  # it was logged
         self.unreachable = True
+
         if self.listener.pooled:
             logger.warning(
                 "notifications do not arrive: the database %r is reached through a connection "

@@ -31,7 +31,7 @@ UNFIT_TRIES = 6
 
 
 class DatabaseGaveUp(HorsiesError):  # noqa: N818 - named for what happened
-    """The database was unavailable for longer than RESILIENCE allows, or cannot serve this worker."""
+    """The database was away for longer than RESILIENCE allows, or cannot serve this worker."""
 
 
 class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
@@ -65,6 +65,7 @@ class Outage:
         lost = (
             f"; the outcomes of {unwritten} task(s) are lost with this worker" if unwritten else ""
         )
+
         if self.unfit == UNFIT_TRIES:
             raise DatabaseGaveUp(
                 f"the database answers, but cannot serve this worker (SQLSTATE {error.sqlstate}, "
@@ -72,10 +73,12 @@ class Outage:
                 f"row){lost}. Are its migrations those of this version, and its grants complete? "
                 f"{message}"
             ) from error
+
         if self.backoff.exhausted:
             raise DatabaseGaveUp(
                 f"the database is gone and RESILIENCE allows no further try{lost}: {message}"
             ) from error
+
         wait = self.backoff.failed()
         self.retry_at = time.monotonic() + wait
         logger.warning("the database is not available, next try in %.1f s: %s", wait, message)
@@ -110,6 +113,7 @@ class Outage:
             member for member in pool.members if isinstance(member, Child) and not member.dismissed
         ]
         busy = [child for child in children if any(child.held.values())]
+
         if busy:
             logger.error(
                 "cut off from the database for so long that other workers may soon run its tasks: "
@@ -117,6 +121,7 @@ class Outage:
                 "(RECOVERY['ON_CUT_OFF'] is 'kill')",
                 sum(pool.running(lane) for lane in LANES),
             )
+
         for child in busy:
             child.dismissed = True
             child.kill()

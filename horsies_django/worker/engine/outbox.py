@@ -37,12 +37,8 @@ LOCKED_RETRY_SECONDS = 0.1
 # Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an
 # exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
-TOO_MUCH = (
-    "40",
-    "53",
-    "55",
-    "57014",
-)  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
+# A conflict, resources, a lock, a timeout: a smaller batch may succeed.
+TOO_MUCH = ("40", "53", "55", "57014")
 
 
 @dataclass(eq=False)
@@ -62,20 +58,20 @@ class Outbox(Link):
         self.cursor = OneCursor()
         self.planned_at = 0.0
         self.channel = ""
+
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
-        self.locked: list[
-            Outcome | Claim
-        ] = []  # their rows were locked: tried again at ``locked_until``
+        # their rows were locked: tried again at ``locked_until``
+        self.locked: list[Outcome | Claim] = []
         self.locked_until = 0.0
         self.most = BATCH  # outcomes in the next pass: fewer after one that was too large
+
         self.task_log = TaskLog()
         self.receivers = Receivers(self.worker)
         self.counts = Counts()
         self.overfull = False
-        self.own_retentions: set[int | bool] = (
-            set()
-        )  # of the tasks that this worker has run, for the pruner
+        # of the tasks that this worker has run, for the pruner
+        self.own_retentions: set[int | bool] = set()
 
     @property
     def unwritten(self) -> int:
@@ -85,6 +81,7 @@ class Outbox(Link):
     def check_bound(self) -> None:
         """Stop claiming while too many outcomes are unwritten; log the changes."""
         overfull, self.overfull = self.overfull, self.unwritten >= self.bound
+
         if self.overfull and not overfull:
             then = "no task is claimed until they are (RESILIENCE['MAX_UNWRITTEN_OUTCOMES'] is %s)"
             logger.error(
@@ -131,6 +128,7 @@ class Outbox(Link):
         self.retry_locked(began)
         outcomes = self._batch()
         releases = list(self.releases)
+
         try:
             passed = self._pass(
                 wanted, starts=starts, outcomes=outcomes, releases=releases, **asked
@@ -140,6 +138,7 @@ class Outbox(Link):
             outcomes = []
             releases = []
             passed = self._pass(wanted, starts=starts, **asked)
+
         self.most = min(BATCH, self.most * 2)
         self._remove_written(outcomes, releases, passed)
         self._look_into_starts(starts, passed)
@@ -156,6 +155,7 @@ class Outbox(Link):
             ]
             self.own_retentions |= own_retentions(claim.options for claim in claims)
             claims = [claim for claim, answer in answers if answer is None]
+
         self.receivers.started(claims)
         return claims
 
@@ -165,6 +165,7 @@ class Outbox(Link):
             size += len(outcome.result)
             if size > BATCH_CHARACTERS and count:
                 return self.outcomes[:count]
+
         return self.outcomes[: self.most]
 
     def _pass(self, wanted: Wanted = NOTHING, **owed: Any) -> Passed:
@@ -191,19 +192,23 @@ class Outbox(Link):
             if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > 5.0:
                 self.most = max(1, len(outcomes) // 2)
             raise error
+
         logger.error(
             "a batch of %s outcomes was refused; settling them one by one: %s",
             len(outcomes),
             said(error),
         )
+
         for outcome in outcomes:
             if refusal := self._refusal(outcome):
                 logger.error(
                     "the outcome of task %s cannot be stored: %s", outcome.id, said(refusal)
                 )
+
                 message = f"the database refused the result (SQLSTATE {refusal.sqlstate})"
                 reply = failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
                 self.outcomes[0] = outcome._replace(**reply._asdict())
+
                 if refusal := self._refusal(self.outcomes[0]):
                     line = "its failure cannot be stored either, task %s stays as it is: %s"
                     logger.error(line, outcome.id, said(refusal))
@@ -227,17 +232,21 @@ class Outbox(Link):
         """Remove what was written from the outbox and log it, and look up the rest."""
         del self.outcomes[: len(outcomes)]
         del self.releases[: len(releases)]
+
         if len(passed.landed) == len(outcomes) + len(releases):
             self._tell(outcomes, passed.decided)
             return
+
         self._tell([outcome for outcome in outcomes if outcome.id in passed.landed], passed.decided)
         entries: list[Outcome | Claim] = [*outcomes, *releases]
         missing = [entry for entry in entries if entry.id not in passed.landed]
+
         try:
             states = self.store.unsettled(self.worker, missing)
         except psycopg.Error:
             self.locked += missing  # asked again when the connection is back
             raise
+
         for entry in missing:
             state = states[entry.id]
             if state == "held" or (state == "waiting" and isinstance(entry, Claim)):
@@ -268,6 +277,7 @@ class Outbox(Link):
         """
         for entry in (*self.outcomes, *self.releases, *self.locked, *more):
             self._drop(entry)
+
         self.outcomes = []
         self.releases = []
         self.locked = []
@@ -277,6 +287,7 @@ class Outbox(Link):
         untold = [claim for claim in starts if claim.id not in told]
         if not untold or passed.dead:
             return
+
         states = self.store.unsettled(self.worker, untold)
         passed.started += [claim.id for claim in untold if states[claim.id] == "held"]
         passed.returned += [
@@ -294,6 +305,7 @@ class Outbox(Link):
             if (error.sqlstate or "")[:2] not in POISON:
                 raise
             return error
+
         self._remove_written([outcome], [], passed)
         return None
 
@@ -306,9 +318,11 @@ class Outbox(Link):
         unknown = [
             Claim(task.id, task.generation, "", "", "") for task in held if task.id not in known
         ]
+
         if unknown:
             logger.warning(
                 "releasing %s task(s) that were claimed and never received", len(unknown)
             )
             self.releases += unknown
+
         return held

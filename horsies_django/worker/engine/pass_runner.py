@@ -38,6 +38,7 @@ class PassRunner:
         self.wakeups = Wakeups(queues, poll_seconds)
         self.cursors = ScanCursors(self.wakeups.queues, self.wakeups.hear, poll_seconds)
         self.unknown_tasks = unknown_tasks
+
         self.started = 0  # tasks, by the last pass
         self.ended = 0.0  # the last pass, by the monotonic clock
         self.seconds = 0.0  # of all passes together
@@ -73,26 +74,33 @@ class PassRunner:
         grace = self.unknown_tasks.grace_at(began)
         cursors = self.cursors.text(began) if notified else None
         news = self.wakeups.news(began, wanted)
+
         passed = self.outbox.run_pass(
             wanted, starts, news=news, expired_leases=expired_leases, grace=grace, cursors=cursors
         )
+
         self.ended = time.monotonic()
         self.seconds += self.ended - began
         self.buckets[bucket(self.ended - began)] += 1
+
         scanned = bool(wanted.sync or wanted.async_ or wanted.prefetch)
         if passed.short and passed.far:  # over dead entries or future tasks
             self.wakeups.avoid_short(self.ended, self.ended - began)
         elif notified and not passed.short:
             self.cursors.learn(passed, began, self.ended - began, scanned=scanned)
+
         self.outbox.expired(passed.late)
         if grace is None:
             self._release_unknown_tasks(passed)
+
         self.outbox.counts.claimed(passed.claims)
         self.outbox.counts.claimed(passed.prefetched)
         self.started = len(passed.claims) + len(passed.started)
+
         self.wakeups.learn(slots, wanted, passed, self.ended)
         if grace is not None:
             self.wakeups.due_at = min(self.wakeups.due_at, self.unknown_tasks.until)
+
         return passed
 
     def start_over(self) -> None:
@@ -115,6 +123,7 @@ class PassRunner:
                 or self.outbox.store.waits(lane, sorted(queues))
             ):
                 self.wakeups.tell(queues, lane)
+
         if lane := self.wakeups.lane_to_pass_on(now, free):
             queues = self.wakeups.fresh[lane]
             woken = self.outbox.store.pass_on(
@@ -126,6 +135,7 @@ class PassRunner:
         """Release unknown tasks and run another pass, which leaves such tasks to other workers."""
         passed.claims, unknown = self.unknown_tasks.split(passed.claims)
         passed.prefetched, ahead = self.unknown_tasks.split(passed.prefetched)
+
         if unknown or ahead:
             self.unknown_tasks.met(time.monotonic(), unknown + ahead)
             self.outbox.releases += unknown + ahead

@@ -42,9 +42,8 @@ from horsies_django.worker.process.task_log import Known
 
 logger = logging.getLogger("horsies.signals")
 
-REPORT_SECONDS = (
-    60.0  # between two reports of dropped events; a receiver that runs longer is reported
-)
+# between two reports of dropped events; a receiver that runs longer is reported
+REPORT_SECONDS = 60.0
 
 
 class Event(NamedTuple):
@@ -85,6 +84,7 @@ def end_events(
             "seconds": outcome.seconds,
             "child_pid": outcome.child_pid,
         }
+
         if "retry" not in how:
             status = outcome.ended_as(how)
             yield event(task_finished, outcome, worker, **values, status=status)
@@ -102,6 +102,7 @@ def rescue_events(happened: Iterable[Happened], worker: uuid.UUID) -> Iterator[E
     for one in happened:
         if one.kind in ("failed", "retried", "returned"):
             yield event(task_rescued, one, worker, outcome=one.kind)
+
         if one.kind == "failed":
             values: dict[str, Any] = {
                 "error_code": one.code or OperationalErrorCode.WORKER_CRASHED.value,
@@ -119,10 +120,11 @@ def raised(outcome: Outcome) -> dict[str, Any]:
     exception = (json.loads(outcome.result).get("err") or {}).get("exception") or {}
     path = ".".join(filter(None, (exception.get("module"), exception.get("type"))))
     trace = exception.get("traceback")
+
     return {
         "exception_class": path or None,
-        "traceback": trace
-        and trace[-16_384:],  # the end of a traceback names the exception and the place
+        # the end of a traceback names the exception and the place
+        "traceback": trace and trace[-16_384:],
         "context": read_context(outcome.context),
     }
 
@@ -163,9 +165,9 @@ class Receivers:
         self.lock = threading.Lock()  # the engine and the reaper add events
         self.waiting: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
-        self.delivering: tuple[Event, float] | None = (
-            None  # the current event, and since when by the monotonic clock
-        )
+        # the current event, and since when by the monotonic clock
+        self.delivering: tuple[Event, float] | None = None
+
         self.dropped = 0
         self.report_at = 0.0
         self.stopped = False
@@ -177,12 +179,12 @@ class Receivers:
 
     def settled(self, outcomes: Iterable[Outcome], decided: Mapping[str, Any]) -> None:
         """Queue the events of attempts whose outcome was written."""
-        if (
-            not task_finished.receivers
-        ):  # the only one of these signals that is about completed tasks
+        # task_finished is the only one of these signals that is about completed tasks
+        if not task_finished.receivers:
             if not (task_failed.receivers or task_retried.receivers or order_stopped.receivers):
                 return
             outcomes = [outcome for outcome in outcomes if outcome.status != "COMPLETED"]
+
         self.add(end_events(outcomes, decided, self.worker))
 
     def rescued(self, happened: Iterable[Happened]) -> None:
@@ -201,6 +203,7 @@ class Receivers:
                     self.waiting.put(event)
                 else:
                     self.dropped += 1
+
             if not self.waiting.empty():
                 self.start()
             self.report(self.dropped - before)
@@ -212,6 +215,7 @@ class Receivers:
         """
         if self.thread is not None:
             return
+
         thread = threading.Thread(target=self.run, name="horsies-receivers", daemon=True)
         try:
             thread.start()
@@ -227,12 +231,14 @@ class Receivers:
         lasts = 0.0 if current is None else now - current[1]
         if now < self.report_at or not (dropped or lasts > REPORT_SECONDS):
             return
+
         self.report_at = now + REPORT_SECONDS
         slow = (
             f"; {describe(current[0])} has taken {lasts:.0f} s so far"
             if current is not None and lasts > 1
             else ""
         )
+
         logger.error(
             "the receivers of signals are too slow: %s signal(s) wait, %s dropped so far%s",
             self.waiting.qsize(),
@@ -248,15 +254,16 @@ class Receivers:
                 event.deliver()
                 close_old_connections()
                 leave_tenants()
-            except (
-                BaseException
-            ):  # a receiver that ends its thread, or connections that cannot be closed
+            except BaseException:
+                # a receiver that ends its thread, or connections that cannot be closed
                 logger.exception("%s failed", describe(event))
             self.delivering = None
+
         try:
             worker_stopping.send_robust(None, worker_id=self.worker)
         except BaseException:  # such as SystemExit
             logger.exception("a receiver of worker_stopping ended the others")
+
         connections.close_all()
 
     def stop(self) -> None:
@@ -266,11 +273,14 @@ class Receivers:
         with self.lock:
             if worker_stopping.receivers:
                 self.start()
+
         if self.thread is None:
             return
+
         self.waiting.put(None)
         self.thread.join(STOP_SECONDS)
         self.stopped = True
+
         lost = (
             self.waiting.qsize() - 1 + (self.delivering is not None)
             if self.thread.is_alive()

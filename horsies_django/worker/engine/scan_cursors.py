@@ -28,9 +28,8 @@ Act = Callable[[float], None]
 Tell = Callable[[Iterable[str], str | None], None]  # queues, and the lane concerned (None: both)
 
 HIGHEST = 32_767  # above every priority
-PRIORITIES = (
-    16  # per queue and lane, the last ones found: a scan reads each of them and the ranges between
-)
+# per queue and lane, the last ones found: a scan reads each of them and the ranges between
+PRIORITIES = 16
 ANYWHERE: float | None = None
 SHARE = 20  # passes that read all dead entries take at most one part in so many of the time
 LONGEST_SECONDS = 60.0  # one that hung for minutes says nothing of the next
@@ -46,15 +45,14 @@ class ScanCursors:
     def __init__(self, queues: Iterable[str], tell: Tell, poll_seconds: float) -> None:
         self.queues = list(queues)
         self.tell = tell
-        self.waiting: dict[
-            tuple[str, str], dict[int, float | None]
-        ] = {}  # queue and lane -> priority -> epoch
-        self.held: dict[
-            str, list[str]
-        ] = {}  # queue with a cap -> when its tasks in flight were claimed
-        self.every = (
-            poll_seconds * 0.9
-        )  # polls are further apart, so every poll is a pass without cursors
+
+        # queue and lane -> priority -> epoch
+        self.waiting: dict[tuple[str, str], dict[int, float | None]] = {}
+        # queue with a cap -> when its tasks in flight were claimed
+        self.held: dict[str, list[str]] = {}
+
+        # polls are further apart, so every poll is a pass without cursors
+        self.every = poll_seconds * 0.9
         self.forget_at = 0.0  # by the monotonic clock
         self.far = False  # whether the last pass without cursors read many dead entries
         self.forgetful = False  # whether the current pass runs without cursors
@@ -73,6 +71,7 @@ class ScanCursors:
             for lane in LANES:
                 acts[f"{lane} {queue}"] = partial(self._on_tasks, queue, lane)
             acts[f"behind {queue}"] = partial(self.lower, queue)
+
         return acts
 
     def _on_tasks(self, queue: str, lane: str | None, moment: float) -> None:
@@ -110,11 +109,13 @@ class ScanCursors:
             self.forget()
         if not self.worthwhile:
             return None
+
         cursors: dict[str, dict[str, Any]] = {queue: {} for queue in self.queues}
         for queue, moments in self.held.items():
             cursors[queue]["held"] = moments
         for (queue, lane), known in self.waiting.items():
             cursors[queue][lane] = ranges(known)
+
         return json.dumps(cursors)
 
     def learn(self, passed: Passed, began: float, took: float, *, scanned: bool = True) -> None:
@@ -126,6 +127,7 @@ class ScanCursors:
         if self.forgetful and scanned:
             self.far = passed.far
             self.forget_at = began + spacing(self.every, took)
+
         self.held.update(passed.held)
         for found in passed.firsts:
             for queue, lanes in found.items():
@@ -139,12 +141,15 @@ class ScanCursors:
         latest = now - LAG_SECONDS
         found = {int(priority): min(float(since), latest) for priority, since in firsts.items()}
         last = HIGHEST if ended else max(found)
+
         known.update(
             {priority: latest for priority in known if priority <= last and priority not in found}
         )
+
         for priority, since in found.items():
             known.pop(priority, None)  # so that the priorities found last come last
             known[priority] = since
+
         for priority in list(known)[:-PRIORITIES]:
             del known[priority]
 
@@ -162,9 +167,11 @@ def ranges(known: dict[int, float | None]) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     low = 1
+
     for priority in sorted(known):
         if low < priority:
             found.append({"low": low, "high": priority - 1})
         found.append({"low": priority, "high": priority, "since": known[priority]})
         low = priority + 1
+
     return [*found, {"low": low, "high": HIGHEST}]

@@ -37,12 +37,14 @@ class StalledPartitions:
         """Note a partition."""
         if len(self.left) >= MOST:
             return
+
         if told.at_once:
             wait = 0.0
         elif told.task in self.tried:
             wait = self.wait = min(self.wait * 2, LONGEST_SECONDS)
         else:
             wait = self.wait = SOON_SECONDS
+
         self.left.add(told.task)
         self.at = min(self.at, self.clock() + wait)
 
@@ -50,6 +52,7 @@ class StalledPartitions:
         """Return the tasks whose partitions are to be tried again now."""
         if self.clock() < self.at:
             return []
+
         self.at = math.inf
         self.tried = self.left
         self.left = set()

@@ -41,7 +41,7 @@ class UnknownTasks:
         return self.grace if now < self.until else None
 
     def split(self, claims: list[Claim]) -> tuple[list[Claim], list[Claim]]:
-        """Return the claims that this worker runs or fails, and the unknown ones that it releases."""
+        """Return the claims that this worker runs or fails, and the unknown ones, released."""
         unknown = [claim for claim in claims if is_unknown(claim)] if self.grace else []
         if not unknown:
             return claims, unknown
@@ -78,11 +78,13 @@ def unreadable(claim: Claim) -> Reply | None:
     """
     if claim.options is None:
         return None
+
     wire, _timeout, problem = read_options(claim.options)
     if problem is not None:
         return failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored options: {problem}")
     if wire <= WIRE:
         return None
+
     return failed(
         OperationalErrorCode.WORKER_RESOLUTION_ERROR,
         f"the task was sent in version {wire} of the task format, and this worker reads version "

@@ -34,12 +34,8 @@ NEVER = math.inf
 # (tasks/notify_throttle.py) end in less than any but the first.
 AFTER = {
     "sent": (NOW, 0.05, 0.09, NEVER),  # a notification of new tasks: look there
-    "burst": (
-        0.05,
-        0.05,
-        0.09,
-        0.05,
-    ),  # several: look again, because tasks may have followed the last one without one
+    # several: look again, because tasks may have followed the last one without one
+    "burst": (0.05, 0.05, 0.09, 0.05),
     "due": (NOW, 0.05, 0.09, NEVER),  # a task becomes due: look everywhere
     "missed": (0.05, 0.05, 0.05, 0.05),  # notifications were missed: look everywhere again
     "full": (0.003, 0.003, 0.003, 0.003),  # no slot is free: wake others; short tasks end before
@@ -67,18 +63,19 @@ class Wakeups:
         self.queues = frozenset(queues)
         self.poll_seconds = poll_seconds
         self.place: int | None = 0
-        self.fresh: dict[str, set[str]] = {
-            lane: set() for lane in LANES
-        }  # the queues that may have due tasks
+
+        # the queues that may have due tasks
+        self.fresh: dict[str, set[str]] = {lane: set() for lane in LANES}
         self.certain: set[str] = set()  # lanes whose next due time is known
-        self.limited = (
-            False  # whether caps left tasks behind: then each settled task may free a permit
-        )
+        # whether caps left tasks behind: then each settled task may free a permit
+        self.limited = False
+
         self.poll_at = 0.0  # when to scan everything without a wakeup, by the monotonic clock
         self.due_at = math.inf  # when the next task becomes due
         self.later: dict[Look, float] = {}  # where to look again -> when it was notified
         self.later_at = math.inf
         self.heard_at = -math.inf
+
         self.passes_on = False  # whether other workers are woken if this one has no free slot
         self.pass_on_at = math.inf
         self.rest_until = 0.0  # before it, no other workers are woken again
@@ -113,6 +110,7 @@ class Wakeups:
         now = self.clock()
         first = self.after("sent")
         burst, self.heard_at = now - self.heard_at < BURST_SECONDS, now
+
         if first == NOW:
             self.tell(queues, lane)
         if NOW < first < NEVER or (first == NOW and burst):
@@ -169,6 +167,7 @@ class Wakeups:
                 taken.setdefault(lane, set()).add(queue)
             self.later = {key: heard for key, heard in self.later.items() if heard + seconds > now}
             self.later_at = max(self.later.values(), default=math.inf) + seconds
+
         return taken
 
     def tick(self, now: float) -> None:
@@ -189,10 +188,12 @@ class Wakeups:
             if self.passes_on
             else []
         )
+
         if not lanes:
             self.pass_on_at = math.inf
         elif self.pass_on_at == math.inf:
             self.pass_on_at = max(now + self.after("full"), self.rest_until)
+
         return random.choice(lanes) if now >= self.pass_on_at else None
 
     def passed_on(self, woken: int | None, took: float) -> None:
@@ -228,6 +229,7 @@ class Wakeups:
         cut = wanted.batch or len(passed.claims) + len(passed.prefetched) >= wanted.total
         batched = cut and passed.claims
         self.whole_next = False
+
         for lane, asked in slots.items():
             got = sum(claim.lane == lane for claim in passed.claims)
             if (
@@ -238,12 +240,14 @@ class Wakeups:
                 or got >= getattr(wanted, FIELDS[lane])
             ):
                 continue
+
             if not passed.short:
                 self.certain.add(lane)
             if lane in self.certain:
                 self.fresh[lane].clear()
             else:
                 self.whole_next = True
+
         if any(slots.values()):
             self.limited = passed.limited
         if passed.due_in is not None:

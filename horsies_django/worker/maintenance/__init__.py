@@ -4,6 +4,5 @@ the health server.
 
 from __future__ import annotations
 
-TURN_SECONDS = (
-    0.3  # for which a job of the maintenance thread may go on, because the heartbeat waits for it
-)
+# for which a job of the maintenance thread may go on, because the heartbeat waits for it
+TURN_SECONDS = 0.3

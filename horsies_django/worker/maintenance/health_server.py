@@ -58,19 +58,23 @@ def unready(engine: Engine) -> list[str]:
     reasons = sick(engine)
     status = engine.status
     ready = sum(member.ready for member in status.members)
+
     if not ready or (ready < len(status.members) and not status.started):
         reasons.append(
             f"{ready} of {max(len(status.members), engine.pool.options.processes, 1)} processes "
             "are ready"
         )
+
     if status.connection is None:
         reasons.append("there is no connection to the database")
     elif status.failing:
         reasons.append("the last statement to the database failed")
+
     if time.monotonic() > engine.trusted_until:
         reasons.append(
             "no heartbeat was sent for too long: other workers may declare this one dead"
         )
+
     if status.stopping:
         reasons.append("the worker is stopping")
     return reasons
@@ -84,9 +88,8 @@ class HealthServer(ThreadingHTTPServer):
     """Answers for the engine that ``engine()`` returns at the time of the request."""
 
     allow_reuse_port = False  # two workers on one port would answer for each other
-    request_queue_size = (
-        128  # with 5, the default, connections of a crowd are dropped and made again after a second
-    )
+    # with 5, the default, connections of a crowd are dropped and made again after a second
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, engine: Callable[[], Engine]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -106,6 +109,7 @@ class HealthServer(ThreadingHTTPServer):
             self.clients[request] = None
             oldest = next(iter(self.clients)) if len(self.clients) > MOST_CLIENTS else None
             self.clients.pop(oldest, None)
+
         if oldest is not None:
             with suppress(OSError):  # it has disconnected itself
                 oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end of the input
@@ -149,21 +153,25 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
         """
         super().setup()
         self.rfile.close()
+
         deadline = time.monotonic() + REQUEST_SECONDS
         text = b""
         while not re.search(rb"\n\r?\n", text):
             if len(text) >= REQUEST_BYTES or (seconds := deadline - time.monotonic()) <= 0:
                 raise ConnectionAbortedError("the request is too long, or took too long")
+
             self.connection.settimeout(seconds)
             if not (more := self.connection.recv(REQUEST_BYTES - len(text))):
                 break
             text += more
+
         self.rfile = io.BytesIO(text)
 
     def do_GET(self) -> None:
         """Answer a request; a query string is ignored."""
         path = self.path.partition("?")[0]
         engine = self.server.engine()
+
         if path in JUDGES:
             reasons = JUDGES[path](engine)
             about = {"version": __version__, "dropped_signals": engine.outbox.receivers.dropped}
@@ -198,6 +206,7 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
+
         if self.command != "HEAD":
             self.wfile.write(body)
 
@@ -218,6 +227,7 @@ def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iter
     if options.health_port is None:
         yield
         return
+
     try:
         server = HealthServer(options.health_host, options.health_port, engine)
     except OSError as error:
@@ -226,6 +236,7 @@ def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iter
             f"{error.strerror or error}. "
             "Free it, or choose another one for each worker of this host"
         ) from error
+
     host, port = server.server_address[:2]
     where = f"[{host!s}]" if ":" in str(host) else host
     logger.info(
@@ -233,6 +244,7 @@ def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iter
         where,
         port,
     )
+
     thread = threading.Thread(target=server.serve_forever, name="horsies-health", daemon=True)
     thread.start()
     try:

@@ -57,6 +57,7 @@ class Snapshots:
         self.worker = worker
         self.pid = pid
         self.interval_seconds = interval_seconds
+
         self.due_at = 0.0
         self.repeats = Repeats()
         self.measured_at: float | None = None
@@ -78,15 +79,18 @@ class Snapshots:
         now = time.monotonic()
         if now < self.due_at:
             return
+
         self.due_at = now + self.interval_seconds
         cpu_percent = self.cpu_percent(now, [self.pid, *(child.pid for child in children)])
         store = WorkerStore(connection)
+
         try:
             by_id = {child.id: memory for child, memory in zip(children, memories, strict=True)}
             store.snapshot(self.worker, load, by_id, buffered=buffered, cpu_percent=cpu_percent)
         except psycopg.Error as error:
             if connection.closed:
                 raise
+
             if (more := self.repeats.due("snapshot", now)) is not None:
                 logger.error("could not record the worker's state: %s%s", said(error), more)
             store.lose_snapshot(self.worker, said(error))
@@ -101,8 +105,10 @@ class Snapshots:
         since = self.measured_at
         self.consumed = {pid: cpu_seconds(pid) for pid in pids}
         self.measured_at = now
+
         if since is None or now <= since:
             return None
+
         used = sum(
             max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in self.consumed.items()
         )
@@ -132,21 +138,19 @@ class HeartbeatSender:
 
     def __post_init__(self) -> None:
         self.fresh = timedelta(seconds=2 * self.interval_seconds)
-        self.written: tuple[list[Process], int, int] | None = (
-            None  # the children and tasks that the database knows
-        )
-        self.started_at: float | None = (
-            None  # when the first heartbeat was sent, by the monotonic clock
-        )
-        self.on_duty = (
-            False  # whether this worker looks after dead ones for all, as its last heartbeat told
-        )
+        # the children and tasks that the database knows
+        self.written: tuple[list[Process], int, int] | None = None
+        # when the first heartbeat was sent, by the monotonic clock
+        self.started_at: float | None = None
+        # whether this worker looks after dead ones for all, as its last heartbeat told
+        self.on_duty = False
+
         self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
         self.told_stopping = False
+
         self.clock = ClockComparison(self.interval_seconds / 2)
-        self.unbroken_since = (
-            math.inf
-        )  # since when the heartbeats were fresh, by the monotonic clock
+        # since when the heartbeats were fresh, by the monotonic clock
+        self.unbroken_since = math.inf
         self.written_at = -math.inf  # the last one, by the monotonic clock
 
     def tick(self, connection: Any) -> bool:
@@ -163,33 +167,39 @@ class HeartbeatSender:
                 now - status.busy_since,
             )
             return False
+
         self.watch.look(status.members, now)
         children = processes(status.members)
         memories = [memory_mb(child.pid) for child in children]
         load = Load(status.running_sync, status.running_async, memory_mb(self.pid), sum(memories))
         state = (children, load.running_sync, load.running_async)
+
         self.started_at = self.started_at or now
         starting = not status.started and now < self.started_at + START_SECONDS
         changed = not starting and (state != self.written or now >= self.snapshots.due_at)
+
         beaten = WorkerStore(connection).beat(
             self.worker, children if changed else None, load, self.fresh, listens=status.listens
         )
         self.on_duty = beaten.on_duty
         if changed:
             self.written = state
+
         if not beaten.alive:
             self.engine.disown()
             return False
+
         self.engine.elect(beaten.place if status.listens else 0)
         if status.prefetched:
             TaskStore(connection).renew(
                 self.worker, status.prefetched, self.engine.capacity.lease or timedelta()
             )
+
         self.kill_timer.rearm(now)
-        self.engine.trust(
-            now + self.kill_timer.seconds
-        )  # no other worker can declare this one dead until then
+        # no other worker can declare this one dead until then
+        self.engine.trust(now + self.kill_timer.seconds)
         self.note_written(connection, now)
+
         # none need have been missed: an outage may be shorter than the time between two
         self.engine.outage.hasten()
         self.snapshots.tick(connection, children, memories, load, len(status.prefetched))

@@ -60,6 +60,7 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
     text = "Attempts that ended, and tasks that expired."
     labels = ("queue", "task", "result")
     yield gauge("horsies_tasks", text, labels, results, CounterMetricFamily)
+
     slots = {lane: engine.pool.options.slots(lane) for lane in LANES}
     # tasks that are dispatched ahead of a free slot do not count
     used = {
@@ -68,9 +69,11 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
     }
     yield gauge("horsies_slots", "Tasks that may run at once.", ("lane",), slots)
     yield gauge("horsies_slots_used", "Tasks that run.", ("lane",), used)
+
     text = "Child processes that ended."
     ended = engine.pool.ended
     yield gauge("horsies_children_ended", text, ("reason",), ended, CounterMetricFamily)
+
     children = [memory_bytes(member.pid) for member in status.members if isinstance(member, Child)]
     memory = {"worker": memory_bytes(os.getpid()), "children": sum(children)}
     largest = max(children, default=0)
@@ -80,6 +83,7 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
         ("role",),
         memory,
     )
+
     text = "Resident memory of the largest child."
     yield gauge("horsies_children_resident_memory_max_bytes", text, (), {(): largest})
     text = "Outcomes that the database has not stored yet."
@@ -96,6 +100,7 @@ def histograms(engine: Engine, totals: list[Total]) -> str:
         (total[:1], total.seconds, total.buckets) for total in totals if total.result == CLAIMED
     ]
     passes = [((), engine.passes.seconds, tuple(engine.passes.buckets))]
+
     return (
         histogram(
             "horsies_task_duration_seconds", "How long attempts ran.", ("queue", "task"), runs

@@ -68,6 +68,7 @@ class Pruner:
         self.largest_batch = retention.retention_delete_batch_size
         self.own = own
         self.noted: set[int | bool] = set()
+
         self.steps = steps(retention)
         self.own_steps: dict[OwnRetention, Step] = {}
         self.left: deque[Step] = deque()  # of the current round
@@ -86,6 +87,7 @@ class Pruner:
         """
         new = set(self.own()) - self.noted
         self.noted |= new
+
         try:
             RetentionStore(connection).note_retentions(map(OwnRetention, new))
         except psycopg.ProgrammingError as error:
@@ -102,12 +104,14 @@ class Pruner:
         store = RetentionStore(connection)
         until = time.monotonic() + TURN_SECONDS
         self.begin_if_due(store)
+
         while self.left:
             step = self.left.popleft()
             if self.more_after(step, store):
                 self.left.append(step)
             if self.left and time.monotonic() >= until:
                 return None
+
         self.report()
         self.began_at = None
         return self.interval_seconds
@@ -126,6 +130,7 @@ class Pruner:
         self.own_steps = {
             kept: self.own_steps.get(kept) or Step(partial(prune_tasks, kept)) for kept in own
         }
+
         every = [*self.steps, *self.own_steps.values()]
         unfinished = [step for step in self.left if step in every]
         self.left = deque([*(step for step in every if step not in unfinished), *unfinished])
@@ -152,6 +157,7 @@ class Pruner:
         Raises psycopg.Error if the connection is lost.
         """
         connection: Any = store.connection
+
         try:
             with self.telling_kept(connection):
                 return self.delete(store, step)
@@ -164,6 +170,7 @@ class Pruner:
         except psycopg.Error as error:
             if connection.closed:
                 raise
+
             # A privilege is missing, or a trigger of the project refuses: other rows go, and so
             # does the heartbeat.
             logger.error("retention: rows cannot be deleted: %s", said(error))
@@ -197,10 +204,12 @@ class Pruner:
         deleted, more = step.delete(store, step.batch)
         took = time.monotonic() - began
         self.counts.update(deleted)
+
         if took < QUICK_SECONDS:
             step.batch = min(step.batch * 2, self.largest_batch)
         elif took > 2 * QUICK_SECONDS:
             step.batch = max(step.batch // 2, 1)
+
         return more
 
 
@@ -211,6 +220,7 @@ def steps(retention: Retention) -> list[Step]:
     found: list[Delete] = [partial(prune_tasks, kept) for kept in kept_by(terminal, by_queue)]
     if terminal is not None:
         found.append(partial(prune_runs, terminal))
+
     for name, hours, prune in (
         (
             "fire times of schedules",
@@ -230,6 +240,7 @@ def steps(retention: Retention) -> list[Step]:
     ):
         if (age := span(hours)) is not None:
             found.append(partial(prune_rows, name, age, prune))
+
     return [Step(delete) for delete in found]
 
 

@@ -71,9 +71,11 @@ class Reaper:
         self.rescue(connection)
         queues = QueueStore(connection)
         self.end_overrides(queues)
+
         if (now := time.monotonic()) >= self.request_sweep_at:
             queues.request_sweep()
             self.request_sweep_at = now + REQUEST_SWEEP_SECONDS
+
         self.sweep(queues)
 
     def rescue(self, connection: Any) -> None:
@@ -81,15 +83,18 @@ class Reaper:
         workers = WorkerStore(connection)
         self.judge(workers)
         more = True
+
         while more:
             happened = workers.reap(
                 self.threshold, judge=False, many=MANY, max_crashes=self.recovery.max_crashes
             )
             self.tell(happened)
             self.count(happened)
+
             by_kind: defaultdict[str, list[Happened]] = defaultdict(list)
             for each in happened:
                 by_kind[each.kind].append(each)
+
             self.report_refused(by_kind["refused"])
             more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= MANY
             tell_expired(by_kind["expired"])
@@ -116,6 +121,7 @@ class Reaper:
         failed = by_kind["failed"]
         retried = by_kind["retried"]
         returned = by_kind["returned"]
+
         if rescued := len(failed) + len(retried) + len(returned):
             logger.error(
                 "%s task(s) of dead workers rescued: %s failed%s, %s are retried%s, %s had not "
@@ -129,6 +135,7 @@ class Reaper:
                 named(returned),
                 extra=about_first(failed),
             )
+
         return rescued
 
     def report_refused(self, tasks: Sequence[Happened]) -> None:
@@ -180,14 +187,17 @@ class OverdueWorkflows:
         store = self.advancer.store(connection, channel_prefix(connection))
         now = time.monotonic()
         until = now + TURN_SECONDS
+
         while self.advancer.wake(store):
             if time.monotonic() > until:
                 return 0.0  # thousands wake at this moment
+
         everything = now >= self.everything_at
         self.advancer.find(store, None if everything else timedelta(minutes=1), MANY)
         if everything:
             # a hundredth of the time may be spent on looks at older tasks
             self.everything_at = now + max(30.0, 100 * (time.monotonic() - now))
+
         while self.advancer.next_at <= time.monotonic() < until:
             self.advancer.turn(store, TURN_SECONDS)
         return None

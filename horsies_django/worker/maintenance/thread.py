@@ -63,6 +63,7 @@ class MaintenanceThread(threading.Thread, Link):
         self.heartbeat = heartbeat
         self.reaper = reaper
         self.history = history
+
         first_count_at = time.monotonic() + MINUTE_SECONDS
         self.jobs = [
             Job("the heartbeat", heartbeat.interval_seconds, self.beat),
@@ -91,14 +92,13 @@ class MaintenanceThread(threading.Thread, Link):
                 at_the_end=True,
             ),
         ]
+
         self.planned_at = 0.0
         self.ended = threading.Event()
-        self.asked_since: float | None = (
-            None  # while it waits for the database, by the monotonic clock
-        )
-        self.unanswered_since: float | None = (
-            None  # since when the database has not answered at all
-        )
+        # while it waits for the database, by the monotonic clock
+        self.asked_since: float | None = None
+        # since when the database has not answered at all
+        self.unanswered_since: float | None = None
         self.failing: set[str] = set()  # what was logged as failed and has not succeeded since
 
     def run(self) -> None:
@@ -109,9 +109,11 @@ class MaintenanceThread(threading.Thread, Link):
             for job in self.jobs:
                 if time.monotonic() >= job.at:
                     self.attempt(job)
+
         for job in self.jobs:
             if job.at_the_end:
                 self.attempt(job)
+
         self.disconnect()
 
     def beat(self, connection: psycopg.Connection[Any]) -> None:
@@ -123,8 +125,10 @@ class MaintenanceThread(threading.Thread, Link):
         job.at = began + job.seconds
         if not job.wanted():
             return
+
         self.asked_since = began
         self.unanswered_since = self.unanswered_since or began
+
         try:
             if (seconds := job.act(self.connected())) is not None:
                 job.at = began + seconds
@@ -138,6 +142,7 @@ class MaintenanceThread(threading.Thread, Link):
             return
         finally:
             self.asked_since = None
+
         self.unanswered_since = None
         if job.name in self.failing:
             logger.info("%s succeeds again", job.name)

@@ -46,6 +46,7 @@ class Watchdog(threading.Thread):
         self.maintenance = maintenance
         self.kill_timer = kill_timer
         self.kill = kill
+
         self.ended = threading.Event()
         self.repeats = Repeats()
         self.given_up: Any = None  # the connection that was closed last
@@ -70,6 +71,7 @@ class Watchdog(threading.Thread):
         status = self.engine.status
         if late and cut_off and not (self.kill and (status.running_sync or status.running_async)):
             self.kill_timer.rearm(now)
+
         self.close_silent_connections(now)
 
     def close_silent_connections(self, now: float) -> None:
@@ -79,6 +81,7 @@ class Watchdog(threading.Thread):
             "engine": (status.busy_since, status.connection),
             "maintenance": (self.maintenance.asked_since, self.maintenance.connection),
         }
+
         for name, (since, connection) in waits.items():
             if (
                 since is None
@@ -86,6 +89,7 @@ class Watchdog(threading.Thread):
                 or connection in (None, self.given_up)
             ):
                 continue
+
             if shut_down(connection):
                 self.given_up = connection
                 logger.warning(

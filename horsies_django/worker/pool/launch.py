@@ -57,10 +57,12 @@ class Forker:
         self.options = options
         self.template: socket.socket | None = None
         self.link: socket.socket | None = None  # to the present fork server
+
         # ten children may end beside as many as --processes, see ``recycling``
         self.slots = list(range(2 * options.processes + 10))  # those that are free
         self.memory: Any = None
         self.deadline = NEVER
+
         self._lock = threading.Lock()
         self._ends: list[Callable[[], object]] = []  # how the template is ended
 
@@ -72,8 +74,10 @@ class Forker:
         """
         if self.template is not None:
             return
+
         self.memory = get_context("spawn").RawArray("Q", len(self.slots) * len(LANES))
         self.template, theirs = socket.socketpair()
+
         with theirs:
             if (holds := fork_server.open_things()) is None:
                 self._fork_template(self.template, theirs, forget)
@@ -94,6 +98,7 @@ class Forker:
             pid = os.fork()
         except OSError as error:
             raise WorkerStartError(f"this process cannot be forked: {error.strerror}") from error
+
         if pid == 0:
             try:
                 ours.close()
@@ -101,6 +106,7 @@ class Forker:
                 fork_server.be_template(theirs, self.options, self.memory, worker_pid)
             finally:
                 os._exit(1)
+
         self._ends = [partial(os.kill, pid, signal.SIGKILL), partial(os.waitpid, pid, 0)]
 
     def _load_again(self, ours: socket.socket, theirs: socket.socket) -> None:
@@ -109,6 +115,7 @@ class Forker:
         start_interpreter(process)
         theirs.close()
         self._ends = [process.kill, process.join]
+
         if (first := ours.recv(1)) != fork_server.LOADED:
             with ours.makefile("rb") as rest:
                 raise CannotFork(
@@ -129,11 +136,14 @@ class Forker:
                     socket.send_fds(link, [REQUEST.pack(fork_server.FORK, slot, 0.0)], descriptors)
                 if not (reply := link.recv(NUMBER.size, socket.MSG_WAITALL)):
                     raise EOFError
+
                 (pid,) = NUMBER.unpack(reply)
                 if pid < 0:
                     raise OSError(-pid, os.strerror(-pid))
                 return int(pid)
+
             self._lose_server()
+
         raise OSError(
             errno.ECHILD, f"{TRIES} fork servers in a row ended before they could start a child"
         )
@@ -153,6 +163,7 @@ class Forker:
         if self.template is not None:
             self.template.close()
             self.template = None
+
         while self._ends:
             self._ends.pop(0)()
 
@@ -164,6 +175,7 @@ class Forker:
             with theirs:
                 self._ask_template(theirs)
             failing.pop_all()
+
         with self._lock:
             self.link = ours
         self.arm(self.deadline)
@@ -180,8 +192,10 @@ class Forker:
             reply = self.template.recv(NUMBER.size, socket.MSG_WAITALL)
         except ConnectionError:
             reply = b""
+
         if not reply:
             raise TemplateKilled("the template of its children was killed")
+
         (pid,) = NUMBER.unpack(reply)
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
@@ -200,22 +214,25 @@ class ForkedProcess:
         self.forker = forker
         self.exitcode: int | None = None
         forker.prepare()
+
         with ExitStack() as failing:
             self.slot = forker.slots.pop()
             failing.callback(forker.slots.append, self.slot)
             self.started = fork_server.counters(forker.memory, self.slot)
             for lane in range(len(LANES)):
                 self.started[lane] = 0
+
             self.sentinel, ended = os.pipe()
             failing.callback(os.close, self.sentinel)
             try:
                 self.pid = forker.start(self.slot, [*(each.fileno() for each in sockets), ended])
             finally:
                 os.close(ended)
+
             failing.pop_all()
 
     def join(self) -> None:
-        """Learn how the process ended, which it has: from its fork server, if that has not ended."""
+        """Learn how the process ended (it has): from its fork server, if that has not ended."""
         if self.exitcode is None and wait_readable([self.sentinel], 2.0):
             code = os.read(self.sentinel, NUMBER.size)
             self.exitcode = NUMBER.unpack(code)[0] if code else None

@@ -14,9 +14,8 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.core.records import SNOOZED
 from horsies_django.worker.ipc import ODD
 
-STATUSES = frozenset(
-    {"FAILED", "CANCELLED", SNOOZED}
-)  # of a task that completed, only the result is sent
+# of a task that completed, only the result is sent
+STATUSES = frozenset({"FAILED", "CANCELLED", SNOOZED})
 SCALARS = (str, int, float, bool, type(None))
 
 
@@ -31,6 +30,7 @@ def checked(message: Any) -> tuple[str, Any]:
         fits = FITS[kind](payload)
     except (TypeError, ValueError, KeyError) as error:
         raise OddMessage(f"it is no message of a child: {message!r:.200}") from error
+
     if not fits:
         raise OddMessage(payload if kind == ODD else f"its {kind!r} message has other values")
     return kind, payload
@@ -44,11 +44,14 @@ def is_done(done: Any) -> bool:
     number, sent, seconds = done
     if type(number) is not int or type(seconds) is not float:
         return False
+
     if type(sent) is str:
         return is_text(sent)
+
     status, result, code, message, retry, returned, classes, context = sent
     if status not in STATUSES or type(returned) is not bool or type(classes) is not tuple:
         return False
+
     texts = [text for text in (code, message, context, *classes) if text is not None]
     return is_text(result) and all(map(is_text, texts)) and is_retry(retry)
 
@@ -65,6 +68,7 @@ def is_text(text: Any) -> bool:
         return False
     if text.isascii():
         return True
+
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -53,9 +53,11 @@ class Pool:
         self.run_ahead = RunAhead(self.prefetch, self.options.sync_slots)
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
+
         self.stopping = False  # no more tasks are claimed, so children that end are not replaced
         self.ending = False
         self.ready = False  # whether all processes were ready once
+
         self.recycling = Recycling(self.options)
         self.starts = Starts(self.limits.ready)
         self.repeats = Repeats()
@@ -93,6 +95,7 @@ class Pool:
                     raise WorkerStartError(
                         f"a child process cannot be started: {reason}"
                     ) from error
+
                 now = time.monotonic()
                 self.starts.postpone(RETRY_SECONDS, now)
                 if (more := self.repeats.due("start", now)) is not None:
@@ -103,6 +106,7 @@ class Pool:
                         more,
                     )
                 break
+
         for member in self.starts.take_relieved(self.missing):
             member.end_lanes()
 
@@ -116,6 +120,7 @@ class Pool:
     def _add(self, member: PoolProcess) -> None:
         member.run_ahead = self.run_ahead
         member.owner = self.owner
+
         try:
             for lane in LANES:
                 data = (self._talk, member, lane)
@@ -127,6 +132,7 @@ class Pool:
             member.end(0.0)
             member.close()
             raise
+
         self.members.append(member)
         self.starts.begin(member, time.monotonic())
 
@@ -134,6 +140,7 @@ class Pool:
         descriptors = [member.channels[lane].fileno() for lane in LANES]
         if isinstance(member, Child):
             descriptors.append(member.death)
+
         for descriptor in descriptors:
             with suppress(KeyError):  # not registered
                 self.selector.unregister(descriptor)
@@ -145,11 +152,13 @@ class Pool:
         """
         for member in self.starts.take_stalled(now):
             self._end_stalled(member)
+
         for member in self.starts.take_waiting(now):
             logger.warning("child %s goes on, because its successor is not ready yet", member.pid)
             member.dismissed = False
             member.retired_for = ""
             self.recycling.extend(member)
+
         if now >= self.starts.retry_at:
             self._fill()
 
@@ -161,6 +170,7 @@ class Pool:
         seconds = self.limits.ready
         hint = "HORSIES['RECOVERY']['CHILD_READY_TIMEOUT_MS']"
         obstacle = "an import, middleware or a receiver of child_started takes long or hangs"
+
         if isinstance(member, Child):
             logger.error(
                 "child %s is not ready after %.0f s (%s): %s; killing it",
@@ -226,17 +236,20 @@ class Pool:
         """
         batches: dict[tuple[int, str], list[Claim]] = defaultdict(list)
         room = {lane: [member.free(lane) for member in self.members] for lane in LANES}
+
         for claim in claims:
             lane_room = room[claim.lane]
             index = lane_room.index(max(lane_room))
             lane_room[index] -= 1
             batches[index, claim.lane].append(claim)
+
         for (index, lane), batch in batches.items():
             member = self.members[index]
             first = member.numbers[lane] + 1
             if not member.dispatch(lane, batch):
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
             self.timeouts.watch(member, lane, first, batch)
+
         self._recycle()  # after the last batch, because this ends lanes
 
     @property
@@ -262,6 +275,7 @@ class Pool:
     def _recycle(self) -> None:
         now = time.monotonic()
         self.recycling.late = self.starts.late(now)
+
         for member in self.recycling.due(self.members, now):
             if member.full_mb is not None:
                 logger.info(
@@ -278,12 +292,14 @@ class Pool:
         """
         if not self._stays(member):
             return
+
         member.dismissed = True
         member.retired_for = why
         if why == "memory":
             member.end_lanes()
         else:
             self.starts.leaving[member] = time.monotonic()
+
         self._fill()
 
     def _stays(self, member: PoolProcess) -> bool:
@@ -298,13 +314,16 @@ class Pool:
     def _talk(self, member: PoolProcess, lane: str) -> None:
         if member not in self.members:
             return
+
         if member.channels[lane].flush():
             self._watch(member, lane, selectors.EVENT_READ)
+
         try:
             messages = member.channels[lane].receive()
         except EOFError:
             self.selector.unregister(member.channels[lane].fileno())  # its death follows
             return
+
         for message in () if member.distrusted else messages:
             try:
                 self._hear(member, lane, *checked(message))
@@ -338,6 +357,7 @@ class Pool:
                 raise WorkerStartError(
                     f"a process of the pool cannot run tasks:\n{payload.rstrip()}"
                 )
+
             logger.error("child %s cannot run tasks:\n%s", member.pid, payload.rstrip())
 
     def _end_distrusted(self, member: PoolProcess, error: OddMessage) -> None:
@@ -349,11 +369,13 @@ class Pool:
             raise WorkerStartError(
                 f"the worker's own process has sent itself an odd message: {error}"
             )
+
         logger.error(
             "child %s has sent an odd message, which a task must have written: %s; killing it",
             member.pid,
             error,
         )
+
         member.distrusted = True
         member.kill()
 
@@ -365,19 +387,23 @@ class Pool:
         member.ready = True
         member.ready_at = time.monotonic()
         self.starts.ready(member)
+
         for relieved in self.starts.take_relieved(self.missing):
             relieved.end_lanes()
+
         self.recycling.compare(memory_mb, refuse=not self.ready)
         self.ready = self.ready or all(one.ready for one in self.members)
 
     def _reap(self, member: Child) -> None:
         if member not in self.members:
             return
+
         how = member.how_it_ended()
         self.ended[member.end_reason] += 1
         outcomes, releases = self._bury(member, how)
         if self.ending:
             return
+
         if outcomes or releases or not member.dismissed:
             self._report(member, how, outcomes, releases)
         if self.starts.retry_at == math.inf:
@@ -393,6 +419,7 @@ class Pool:
             f"back{named(released)}"
         )
         logger.error("child %s %s: %s%s", member.pid, how, what, then, extra=about_first(outcomes))
+
         if not member.taken and not self.stopping:
             self._fail_start(member, how)
 
@@ -406,6 +433,7 @@ class Pool:
             self.starts.fail(now)
         elif not member.ready:
             self.starts.postpone(RETRY_SECONDS, now)
+
         if not self.ready and self.starts.failed == FAILED_STARTS:
             raise WorkerStartError(
                 f"{FAILED_STARTS} children in a row ended before they were ready; the last one "
@@ -418,13 +446,14 @@ class Pool:
         """
         if isinstance(member, Child):
             for lane in LANES:
-                with suppress(
-                    KeyError, ValueError
-                ):  # the channel is closed and no longer registered
+                # the channel may be closed and no longer registered
+                with suppress(KeyError, ValueError):
                     self._talk(member, lane)
             self._unregister(member)
+
         self.members.remove(member)
         self.starts.forget(member)
+
         outcomes, releases = member.leftovers(how)
         self.outcomes += outcomes
         self.releases += releases
@@ -442,10 +471,12 @@ class Pool:
             member.end_lanes()
             if not member.ready:
                 member.kill()  # it still imports the project and reads no messages
+
         deadline = time.monotonic() + STOP_SECONDS
         for member in list(self.members):
             member.end(max(0.0, deadline - time.monotonic()))
             member.close()
+
         self.members.clear()
 
     def kill(self, reason: str) -> None:
@@ -453,6 +484,7 @@ class Pool:
         self.ending = True
         for member in self.members:
             member.kill()
+
         for member in list(self.members):
             member.end(0.0)
             self._bury(member, reason)

@@ -88,24 +88,24 @@ class PoolProcess:
         self.full_mb: float | None = None  # its memory when it reached the limit
         self.distrusted = False  # it has sent what children do not send
         self.retired_for = ""  # why it was replaced: a successor has been started already
+
         self.slots = {"sync": options.threads, "async": options.async_concurrency}
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
-        self.since: dict[str, dict[int, float]] = {
-            lane: {} for lane in LANES
-        }  # when each was dispatched
+        # when each was dispatched
+        self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}
         self.numbers = dict.fromkeys(LANES, 0)
+
         self.run_ahead = RunAhead()
         self.channels: dict[str, Channel] = {}  # to its lanes
         self.owner = ""  # the worker that holds the claims, as its id
         self.moved_at = 0.0  # when a sync task last finished, or was dispatched to an idle lane
-        self.stuck = (
-            False  # the run-ahead was called back since then: dispatch no more ahead until it moves
-        )
+        # the run-ahead was called back since then: dispatch no more ahead until it moves
+        self.stuck = False
+
         self.lifetime = math.inf  # how many tasks it may take in all
         self.taken = 0
-        self.condemned: dict[
-            tuple[str, int], str
-        ] = {}  # the tasks because of which it is killed, and why
+        # the tasks because of which it is killed, and why
+        self.condemned: dict[tuple[str, int], str] = {}
 
     def connect(self) -> list[socket.socket]:
         """Open the channels to the process, and return its ends: one for each lane, and that for
@@ -118,6 +118,7 @@ class PoolProcess:
                 for end in pairs[-1]:
                     failing.enter_context(end)
             failing.pop_all()
+
         *lanes, self.control = (Channel(ours) for ours, _ in pairs)
         self.channels = dict(zip(LANES, lanes, strict=True))
         return [theirs for _, theirs in pairs]
@@ -126,6 +127,7 @@ class PoolProcess:
         """Return how many more tasks of ``lane`` this process can take now."""
         if not self.ready or self.dismissed or (self.channels and self.channels[lane].congested):
             return 0
+
         room = self.slots[lane]
         if lane == "sync" and not self.stuck:
             room += self.run_ahead.depth * room
@@ -163,12 +165,14 @@ class PoolProcess:
         now = time.monotonic()
         if not self.held["sync"]:
             self.moved_at = now
+
         held = self.held[lane]
         since = self.since[lane]
         for number, claim in enumerate(claims, self.numbers[lane] + 1):
             held[number] = claim if len(claim.kwargs) < LARGE else claim._replace(kwargs="")
             since[number] = now
             jobs.append((number, claim.packed(), self.owner))
+
         self.numbers[lane] += len(jobs)
         self.taken += len(jobs)
         self.channels[lane].send(jobs)
@@ -206,10 +210,12 @@ class PoolProcess:
         outcomes = []
         releases = []
         now = time.monotonic()
+
         crash = failed(
             OperationalErrorCode.WORKER_CRASHED,
             f"the process that ran the task {how}; the task may or may not have done its work",
         )
+
         for lane in LANES:
             for number, claim in self.held[lane].items():
                 ran = now - self.since[lane][number]
@@ -219,8 +225,10 @@ class PoolProcess:
                     outcomes.append(Outcome.of(claim, crash, self.pid, crashed=True, seconds=ran))
                 else:
                     releases.append(claim)
+
             self.held[lane].clear()
             self.since[lane].clear()
+
         return outcomes, releases
 
     def end_lanes(self) -> None:
@@ -256,6 +264,7 @@ class Child(PoolProcess):
         super().__init__(options)
         self.lifetime = lifetime
         theirs = self.connect()
+
         try:
             self.process: Any = (
                 spawned(options, theirs) if forker is None else ForkedProcess(forker, theirs)
@@ -266,6 +275,7 @@ class Child(PoolProcess):
         finally:
             for end in theirs:
                 end.close()
+
         self.pid = self.process.pid
         self.started = self.process.started
         self.death = self._watch()
@@ -286,15 +296,18 @@ class Child(PoolProcess):
         """Return how the dead child ended: "exited with code 3", "was killed by SIGKILL"."""
         self.process.join()
         code = self.exit_code = self.process.exitcode
+
         if self.stalled:
             return "was killed, because it did not become ready"
         if self.distrusted:
             return "was killed, because it sent an odd message"
+
         if code is None:
             return (
                 "ended with its fork server, which was killed (by the kernel, if the worker had "
                 "been stopped)"
             )
+
         return (
             f"was killed by {signal.Signals(-code).name}"
             if code < 0
@@ -343,6 +356,7 @@ def spawned(options: WorkerOptions, sockets: list[socket.socket]) -> Any:
     context = get_context("spawn")
     started = context.RawArray("Q", len(LANES))
     arguments = (options, registry.other_modules(), *sockets, started, os.getpid())
+
     process: Any = context.Process(target=main.main, args=arguments, name="horsies-child")
     start_interpreter(process)
     process.started = started
@@ -350,7 +364,7 @@ def spawned(options: WorkerOptions, sockets: list[socket.socket]) -> Any:
 
 
 class InProcess(PoolProcess):
-    """The worker's own process, which runs tasks in threads: no isolation, and no process to start."""
+    """The worker's own process, which runs tasks in threads: no isolation, no process to start."""
 
     def __init__(self, options: WorkerOptions) -> None:
         super().__init__(options)
@@ -360,6 +374,7 @@ class InProcess(PoolProcess):
         self.pid = os.getpid()
         self.started = [0] * len(LANES)
         self.closed = False
+
         sync, async_, control = map(Channel, self.connect())
         self.answers = sync
         executor = Executor(sync, async_, control, options.threads, self.started, self._broke)
@@ -370,6 +385,7 @@ class InProcess(PoolProcess):
             except BaseException as error:
                 self._broke(error)
                 return
+
             lifecycle.started(self.pid)
             sync.send(("ready", ""))
             executor.run()

@@ -19,9 +19,8 @@ from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD, WorkerOpt
 
 logger = logging.getLogger("horsies.worker")
 
-LEAST_SECONDS = (
-    60.0  # minimum age, unless a count is configured; replacing all children takes at least as long
-)
+# minimum age, unless a count is configured; replacing all children takes at least as long
+LEAST_SECONDS = 60.0
 
 
 class Recycling:
@@ -33,15 +32,15 @@ class Recycling:
         self.most = MAX_TASKS_PER_CHILD if chosen is None else chosen
         self.processes = options.processes
         self.max_memory_mb = options.max_memory_per_child_mb
+
         self.born = 0
         self.next_at = -math.inf  # when another may be replaced, unless a count is configured
         self.warned = False
         # whether a child cannot be started or takes long: then others are not replaced for their
         # tasks
         self.late = False
-        self.altered_next_at = (
-            -math.inf
-        )  # when a child may be replaced again because of what a task did to it
+        # when a child may be replaced again because of what a task did to it
+        self.altered_next_at = -math.inf
 
     def lifetime(self) -> float:
         """Return how many tasks the next child may take: fewer for some of the first, so that not
@@ -50,6 +49,7 @@ class Recycling:
         self.born += 1
         if not self.most or not self.exact:
             return math.inf
+
         if self.born <= self.processes:
             return math.ceil(self.most * self.born / self.processes)
         return self.most
@@ -68,11 +68,14 @@ class Recycling:
                 member.full_mb is not None or self._has_had_its_tasks(member, now)
             ):
                 continue
+
             if self._crowded(members, len(found)) or (self.late and member.full_mb is None):
                 self.extend(member)
                 continue
+
             found.append(member)
             self.next_at = now + LEAST_SECONDS / self.processes
+
         return found
 
     def extend(self, member: PoolProcess) -> None:
@@ -111,12 +114,14 @@ class Recycling:
         limit = self.max_memory_mb
         if limit is None:
             return
+
         if memory_mb >= limit and refuse:
             raise WorkerStartError(
                 f"--max-memory-per-child-mb={limit:g} is not above the {memory_mb:.0f} MB that a "
                 "child takes before its first "
                 "task: it would be replaced after each one"
             )
+
         # a child that needs so much before its first task will be replaced often
         if memory_mb >= 0.8 * limit and not self.warned:
             self.warned = True

@@ -31,9 +31,8 @@ class Starts:
     def __init__(self, ready_seconds: float) -> None:
         self.ready_seconds = ready_seconds
         self.deadlines: dict[PoolProcess, float] = {}  # of the processes that are not ready yet
-        self.leaving: dict[
-            PoolProcess, float
-        ] = {}  # children that end when a successor is ready, and since when
+        # children that end when a successor is ready, and since when
+        self.leaving: dict[PoolProcess, float] = {}
         self.retry_at = math.inf  # when to start missing children: after a failure
         self.failed = 0  # children in a row that ended before their first task
 

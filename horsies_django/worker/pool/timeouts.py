@@ -111,10 +111,10 @@ class Timeouts:
         while self.next <= now:
             _, _, place, reason, kill = heapq.heappop(self.heap)
             member = place.process
+
             if reason == TIMEOUT and member.is_ahead(place.lane, place.number):
-                member.since[place.lane][place.number] = (
-                    now  # it has not begun: restart its timeout
-                )
+                # it has not begun: restart its timeout
+                member.since[place.lane][place.number] = now
                 self.watch(
                     member, place.lane, place.number, [member.held[place.lane][place.number]]
                 )
@@ -127,6 +127,7 @@ class Timeouts:
     def _kill(self, place: Place, reason: str) -> None:
         member = place.process
         task = member.held[place.lane][place.number]
+
         if isinstance(member, Child):
             logger.error(
                 "%s did not end (%s); killing process %s",
@@ -153,6 +154,7 @@ class Timeouts:
                 for number, claim in member.held[lane].items():
                     if claim.id != task_id:
                         continue
+
                     member.tell(CANCEL, lane, number)
                     if terminate:
                         place = Place(member, lane, number)
@@ -181,6 +183,7 @@ class StuckWatch:
             if isinstance(member, Child) and is_stopped(member.pid)
         }
         self.stopped_since = {id_: self.stopped_since.get(id_, now) for id_ in stopped}
+
         for id_, since in self.stopped_since.items():
             if now - since > self.stopped_seconds:
                 logger.error(
@@ -189,6 +192,7 @@ class StuckWatch:
                     now - since,
                 )
                 stopped[id_].kill()
+
         if self.long_seconds is not None:
             self.report(members, now - self.long_seconds)
 
@@ -200,6 +204,7 @@ class StuckWatch:
                 for number, since in member.since[lane].copy().items():  # in the order of dispatch
                     if since > before:
                         break
+
                     if claim := member.held[lane].get(number):
                         old.add(claim.id)
                         if claim.id not in self.reported:
@@ -211,6 +216,7 @@ class StuckWatch:
                                 self.long_seconds,
                                 member.pid,
                             )
+
         self.reported = old
 
 

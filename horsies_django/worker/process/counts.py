@@ -96,6 +96,7 @@ class Counts:
             entry = self.entries.setdefault(
                 self._counted_as(key), [0, 0.0, 0.0, *[0] * len(BOUNDS)]
             )
+
         entry[0] += 1
         if seconds is not None:
             entry[1] += seconds
@@ -110,11 +111,13 @@ class Counts:
         queue, task, result = key
         if task not in self.codes and len(self.codes) > MOST_TASKS:
             task = OTHER
+
         codes = self.codes[task]
         if result not in NO_FAILURE:
             if result not in codes and len(codes) >= MOST_CODES:
                 result = OTHER
             codes.add(result)
+
         return queue, task, result
 
 
@@ -127,6 +130,7 @@ class HistoryWriter:
     def __init__(self, worker: uuid.UUID, counts: Counts) -> None:
         self.worker = worker
         self.counts = counts
+
         self.number = 0  # of what was last sent
         self.sent: Sequence[Total] = ()  # what was not confirmed
         self.known: dict[Key, Total] = {}  # the counts up to it
@@ -136,13 +140,16 @@ class HistoryWriter:
     def tick(self, connection: Any) -> None:
         """Write what was counted since the last time. Raises psycopg.Error."""
         self.send(connection)
+
         now = time.monotonic()
         counts = self.counts.read()
         longest = self.counts.take_longest()
         new = [total.minus(self.known.get(total[:3])) for total in counts]
+
         self.sent = [one._replace(longest=longest.get(one[:3])) for one in new if one.n]
         self.known = {total[:3]: total for total in counts}
         self.covers, self.since = timedelta(seconds=now - self.since), now
+
         self.number += 1
         self.send(connection)
 

@@ -93,6 +93,7 @@ class KernelTimer:
         libc = library()
         if libc is None:
             raise OSError("this system has no POSIX timers: the kill timer needs Linux")
+
         self.libc = libc
         self.id = ctypes.c_void_p()
         event = SigEvent(None, signal.SIGKILL, SIGEV_SIGNAL)

@@ -37,9 +37,8 @@ OUTCOMES = {
 }
 RETRIED = "%s failed%s: %s; %s"
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
-MOST_WAITING = (
-    10_000  # lines, or events, that wait for a thread; further ones are dropped and counted
-)
+# lines, or events, that wait for a thread; further ones are dropped and counted
+MOST_WAITING = 10_000
 LAST_LINES_SECONDS = 2.0
 NAME_CHARACTERS = 200
 
@@ -53,18 +52,22 @@ def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
         text = text.replace(
             f"[{record.levelname}]", f"[{getattr(palette, role)(record.levelname)}]", 1
         )
+
     if (
         record.name != "horsies.task"
         or record.msg not in OUTCOMES
         or not isinstance(record.args, tuple)
     ):
         return text
+
     words, role = OUTCOMES[record.msg]
     colored = getattr(palette, role)
     label = str(record.args[0])
+
     if record.msg == RETRIED:  # when it is retried is the end of the line
         before, retry, after = text.rpartition(str(record.args[-1]))
         text = f"{before}{colored(retry)}{after}"
+
     return text.replace(f"{label} {words}", f"{label} {colored(words)}", 1)
 
 
@@ -124,6 +127,7 @@ class Formatter(logging.Formatter):
         context = ""
         if component == record.name and getattr(record, "task_id", "-") != "-":
             context = "{task_name} {task_id} (attempt {attempt}): ".format(**record.__dict__)
+
         record.__dict__.update(component=component, context=context)
         text = "\n    ".join(
             visible(line.replace("\t", "    ")) for line in super().format(record).split("\n")
@@ -143,6 +147,7 @@ class Console(logging.StreamHandler[TextIO]):
             if any(not isinstance(handler, Relay) for handler in logger.handlers):
                 return False
             logger = logger.parent
+
         return super().filter(record)
 
 
@@ -163,9 +168,8 @@ def configure_logging(level: str) -> None:
     """
     for name in ("horsies", *logging.root.manager.loggerDict):
         if name == "horsies" or name.startswith("horsies."):
-            logging.getLogger(
-                name
-            ).disabled = False  # "disable_existing_loggers" may have disabled it
+            # "disable_existing_loggers" may have disabled it
+            logging.getLogger(name).disabled = False
     logging.getLogger("horsies").setLevel(level)
 
     stream = stream_of_its_own()
@@ -190,6 +194,7 @@ def root_is_configured(handlers: Iterable[logging.Handler]) -> bool:
     chosen = settings.LOGGING or {}
     if "root" in chosen or "" in chosen.get("loggers", {}):
         return True
+
     if logging.root.level not in (logging.WARNING, Level.given):
         return any(handlers)
     return any(isinstance(handler, logging.StreamHandler) for handler in handlers)
@@ -246,6 +251,7 @@ class Relay(QueueHandler):
         if self.waiting.qsize() >= MOST_WAITING:
             self.dropped += 1
             return
+
         if self.dropped:
             record = copy(record)
             record.msg = (
@@ -253,6 +259,7 @@ class Relay(QueueHandler):
                 "written too slowly)"
             )
             self.dropped = 0
+
         self.waiting.put(record)
 
 
@@ -262,12 +269,15 @@ def relayed_logs() -> Iterator[None]:
     logger = logging.getLogger("horsies")
     own = logger.handlers
     propagate = logger.propagate
+
     others = logging.root.handlers if propagate else []
     if own:
         others = [handler for handler in others if not isinstance(handler, Console)]
     handlers = [*own, *others]
+
     if not handlers and logging.lastResort is not None:
         handlers = [logging.lastResort]
+
     relay = Relay(*handlers)
     logger.handlers = [relay]
     logger.propagate = False

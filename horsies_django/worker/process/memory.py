@@ -5,10 +5,8 @@ from __future__ import annotations
 import psutil
 
 MEGABYTE = 1_048_576
-UNREADABLE = (
-    psutil.Error,
-    OSError,
-)  # the process has ended, or this one cannot open another file now
+# the process has ended, or this one cannot open another file now
+UNREADABLE = (psutil.Error, OSError)
 
 
 def memory_bytes(pid: int) -> int:
@@ -29,18 +27,19 @@ class Gauge:
 
     def __init__(self, max_memory_mb: float | None) -> None:
         self.limit = max_memory_mb
-        self.process = (
-            psutil.Process()
-        )  # to make it takes longer than to ask it, as after each task
+        # to make it takes longer than to ask it, as after each task
+        self.process = psutil.Process()
 
     def full(self) -> float | None:
         """Return the memory in megabytes the first time that it reaches the limit, else None."""
         if self.limit is None:
             return None
+
         try:
             memory = self.process.memory_info().rss / MEGABYTE
         except UNREADABLE:
             return None
+
         if memory < self.limit:
             return None
         self.limit = None

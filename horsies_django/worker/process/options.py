@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from horsies_django.core.errors import WorkerStartError
 
 START_METHODS = ("forkserver", "spawn")
-START_METHOD = (
-    "spawn" if sys.platform == "darwin" else "forkserver"
-)  # libraries of macOS do not survive a fork
+# libraries of macOS do not survive a fork
+START_METHOD = "spawn" if sys.platform == "darwin" else "forkserver"
 MAX_TASKS_PER_CHILD = 100  # of a child that is a minute old, unless the command line says otherwise
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LEAST = {
@@ -87,25 +86,30 @@ def refuse_impossible(options: WorkerOptions) -> None:
             raise WorkerStartError(
                 f"{option(name)}: {value!r} is not a whole number of at least {least}"
             )
+
     for name, values in CHOICES.items():
         if getattr(options, name) not in values:
             raise WorkerStartError(
                 f"{option(name)}: {getattr(options, name)!r} is not one of {', '.join(values)}"
             )
+
     if options.health_port is not None and options.health_port > 65_535:
         raise WorkerStartError(
             f"{option('health_port')}: {options.health_port!r} is not a port: a number from 0 to "
             "65535"
         )
+
     if not 0 <= options.shutdown_timeout < 10_000_000:
         raise WorkerStartError(
             f"{option('shutdown_timeout')}: {options.shutdown_timeout!r} is not a number of seconds"
         )
+
     memory = options.max_memory_per_child_mb
     if memory is not None and not 0 < memory < 10_000_000:
         raise WorkerStartError(
             f"{option('max_memory_per_child_mb')}: {memory!r} is not a number of megabytes"
         )
+
     if not options.processes and (options.max_tasks_per_child or memory is not None):
         raise WorkerStartError(
             "--processes=0 has no children: --max-tasks-per-child and --max-memory-per-child-mb "

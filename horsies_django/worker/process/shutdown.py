@@ -30,10 +30,8 @@ from horsies_django.worker.process.logs import end_process
 logger = logging.getLogger("horsies.worker")
 
 ALWAYS = (signal.SIGTERM, signal.SIGINT)
-UNLESS_IGNORED = (
-    signal.SIGHUP,
-    signal.SIGQUIT,
-)  # nohup and shells with background jobs ignore them on purpose
+# nohup and shells with background jobs ignore them on purpose
+UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)
 WORKER_HANGS = (
     "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look "
     "after them"
@@ -61,20 +59,22 @@ class Shutdown:
         self.final_message = final_message
         self.timeout = 0.0
         self.on_stop: Callable[[], None] = lambda: None
+
         # A handler may be interrupted by the next signal at any instruction, so that nothing in it
         # may be read and then written
         self.signals: list[Signal] = []  # of this process; no repetitions
-        self.deadlines: dict[
-            int, float
-        ] = {}  # by urgency, when it was first asked for; by the monotonic clock
+        # by urgency, when it was first asked for; by the monotonic clock
+        self.deadlines: dict[int, float] = {}
         self.interrupts = False
 
     def __enter__(self) -> Shutdown:
         self.wakeup, self.waker = socket.socketpair()
         for end in (self.wakeup, self.waker):
             end.setblocking(False)
+
         self.over = threading.Event()
         self.thread: threading.Thread | None = None
+
         self.handlers = take(self._note)
         self.wakeup_before = signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
         return self
@@ -89,9 +89,11 @@ class Shutdown:
         signal.set_wakeup_fd(self.wakeup_before)
         for number, handler in self.handlers.items():
             signal.signal(number, signal.SIG_IGN if self.ends_process else handler)
+
         self.over.set()
         if self.thread is not None:
             self.thread.join()
+
         for end in (self.wakeup, self.waker):
             end.close()
 
@@ -153,13 +155,16 @@ class Shutdown:
         noted = (number, time.monotonic())
         if not self.signals or heard([*self.signals, noted]) > 1:
             self.signals.append(noted)
+
         urgency = heard(self.signals)
         if urgency > 1:
             take(signal.SIG_IGN)
+
         self.deadlines.setdefault(
             urgency, time.monotonic() + (0.0 if urgency > 1 else self.timeout)
         )
         self.on_stop()
+
         if self.interrupts:
             self.interrupts = False
             raise StopRequested
@@ -177,13 +182,16 @@ def heard(signals: Iterable[Signal]) -> int:
     """
     terminated_at = -math.inf  # by the first SIGTERM
     urgency = 0
+
     for number, at in signals:
         same = number == signal.SIGTERM and at - terminated_at < SAME_STOP_SECONDS
         if number == signal.SIGQUIT or (urgency and number != signal.SIGHUP and not same):
             return 2
+
         if number == signal.SIGTERM and terminated_at == -math.inf:
             terminated_at = at
         urgency = 1
+
     return urgency
 
 

@@ -55,6 +55,7 @@ class TaskLog:
             for outcome in outcomes:
                 if outcome.status != "COMPLETED":
                     tell_failure(outcome, decided.get(str(outcome.id), NOTHING))
+
         if completed and logger.isEnabledFor(logging.INFO):
             for outcome in self.take(completed, time.monotonic()):
                 logger.info("%s completed%s", label(outcome), spent(outcome), extra=about(outcome))
@@ -63,6 +64,7 @@ class TaskLog:
         """Return the outcomes that are logged individually, and count the others."""
         if now >= self.began + 1 and not self.counted:
             self._begin(now)
+
         own = 0 if self.busy else max(0, MANY - self.seen)
         self.seen += len(completed)
         self.counted.update(map(TASK_NAME, completed[own:]))
@@ -89,15 +91,18 @@ class TaskLog:
         """Return the summary, with the most frequent names first, and begin the next second."""
         most = self.counted.most_common(NAMED)
         names = [f"{shown_name(name)} {many:,}" for name, many in most]
+
         if others := len(self.counted) - len(most):
             names.append(
                 f"and {self.counted.total() - sum(many for _, many in most):,} of {others} more "
                 "names"
             )
+
         line = (
             f"{self.counted.total():,} tasks completed in {now - self.began:.1f} s: "
             f"{', '.join(names)}"
         )
+
         self.counted.clear()
         self._begin(now)
         return line
@@ -113,17 +118,21 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
     what = label(outcome)
     after = spent(outcome)
     status = outcome.ended_as(decided)
+
     if status == SNOOZED:
         until = f" until {time_text(decided['at'])}" if decided.get("at") else ""
         logger.info("%s snoozed%s%s", what, after, until, extra=about(outcome))
         return
+
     if status == "CANCELLED":
         skipped = outcome.error_code == OutcomeCode.TASK_SKIPPED
         line = "%s skipped itself%s" if skipped else "%s was cancelled%s"
         logger.info(line, what, spent(outcome, "after"), extra=about(outcome))
         return
+
     code = shown_name(decided.get("code") or outcome.error_code)
     why = f"{code}: {visible(outcome.error_message)}" if outcome.error_message else code
+
     if "retry" in decided:
         logger.info(
             "%s failed%s: %s; %s", what, after, why, retry_text(decided), extra=about(outcome)
@@ -170,6 +179,7 @@ def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, N
     trace = exception.get("traceback")
     if not isinstance(trace, str):
         return None
+
     kind = named_class(shown_name(exception.get("module")), shown_name(exception.get("type")))
     found = kind(visible(exception.get("message", "")))
     found.add_note("\n".join(f"    {visible(line)}" for line in trace.rstrip("\n").split("\n")))

@@ -58,11 +58,13 @@ def main() -> None:
 
         plots.main(sys.argv[2:])
         return
+
     chosen = parse()
     logging.getLogger("horsies").setLevel(logging.ERROR)
     url = os.environ.get("DATABASE_URL")
     figures = Figures()
     goals = list[Goal]()
+
     with nullcontext(url) if url else own_server() as server:
         prepare(server)
         for name in chosen.names or SCENARIOS:
@@ -70,6 +72,7 @@ def main() -> None:
             if chosen.json:  # after each one: hours of measurements survive the one that fails
                 saved.save(chosen.json, saved.Run(versions(), figures, tuple(goals)))
         measured_on = versions()
+
     tell(tables.table(figures))
     tell(map(str, tables.verdicts(figures, goals)))
     if chosen.against:
@@ -91,6 +94,7 @@ def measure(name: str, chosen: argparse.Namespace, figures: Figures) -> Sequence
         for reading in readings:
             figures.keep(reading)
         return ()
+
     scenario = importlib.import_module(f"benchmarks.{name}")
     take_turns(scenario.cases(chosen.scale), chosen.repeats, figures)
     found: Sequence[Goal] = scenario.GOALS
@@ -110,6 +114,7 @@ def parse() -> argparse.Namespace:
         description="Measure horsies_django; prints JSON lines, and tables on the error output.",
         epilog="python -m benchmarks plot FILE draws the readings of a file that --json wrote.",
     )
+
     parser.add_argument(
         "names",
         nargs="*",
@@ -127,6 +132,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--against", type=baseline, metavar="FILE", help="an earlier run's file to compare with"
     )
+
     parser.add_argument(
         "--only",
         type=parts,
@@ -146,6 +152,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=int, default=1, help="chaos: of the weather and of the mix of tasks (1)"
     )
+
     return parser.parse_args()
 
 

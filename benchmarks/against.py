@@ -20,15 +20,18 @@ def compare(figures: Figures, versions: Mapping[str, str], baseline: Run) -> Ite
         then = baseline.versions.get(what, "unknown")
         if now != then:
             yield f"not the same {what}: {now}, was {then}"
+
     names = [name for name in figures.readings if name in baseline.figures.readings]
     width = max(map(len, names), default=0)
+
     for name in names:
         median = figures.median(name)
         former = baseline.figures.median(name)
         ratio = f"{median / former:.3f}" if former else "none"
         mark = "  WORSE" if is_worse(median, former, figures.readings[name][0].unit) else ""
         yield (
-            f"{name:<{width}}  {number(median):>10} against {number(former):>10}  ratio {ratio}{mark}"
+            f"{name:<{width}}  {number(median):>10} against {number(former):>10}  "
+            f"ratio {ratio}{mark}"
         )
 
 

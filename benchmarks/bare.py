@@ -61,6 +61,7 @@ def lone_task(n: int) -> list[Reading]:
     """Send one task at a time to a bare worker that has nothing else to do, and wait for it."""
     starts = []
     results = []
+
     with table(), connected() as sender, connected() as waiter:
         waiter.execute("LISTEN horsies_bare_done")
         with subprocess.Popen(
@@ -70,6 +71,7 @@ def lone_task(n: int) -> list[Reading]:
             assert process.stdin is not None
             sender.execute(SEND, [uuid.uuid4()])
             heard(waiter)
+
             for _ in pace(n, PAUSE_SECONDS):
                 sender.execute(SEND, [uuid.uuid4()])
                 committed = time.time()
@@ -77,6 +79,7 @@ def lone_task(n: int) -> list[Reading]:
                 results.append(time.time() - committed)
                 starts.append(float(began) - committed)
             process.stdin.close()
+
     return [
         *percentiles("bare lone task, commit to user code", starts),
         *percentiles("bare lone task, commit to result", results),
@@ -96,11 +99,13 @@ def drain(many: int, n: int) -> list[Reading]:
         worker.execute(FILL, [n])
         worker.execute("VACUUM ANALYZE horsies_bare")
         worker.execute("CHECKPOINT")
+
         asked: dict[str, Any] = {"worker": uuid.uuid4(), "many": many, "ids": []}
         began = time.perf_counter()
         while asked["ids"] is not None:
             ((asked["ids"],),) = worker.execute(ROUND, asked).fetchall()
         seconds = time.perf_counter() - began
+
     return [Reading(f"bare drain, one connection, batches of {many}", n / seconds, "tasks/s")]
 
 
@@ -110,6 +115,7 @@ def table() -> Iterator[None]:
     with project.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS horsies_bare")  # of a run that was ended in the middle
         cursor.execute("CREATE TABLE horsies_bare (LIKE horsies_tasks INCLUDING ALL)")
+
         try:
             yield
         finally:

@@ -25,22 +25,27 @@ def chaos(scale: float, tasks: int | None, faults: int | None, seed: int) -> lis
     """Raise one storm, then measure recovery, which takes twelve seconds a round: at a very small
     scale not at all.
     """
-    tasks, faults = tasks or max(1, round(TASKS * scale)), faults or max(1, round(FAULTS * scale))
+    tasks = tasks or max(1, round(TASKS * scale))
+    faults = faults or max(1, round(FAULTS * scale))
+
     verdict = raise_storm(
         "tests.stress.chaos", f"--tasks={tasks}", f"--faults={faults}", f"--seed={seed}"
     )
     tell("chaos storm", verdict)
     if verdict["violations"] or verdict["leaks"]:
         raise SystemExit("the storm found violations or leaks: see the line above")
+
     rounds = round(ROUNDS * scale)
     measured = (
         raise_storm("tests.stress.chaos", "--measure", f"--rounds={rounds}") if rounds else {}
     )
+
     for name, figure in measured.items():
         tell(
             f"chaos: {name}",
             {**figure, "goal_p99_s": GOALS[name], "met": figure["p99_s"] <= GOALS[name]},
         )
+
     return [
         Reading(f"chaos {name}, p99", figure["p99_s"], "s") for name, figure in measured.items()
     ]

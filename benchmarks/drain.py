@@ -106,19 +106,23 @@ def measure(shape: Shape, n: int) -> list[Reading]:
     """Let a worker of this shape run ``n`` tasks."""
     empty_tables()
     last = backlog(tasks.noop if shape.lane == "sync" else tasks.anoop, n)
+
     with worker(*shape.options, wait=False, **shape.environment) as process:
         wait_for(f"SELECT EXISTS (SELECT {ENDED})", process=process)
         before = meters.read(process.pid)
         early = ended()
+
         wait_for(LAST_ENDED, last, process=process)
         wait_for(ALL_ENDED, process=process)
         costs = meters.read(process.pid).since(before, n - early)
+
     readings = [Reading(shape.name, n / drained(n), "tasks/s", costs)]
     if shape in COSTED:
         readings += [
             Reading(f"{shape.name}, parent CPU", costs["parent CPU, us/task"], "us"),
             Reading(f"{shape.name}, statements", costs["statements/task"], "statements"),
         ]
+
     return readings
 
 

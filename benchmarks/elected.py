@@ -56,28 +56,32 @@ def gone(name: str, scale: float) -> list[Reading]:
     """
     places, number = GONE[name]
     empty_tables()
+
     with ExitStack() as stack:
         workers = []
         for count in range(1, WORKERS + 1):
             workers.append(
                 stack.enter_context(worker("--processes=0", "--threads=1", "--loglevel=WARNING"))
             )
-            if (
-                scale == 1 or count == WORKERS
-            ):  # ids ascend with time, so they start one after another
+            # Ids ascend with time, so they start one after another.
+            if scale == 1 or count == WORKERS:
                 wait_for(STARTED, count)
+
         time.sleep(SETTLE_SECONDS * scale)
         tasks.moment.send().get(60_000)
+
         for place in places:
             workers[place].send_signal(number)
         if number == signal.SIGKILL:
             for place in places:
                 workers[place].wait()
+
         began = time.time()
         waited = tasks.moment.send().get(60_000).unwrap() - began
         if number == signal.SIGSTOP:
             for place in places:
                 workers[place].send_signal(signal.SIGCONT)
+
     return [Reading(f"{name}, next start", waited * 1e3, "ms", {"workers": WORKERS})]
 
 
@@ -89,10 +93,12 @@ def floor(looks: int) -> list[Reading]:
         store = TaskStore(engine)
         for _ in range(10):
             store.waits("sync", ["default"])
+
         before = server.read()
         for _ in pace(looks, PAUSE_SECONDS):
             store.waits("sync", ["default"])
         look = (server.read() - before) / looks
+
     value = look * FLEET * LOOKS_A_SECOND * 1e3
     details = {"one look, us": look * 1e6}
     return [Reading(f"elected floor, looks of {FLEET} workers, a second", value, "ms", details)]

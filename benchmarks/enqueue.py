@@ -70,6 +70,7 @@ def one_by_one(n: int) -> list[Reading]:
     sends: list[float] = []
     inserts: list[float] = []
     handle = tasks.noop.send(0)
+
     with connection.cursor() as cursor:
         cursor.execute(ONE_ROW, [handle.task_id])
         row = cursor.fetchone()
@@ -81,8 +82,10 @@ def one_by_one(n: int) -> list[Reading]:
             numbers = range(start, min(start + BLOCK, n))
             sends += timed(tasks.noop.send, numbers)
             inserts += timed(insert, [uuid7() for _ in numbers])
+
     with transaction.atomic():
         joined = timed(tasks.noop.send, range(n))
+
     found = {SEND: sends, INSERT: inserts, JOINED: joined}
     return [Reading(name, statistics.median(times) * 1e6, "us") for name, times in found.items()]
 
@@ -94,6 +97,7 @@ def timed(call: Callable[[Any], object], items: Sequence[Any]) -> list[float]:
         begin = time.perf_counter()
         call(item)
         times.append(time.perf_counter() - begin)
+
     return times
 
 
@@ -108,6 +112,7 @@ def by_many(seconds: float) -> list[Reading]:
             empty_tables()
             with trigger(enabled=name == LOUD):
                 readings.append(Reading(name, len(crowd.send(seconds)) / seconds, "tasks/s"))
+
     return readings
 
 
@@ -117,6 +122,7 @@ def trigger(*, enabled: bool) -> Iterator[None]:
     with connection.cursor() as cursor:
         if not enabled:
             cursor.execute("ALTER TABLE horsies_tasks DISABLE TRIGGER horsies_tasks_announce")
+
         try:
             yield
         finally:
@@ -129,12 +135,15 @@ def in_bulk(n: int) -> list[Reading]:
     """
     empty_tables()
     calls = [{"n": number} for number in range(n)]
+
     begin = time.perf_counter()
     tasks.noop.send_many(calls)
     sent = time.perf_counter() - begin
+
     with connection.cursor() as cursor:
         with cursor.copy(f"COPY horsies_tasks ({COLUMNS}) TO STDOUT (FORMAT binary)") as out:
             rows = b"".join(out)
+
         cursor.execute("CREATE TABLE copied_tasks (LIKE horsies_tasks INCLUDING ALL)")
         try:
             cursor.execute("CHECKPOINT")
@@ -144,4 +153,5 @@ def in_bulk(n: int) -> list[Reading]:
             copied = time.perf_counter() - begin
         finally:
             cursor.execute("DROP TABLE copied_tasks")
+
     return [Reading(SEND_MANY, n / sent, "tasks/s"), Reading(COPY, n / copied, "tasks/s")]

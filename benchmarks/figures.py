@@ -65,6 +65,7 @@ class Figures:
             "unit": reading.unit,
         }
         line["details"] = {name: round(value, 4) for name, value in reading.details.items()}
+
         print(json.dumps(line), flush=True)
         self.keep(reading)
 

@@ -49,6 +49,7 @@ def measure(scale: float) -> list[Reading]:
     empty_tables()
     readings: list[Reading] = []
     workers: list[subprocess.Popen[bytes]] = []
+
     with ExitStack() as stack:
         for size in SIZES:
             count = max(1, round(size * min(scale, 1.0)))
@@ -57,8 +58,10 @@ def measure(scale: float) -> list[Reading]:
                     options = ("--processes=0", "--threads=1", "--loglevel=WARNING")
                     workers.append(stack.enter_context(worker(*options)))
                 wait_for(STARTED, len(workers))
+
             time.sleep(SETTLE_SECONDS * min(scale, 1.0))
             readings += send_to(size, workers, max(10, round(SENDS * scale)))
+
     return readings
 
 
@@ -67,6 +70,7 @@ def send_to(size: int, workers: Sequence[subprocess.Popen[bytes]], sends: int) -
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*), pg_backend_pid() FROM horsies_tasks")
         before, backend = cursor.fetchone()
+
     processes = [psutil.Process(one.pid) for one in workers]
     of_server = ServerCpu(backend)
 
@@ -76,16 +80,20 @@ def send_to(size: int, workers: Sequence[subprocess.Popen[bytes]], sends: int) -
     idle_from = spent()
     time.sleep(sends * PAUSE_SECONDS)
     busy_from = spent()
+
     sent = []
     for _ in pace(sends, PAUSE_SECONDS):
         handle = tasks.moment.send()
         sent.append((handle, time.time()))
+
     busy_to = spent()
     wait_for(ENDED, before + sends)
+
     server, clients = (
         (to - of) - (of - idle) for idle, of, to in zip(idle_from, busy_from, busy_to, strict=True)
     )
     idle_server, idle_clients = (of - idle for idle, of in zip(idle_from, busy_from, strict=True))
+
     details = {
         "workers' CPU, ms/send": clients / sends * 1e3,
         "server CPU with heartbeats, ms/send": (busy_to[0] - busy_from[0]) / sends * 1e3,
@@ -93,6 +101,7 @@ def send_to(size: int, workers: Sequence[subprocess.Popen[bytes]], sends: int) -
         "idle workers, CPU %": idle_clients / (sends * PAUSE_SECONDS) * 100,
         "workers": len(workers),
     }
+
     starts = [handle.get(60_000).unwrap() - committed for handle, committed in sent]
     return [
         Reading(SERVER.format(size), server / sends * 1e3, "ms", details),

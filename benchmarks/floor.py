@@ -52,16 +52,19 @@ def cases(scale: float) -> Sequence[Case]:
 def measure(name: str, turns: int, seconds: float) -> Sequence[Reading]:
     """Measure each part."""
     ours, theirs = socket.socketpair()
+
     connection = direct_connection("default", application_name="horsies benchmark", prepare=True)
     hasty = direct_connection("default", application_name="horsies benchmark", prepare=True)
     hasty.execute("SET synchronous_commit = off")
-    connection.execute(
-        "DROP TABLE IF EXISTS horsies_floor"
-    )  # of a run that was ended in the middle
+
+    # A run that was ended in the middle has left its table.
+    connection.execute("DROP TABLE IF EXISTS horsies_floor")
     connection.execute("CREATE TABLE horsies_floor AS SELECT 1 AS id, 0 AS value")
+
     echo = subprocess.Popen(
         [sys.executable, "-c", ECHO, str(theirs.fileno())], pass_fds=[theirs.fileno()]
     )
+
     try:
         theirs.close()
         parts: dict[str, Callable[[], object]] = {
@@ -70,6 +73,7 @@ def measure(name: str, turns: int, seconds: float) -> Sequence[Reading]:
             "commit that does not wait": lambda: hasty.execute(COMMITTED),
             "hop and back": lambda: ours.send(b".") and ours.recv(1),
         }
+
         return [timed(f"floor {part}, {name}", act, turns, seconds) for part, act in parts.items()]
     finally:
         ours.close()
@@ -83,11 +87,13 @@ def timed(name: str, act: Callable[[], object], turns: int, seconds: float) -> R
     """Do it again and again, and return how long it took."""
     for _ in range(WARM):
         act()
+
     took = []
     for _ in pace(turns, seconds):
         began = time.perf_counter()
         act()
         took.append(1e6 * (time.perf_counter() - began))
+
     return Reading(
         name, statistics.median(took), "us", {"p99": statistics.quantiles(took, n=100)[98]}
     )

@@ -35,21 +35,27 @@ URGENT = 1  # the priority of the tasks that are drained
 # An id is a UUIDv7 of the millisecond at which the task was sent; workers are four that were there
 # before.
 HISTORY = """
-INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, status, partition_version, sent_at, enqueued_at, claimed_at,
-                           claimed_by, claim_generation, started_at, finished_at, result)
-SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '70008' || lpad(to_hex(number), 15, '0'))::uuid,
-       %(task)s, 'default', 'async', jsonb_build_object('n', number), 'COMPLETED', 0, at, at, at + interval '10 ms',
-       ('00000000-0000-7000-8000-00000000000' || number %% 4)::uuid, 1, at + interval '10 ms', at + interval '20 ms',
-       '{"ok": null}'
+INSERT INTO horsies_tasks (
+  id, task_name, queue_name, lane, kwargs, status, partition_version, sent_at, enqueued_at,
+  claimed_at, claimed_by, claim_generation, started_at, finished_at, result
+)
+SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')
+        || '70008' || lpad(to_hex(number), 15, '0'))::uuid,
+       %(task)s, 'default', 'async', jsonb_build_object('n', number), 'COMPLETED', 0, at, at,
+       at + interval '10 ms', ('00000000-0000-7000-8000-00000000000' || number %% 4)::uuid, 1,
+       at + interval '10 ms', at + interval '20 ms', '{"ok": null}'
 FROM (SELECT number, now() - interval '1 hour' - (%(rows)s - number) * interval '2 ms' AS at
       FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS number) AS past
 """
 # delay: from when on they are due, one every ten microseconds.
 WAITING = """
-INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, status, partition_version, sent_at, enqueued_at)
-SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0') || '70008' || lpad(to_hex(number), 15, '0'))::uuid,
-       %(task)s, 'default', 'async', %(priority)s, jsonb_build_object('n', number), 'PENDING', 0, now(),
-       now() + %(delay)s::interval + number * interval '10 us'
+INSERT INTO horsies_tasks (
+  id, task_name, queue_name, lane, priority, kwargs, status, partition_version, sent_at, enqueued_at
+)
+SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0')
+        || '70008' || lpad(to_hex(number), 15, '0'))::uuid,
+       %(task)s, 'default', 'async', %(priority)s, jsonb_build_object('n', number), 'PENDING', 0,
+       now(), now() + %(delay)s::interval + number * interval '10 us'
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS number
 """
 # what lies beside the drained tasks: how many rows, and how they are written
@@ -82,18 +88,22 @@ def measure(beside: str, scale: float) -> Sequence[Reading]:
     Raises RuntimeError when they did not all complete.
     """
     rows, statement, params = BESIDE[beside]
-    rows, n = round(rows * scale), max(1, round(DRAINED * scale))
+    rows = round(rows * scale)
+    n = max(1, round(DRAINED * scale))
+
     empty_tables()
     fill(statement, rows, params)
     last = backlog(tasks.anoop.with_options(priority=URGENT), n)
+
+    # What was just filled shall not be written to disk during the drain.
     with connection.cursor() as cursor:
-        cursor.execute(
-            "CHECKPOINT"
-        )  # what was just filled shall not be written to disk during the drain
+        cursor.execute("CHECKPOINT")
+
     with worker("--processes=2", "--async-concurrency=200") as process:
         # When the last one has ended none is waiting, and a worker that is told to stop finishes
         # those that run.
         wait_for(LAST_ENDED, last, process=process)
+
     seconds = completed(n, DRAIN)
     return [
         Reading(

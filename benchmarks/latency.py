@@ -52,14 +52,17 @@ def idle(n: int, name: str, **environment: str) -> list[Reading]:
     empty_tables()
     starts = []
     results = []
+
     with worker("--processes=2", **environment):
         tasks.moment.send().get(60_000)
+
         for _ in pace(n, PAUSE_SECONDS):
             handle = tasks.moment.send()
             committed = time.time()
             began = handle.get(60_000).unwrap()
             results.append(time.time() - committed)
             starts.append(began - committed)
+
     return [
         *percentiles(f"{name}, commit to user code", starts),
         *percentiles(f"{name}, commit to result", results),
@@ -75,20 +78,23 @@ def pace(n: int, seconds: float) -> Iterator[int]:
 
 
 def half_load(seconds: float, scale: float) -> list[Reading]:
-    """Measure how fast a worker drains, then send to it half as fast, whether or not it keeps up."""
+    """Measure how fast a worker drains, then send to it half as fast, even if it falls behind."""
     shape = drain.HARD_4
     full = drain.measure(shape, max(20, round(shape.size * scale)))[0].value
     empty_tables()
+
     with worker(*shape.options) as process, senders(SENDERS) as crowd:
         tasks.moment.send().get(60_000)
         sent = crowd.send(seconds, full / 2)
         wait_for(ALL_ENDED, process=process)
+
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT id::text, (result ->> 'ok')::float8 FROM horsies_tasks WHERE status = "
                 "'COMPLETED'"
             )
             began = dict(cursor.fetchall())
+
     waits = [began[task] - committed for task, committed in sent]
     load = {"full load, tasks/s": full, "sent, tasks/s": len(sent) / seconds}
     return list(percentiles(HALF, waits, load))

@@ -52,14 +52,17 @@ def far_away(url: str, ms: float) -> Iterator[str]:
         str(ms),
     ]
     root = Path(__file__).parents[1]
+
     with subprocess.Popen(
         command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         to_it = cast(IO[str], process.stdin)
         from_it = cast(IO[str], process.stdout)
+
         try:
             if not (port := from_it.readline().strip()):
                 raise RuntimeError(f"the link did not start: {' '.join(command)}")
+
             credentials = parts.netloc.rpartition("@")[0]
             yield parts._replace(netloc=f"{credentials}@127.0.0.1:{port}").geturl()
         finally:
@@ -76,14 +79,15 @@ def serve(door: socket.socket, address: tuple[str, int], delay: float) -> None:
 def join(here: socket.socket, address: tuple[str, int], delay: float) -> None:
     """Pass on what comes from either side until both have ended."""
     with here, contextlib.suppress(OSError), socket.create_connection(address) as there:
+        # Small pieces shall not wait for larger ones.
         for end in (here, there):
-            end.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-            )  # small pieces shall not wait for larger ones
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
         ways = [
             threading.Thread(target=carry, args=(*ends, delay))
             for ends in ((here, there), (there, here))
         ]
+
         for way in ways:
             way.start()
         for way in ways:
@@ -95,6 +99,7 @@ def carry(source: socket.socket, sink: socket.socket, delay: float) -> None:
     pieces: Pieces = queue.Queue(UNDER_WAY)
     delivery = threading.Thread(target=deliver, args=(pieces, sink))
     delivery.start()
+
     data = b"-"
     while data:
         try:
@@ -102,6 +107,7 @@ def carry(source: socket.socket, sink: socket.socket, delay: float) -> None:
         except OSError:  # this side is gone without a farewell
             data = b""
         pieces.put((time.monotonic() + delay, data))
+
     delivery.join()
 
 
@@ -111,22 +117,23 @@ def deliver(pieces: Pieces, sink: socket.socket) -> None:
     while data:
         due, data = pieces.get()
         time.sleep(max(0.0, due - time.monotonic()))
-        with contextlib.suppress(
-            OSError
-        ):  # the other side is gone: what was under way to it is lost, as on any link
+
+        # If the other side is gone, what was under way to it is lost, as on any link.
+        with contextlib.suppress(OSError):
             sink.sendall(data) if data else sink.shutdown(socket.SHUT_WR)
 
 
 def main(host: str, port: str, ms: str) -> None:
     """Serve until the input ends, which it also does when whoever started this dies."""
+    # The slack is in nanoseconds, for all threads; 50,000 are usual.
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(
-            PR_SET_TIMERSLACK, 1
-        )  # nanoseconds, for all threads; 50,000 are usual
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
+
     door = socket.create_server(("127.0.0.1", 0))
     threading.Thread(
         target=serve, args=(door, (host, int(port)), float(ms) / 1000), daemon=True
     ).start()
+
     print(door.getsockname()[1], flush=True)
     sys.stdin.read()
 

@@ -40,15 +40,18 @@ def measure(count: int, notifies: int) -> list[Reading]:
             stack.enter_context(direct_connection("default", application_name="horsies benchmark"))
             for _ in range(count + 1)
         )
+
         for place, other in enumerate(others):
             other.execute(f"LISTEN horsies_floor_{place}")
         for _ in range(5):
             sender.execute("NOTIFY horsies_nobody")
+
         server = ServerCpu(sender.info.backend_pid)
         before = server.read()
         for _ in pace(notifies, PAUSE_SECONDS):
             sender.execute("NOTIFY horsies_nobody")
         spent = server.read() - before
+
     return [
         Reading(
             f"listeners idle beside a NOTIFY: {count}, server CPU", spent / notifies * 1e6, "us"
@@ -81,6 +84,8 @@ class ServerCpu:
                 used = int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0])
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has just ended
+
             self.nanoseconds += used - self.known.get(process.pid, 0)
             self.known[process.pid] = used
+
         return self.nanoseconds / 1e9

@@ -56,10 +56,12 @@ def own_server() -> Iterator[str]:
     settings: dict[str, object] = {"max_connections": 300}  # a fleet of 64 workers has three each
     if counts:
         settings["shared_preload_libraries"] = "pg_stat_statements"
+
     with private_postgres("benchmarks", None, durable=True, **settings) as url:
         if counts:
             with psycopg.connect(url) as direct:
                 direct.execute("CREATE EXTENSION pg_stat_statements")
+
         yield url
 
 
@@ -89,8 +91,10 @@ def backlog(task: Any, n: int) -> uuid.UUID:
     """
     for start in range(0, n, CHUNK):
         handles = task.send_many([{"n": number} for number in range(start, min(start + CHUNK, n))])
+
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks")
+
     last: uuid.UUID = handles[-1].task_id
     return last
 
@@ -101,16 +105,19 @@ def wait_for(condition: str, *params: Any, process: subprocess.Popen[bytes] | No
     Raises RuntimeError after ten minutes, or at once when ``process`` has ended.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
+
     with connection.cursor() as cursor:
         while time.monotonic() < deadline:
             cursor.execute(condition, params)
             if cursor.fetchone()[0]:
                 return
+
             if process is not None and process.poll() is not None:
                 raise RuntimeError(
                     f"the worker ended with exit code {process.returncode} before: {condition}"
                 )
             time.sleep(0.1)
+
     raise RuntimeError(f"not within {PATIENCE_SECONDS} seconds: {condition}")
 
 
@@ -139,6 +146,7 @@ def completed(n: int, query: str) -> float:
     with connection.cursor() as cursor:
         cursor.execute(query)
         count, seconds = cursor.fetchone()
+
     if count != n:
         raise RuntimeError(f"{count} of {n} tasks completed")
     return max(float(seconds), 1e-6)
@@ -167,6 +175,7 @@ def running(
             stdout=log,
             stderr=log,
         )
+
         try:
             yield process
             if wait and process.wait(PATIENCE_SECONDS):
@@ -189,11 +198,13 @@ def raise_storm(module: str, *options: str) -> dict[str, Any]:
         name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"
     }
     command = [sys.executable, "-m", module, *options]
+
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
     if not done.stdout:
         raise RuntimeError(f"the storm ended with exit code {done.returncode} and no verdict")
+
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -209,6 +220,7 @@ def versions() -> dict[str, str]:
         synchronous = cursor.fetchone()[0]
         cursor.execute("SHOW fsync")
         fsync = cursor.fetchone()[0]
+
     return {
         "horsies_django": horsies_django.__version__,
         "python": platform.python_version(),
@@ -231,9 +243,11 @@ def report(
         "seconds": round(seconds, 6),
         "rate": round(n / seconds, 1),
     }
+
     if samples:
         cuts = statistics.quantiles(samples, n=100)
         line |= {"p50_ms": round(cuts[49] * 1000, 2), "p99_ms": round(cuts[98] * 1000, 2)}
+
     line |= {"configuration": configuration, "versions": versions()}
     print(json.dumps(line), flush=True)
     return line

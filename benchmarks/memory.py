@@ -75,8 +75,10 @@ def processes() -> Sequence[Reading]:
             ]
             sums[count] = steady(family)
             of_parent = pss(parent.pid)
+
     further = (sums[MANY] - sums[FEW]) / (MANY - FEW)
     whole = {f"whole worker of {count}": found for count, found in sums.items()}
+
     return [
         Reading("memory parent", of_parent, "MB"),
         Reading("memory further child", further, "MB", whole),
@@ -86,6 +88,7 @@ def processes() -> Sequence[Reading]:
 def coroutines(n: int) -> Sequence[Reading]:
     """Fill one child with ``n`` tasks that sleep."""
     empty_tables()
+
     # They sleep for an hour: a worker that is told to stop shall not wait for them, and no other
     # child shall take some of them.
     with worker(
@@ -97,14 +100,17 @@ def coroutines(n: int) -> Sequence[Reading]:
         warm_up(1)
         child = Heartbeat.objects.get(role="runner").pid
         idle = steady([child])
+
         tasks.apause.send_many([{"tenant": 0, "ms": LONG_MS}] * n)
         wait_for(RUNNING, n)
         full = steady([child])
+
     details = {
         "coroutines": n,
         "growth, MB": full - idle,
         "growth of one, kB": 1024 * (full - idle) / n,
     }
+
     return [Reading("memory child with waiting coroutines", full, "MB", details)]
 
 
@@ -128,6 +134,7 @@ def steady(pids: Sequence[int]) -> float:
         if len(reads) == READS and max(reads) - min(reads) <= STEADY_MB:
             break
         time.sleep(0.1)
+
     return reads[-1]
 
 

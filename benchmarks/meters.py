@@ -23,7 +23,8 @@ STATEMENTS = (
 )
 WAL_AND_CONNECTIONS = """
 SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8,
-       (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies%')::float8,
+       (SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name LIKE 'horsies%')::float8,
        pg_backend_pid()
 """
 
@@ -50,10 +51,12 @@ class Meters:
             * each
             * 1e6,
         }
+
         if self.server_seconds is not None and earlier.server_seconds is not None:
             costs["server CPU, us/task"] = (
                 (self.server_seconds - earlier.server_seconds) * each * 1e6
             )
+
         return costs | {
             "statements/task": (self.statements - earlier.statements) * each,
             "WAL, bytes/task": (self.wal_bytes - earlier.wal_bytes) * each,
@@ -79,13 +82,14 @@ def own(process: psutil.Process) -> float:
 
 
 def below(process: psutil.Process) -> float:
-    """Return the CPU seconds of all that a process started, also of what ended and was waited for."""
+    """Return the CPU seconds of all that a process started, and of what it waited for."""
     total = waited_for(process)
     for child in process.children(recursive=True):
         try:
             total += own(child) + waited_for(child)
         except psutil.NoSuchProcess:
             continue  # ended between the two looks: counted by whoever waits for it
+
     return total
 
 
@@ -104,19 +108,23 @@ def server_seconds(backend: int) -> float | None:
         postmaster = found.parent()
     except psutil.NoSuchProcess:
         return None
+
     if postmaster is None or not (
         found.name().startswith("postgres") and postmaster.name().startswith("postgres")
     ):
         return None
+
     return own(postmaster) + below(postmaster)
 
 
 def statements() -> float:
     """Return how many statements this database has run."""
     exact, coarse = STATEMENTS
+
     with connection.cursor() as cursor:
         try:
             cursor.execute(exact)
         except DatabaseError:
             cursor.execute(coarse)
+
         return float(cursor.fetchone()[0])

@@ -51,18 +51,21 @@ def cases(scale: float) -> Sequence[Case]:
 def measure(kind: str, n: int) -> Sequence[Reading]:
     """Offer tasks at ``n`` moments; return the 99th percentile of the waits of the short ones."""
     empty_tables()
+
     with worker(f"--processes={PROCESSES}", DJANGO_SETTINGS_MODULE="benchmarks.settings_queues"):
         wait_for("SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'runner'", PROCESSES)
         with override_settings(HORSIES=HORSIES):
             offer(LEAST, long=False)  # warm
             committed = offer(n, long=KINDS[kind])
         wait_for(ALL_ENDED)
+
     done = Task.objects.filter(id__in=list(committed), status="COMPLETED").values_list(
         "id", "result"
     )
     waits = [1000 * (result["ok"] - committed[id_]) for id_, result in done if result]
     if len(waits) != len(committed):
         raise RuntimeError(f"{len(waits)} of {len(committed)} tasks completed")
+
     cuts = statistics.quantiles(waits, n=100)
     details = {"p50": statistics.median(waits), "longest": max(waits), "tasks": len(waits)}
     return [Reading(f"mixed wait, {kind}", cuts[98], "ms", details)]
@@ -75,12 +78,15 @@ def offer(n: int, *, long: bool) -> dict[UUID, float]:
     queues = [tasks.stay.with_options(queue=name) for name in HORSIES["QUEUES"]]
     committed = {}
     begin = time.monotonic()
+
     for number in range(n):
         time.sleep(max(0.0, begin + number / RATE - time.monotonic()))
         queue = queues[number % len(queues)]
+
         if number % EACH < EACH - 1:
             handle = queue.send(SHORT_MS)
             committed[handle.task_id] = time.time()
         elif long:
             queue.send(LONG_MS)
+
     return committed

@@ -50,9 +50,12 @@ ROUNDS = """
 import sys
 import time
 from contextlib import ExitStack
+
 from benchmarks import meters
 from benchmarks.machine import ALL_ENDED, completed, drained, own_server, prepare, wait_for, worker
-kind, name, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+kind, name = sys.argv[1:3]
+n = int(sys.argv[3])
 with own_server() as url, ExitStack() as stack:
     prepare(url)
     from django.db import connection, transaction
@@ -60,38 +63,59 @@ with own_server() as url, ExitStack() as stack:
     from benchmarks.caps.running import FREE
     from benchmarks.load import tasks
     from horsies_django.store.queues import QueueStore
+
     shapes = workflow.SHAPES if kind == "workflow" else drain.SHAPES
     shape = next(shape for shape in shapes if shape.name == name)
+
     if kind == "workflow":
         # A base from before children kept connections by themselves shall keep them, too.
-        task, options, environment = None, workflow.DEFAULTS, {"BENCH_CONN_MAX_AGE": "3600"}
+        task = None
+        options = workflow.DEFAULTS
+        environment = {"BENCH_CONN_MAX_AGE": "3600"}
     else:
-        task, options, environment = tasks.noop if shape.lane == "sync" else tasks.anoop, shape.options, shape.environment
+        task = tasks.noop if shape.lane == "sync" else tasks.anoop
+        options = shape.options
+        environment = shape.environment
+
     if kind == "caps":
         limits = FREE | {"max_concurrency": 3}
-        QueueStore(connection).configure("default", limits, action="queue.set", actor="benchmarks", create=True)
-    process = stack.enter_context(worker(*options, wait=False, **environment)) if kind != "enqueue" else None
+        store = QueueStore(connection)
+        store.configure("default", limits, action="queue.set", actor="benchmarks", create=True)
+
+    process = None
+    if kind != "enqueue":
+        process = stack.enter_context(worker(*options, wait=False, **environment))
     if kind == "latency":
         task.send(0).get(60_000)
+
     def cpu():
         return meters.read(process.pid) if process else time.process_time()
+
     def spent(before):
         if not process:
             return time.process_time() - before
         costs = meters.read(process.pid).since(before, 1)
         return sum(cost for name, cost in costs.items() if "CPU" in name) / 1e6
+
     def runs():
         sent = 0
         while sent < n:
             sent += workflow.sent(shape, n / workflow.ELEMENTS)
         return sent
+
     while True:
         with connection.cursor() as cursor:
-            cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_task_steps, "
-                           "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_workflow_signals")
+            cursor.execute(
+                "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_task_steps, "
+                "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, "
+                "horsies_workflow_signals"
+            )
         if kind in ("drain", "caps"):
-            task.send_many([{"n": number} for number in range(n)])  # one transaction: the worker sees all of it at once
-        before, began = cpu(), time.perf_counter()
+            # In one transaction: the worker sees all of it at once.
+            task.send_many([{"n": number} for number in range(n)])
+
+        before = cpu()
+        began = time.perf_counter()
         if kind in ("drain", "caps"):
             wait_for(ALL_ENDED, process=process)
             seconds = drained(n)
@@ -106,6 +130,7 @@ with own_server() as url, ExitStack() as stack:
                 if kind == "latency":
                     handle.get(60_000).unwrap()
             seconds = time.perf_counter() - began
+
         print(seconds, spent(before), flush=True)
         if sys.stdin.readline() != "again\\n":
             break
@@ -131,23 +156,29 @@ def main() -> None:
     parser.add_argument(
         "--scale", type=float, default=1.0, help="factor on the number of tasks (1)"
     )
+
     chosen = parser.parse_args()
     if not (chosen.earlier / "benchmarks" / "drain.py").is_file():
         parser.error(f"{chosen.earlier} is no checkout with benchmarks")
+
     figures = Figures()
     goals = []
     asked = set(chosen.only.split(","))
     if unknown := asked.difference(kinds):
         parser.error(f"--only: no kind of rounds is named {', '.join(sorted(unknown))}")
+
     for shape, (kind, worker, n) in SHAPES.items():
         if kind not in asked:
             continue
+
         name = f"pairs {shape}"
         arguments = (kind, worker, str(max(20, round(n * chosen.scale))))
+
         for what, ratios in compared(chosen, name, arguments, figures).items():
             if (bound := lower_bound(ratios)) is not None:
                 figures.add(Reading(f"{name}, lower bound of the ratio{what}", bound, "share"))
                 goals.append(Goal("pairs", f"{name}, lower bound of the ratio{what}", SHARE))
+
     print(
         "\n".join([*tables.table(figures), *map(str, tables.verdicts(figures, goals))]),
         file=sys.stderr,
@@ -160,6 +191,7 @@ def compared(
     """Measure the pairs of one shape; return their ratios of time and of CPU time."""
     n = int(arguments[-1])
     ratios: dict[str, list[float]] = {"": [], " of CPU time": []}
+
     for _ in range(chosen.pairs):
         with (
             checkout(chosen.earlier.resolve(), arguments) as earlier,
@@ -167,17 +199,20 @@ def compared(
         ):
             costs(earlier), costs(this)  # the first round waits for the worker's start
             spent = {earlier: (0.0, 0.0), this: (0.0, 0.0)}
+
             for turn in range(chosen.rounds):
                 for side in (earlier, this) if turn % 2 == 0 else (this, earlier):
                     side.stdin.write("again\n")
                     side.stdin.flush()
                     seconds, cpu = costs(side)
                     spent[side] = spent[side][0] + seconds, spent[side][1] + cpu
+
         figures.add(Reading(f"{name}, before", chosen.rounds * n / spent[earlier][0], "tasks/s"))
         figures.add(Reading(f"{name}, now", chosen.rounds * n / spent[this][0], "tasks/s"))
         for what, before, now in zip(ratios, spent[earlier], spent[this], strict=True):
             ratios[what].append(before / now)
             figures.add(Reading(f"{name}, ratio{what}", before / now, "share"))
+
     return ratios
 
 
@@ -191,15 +226,13 @@ def checkout(path: Path, arguments: Sequence[str]) -> Iterator[Any]:
         for name, value in os.environ.items()
         if name not in ("DATABASE_URL", "PYTHONPATH")
     }
-    command = [
-        sys.executable,
-        "-c",
-        ROUNDS,
-        *arguments,
-    ]  # -c: the working directory is searched first
+    # With -c the working directory is searched first.
+    command = [sys.executable, "-c", ROUNDS, *arguments]
+
     process = subprocess.Popen(
         command, cwd=path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+
     try:
         yield process
     finally:
@@ -225,13 +258,14 @@ def lower_bound(ratios: Sequence[float]) -> float | None:
     n = len(ratios)
     chance = 0.0
     bound = None
+
     for below, ratio in enumerate(sorted(ratios)):
-        chance += (
-            math.comb(n, below) / 2**n
-        )  # that so many or fewer of the ratios are below the median
+        # The chance that so many or fewer of the ratios are below the median.
+        chance += math.comb(n, below) / 2**n
         if chance > 1 - CONFIDENCE:
             break
         bound = ratio
+
     return bound
 
 

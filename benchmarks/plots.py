@@ -51,11 +51,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--into", type=Path, default=DOCS, metavar="DIR", help="where to write (docs/benchmarks)"
     )
+
     chosen = parser.parse_args(arguments)
     try:
         run = saved.load(chosen.file)
     except (OSError, ValueError) as error:
         parser.error(str(error))
+
     chosen.into.mkdir(parents=True, exist_ok=True)
     for scenario, names in saved.scenarios(run.figures).items():
         draw(run, names, chosen.into / f"{scenario}.svg")
@@ -68,15 +70,18 @@ def draw(run: saved.Run, names: Sequence[str], path: Path) -> None:
     for name in names:
         units.setdefault(run.figures.readings[name][0].unit, []).append(name)
     heights = [FRAME_HEIGHT + BAR_HEIGHT * len(found) for found in units.values()]
+
     with rc_context(LOOK):
         figure = Figure(figsize=(WIDTH, sum(heights) + CAPTION_HEIGHT), layout="constrained")
         axes = figure.subplots(len(units), squeeze=False, height_ratios=heights)
+
         for axis, (unit, found) in zip(axes[:, 0], units.items(), strict=True):
             bars(axis, run.figures, found, unit)
             for place, name in enumerate(found):
                 for goal in run.goals:
                     if goal.of == name:
                         mark(axis, run.figures, goal, place)
+
         figure.supxlabel(caption(run), fontsize=7, color="#555555", x=0.01, ha="left")
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
@@ -89,8 +94,10 @@ def bars(axis: Any, figures: Figures, names: Sequence[str], unit: str) -> None:
         [median - least for median, least, _ in spreads],
         [most - median for median, _, most in spreads],
     ]
+
     places = range(len(names))
     axis.barh(places, medians, xerr=whiskers, height=0.62, color=BAR, ecolor="#333333", capsize=2.5)
+
     for place, (median, _, most) in enumerate(spreads):
         axis.annotate(
             tables.number(median),
@@ -100,6 +107,7 @@ def bars(axis: Any, figures: Figures, names: Sequence[str], unit: str) -> None:
             va="center",
             fontsize=8,
         )
+
     axis.set_yticks(places, [name.partition(" ")[2] or name for name in names])
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.set_xlim(0, max([most for _, _, most in spreads] or [0]) * 1.15 or 1)
@@ -115,6 +123,7 @@ def mark(axis: Any, figures: Figures, goal: Goal, place: int) -> None:
         bound = goal.bound * (figures.median(goal.over) if goal.over else 1.0)
         color = REACHED if verdict.reached else MISSED
         axis.plot([bound, bound], [place - 0.45, place + 0.45], color=color, linewidth=1.6)
+
         sign = "\N{LESS-THAN OR EQUAL TO}" if goal.at_most else "\N{GREATER-THAN OR EQUAL TO}"
         text = f"{goal.name} {sign} {tables.number(bound)}"
         axis.annotate(
@@ -126,6 +135,7 @@ def mark(axis: Any, figures: Figures, goal: Goal, place: int) -> None:
             fontsize=6,
             color=color,
         )
+
         axis.set_xlim(0, max(axis.get_xlim()[1], bound * 1.15))
 
 

@@ -51,8 +51,11 @@ GOALS = tuple(
 )
 # Tasks that are due all have another time; those of one priority are not side by side in the table.
 ROWS = """
-INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, codec, sent_at, enqueued_at)
-SELECT gen_random_uuid(), 'noop', 'default', 'sync', 1 + number %% %(priorities)s, '{"args": [], "kwargs": {}}', 'plain', now(),
+INSERT INTO horsies_tasks (
+  id, task_name, queue_name, lane, priority, kwargs, codec, sent_at, enqueued_at
+)
+SELECT gen_random_uuid(), 'noop', 'default', 'sync', 1 + number %% %(priorities)s,
+       '{"args": [], "kwargs": {}}', 'plain', now(),
        now() - interval '1 hour' + %(due)s::interval + interval '1 ms' * number
 FROM generate_series(1, %(count)s) AS number
 """
@@ -76,15 +79,19 @@ def measure(spread: str, batch: int, scale: float) -> Sequence[Reading]:
     passes = max(2, round(PASSES * min(1.0, scale)))
     needed = batch * (WARM + passes)
     count = max(needed, round(count * scale))
+
     empty_tables()
     fill(count, priorities, due)
     if due != "0 s":
         fill(needed, 1, "0 s", offset=200)
+
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks")
+
     with direct_connection("default", application_name="benchmarks", prepare=True) as conn:
         blocks = buffers(conn, batch)
         times = claim_times(conn, batch, passes)
+
     name = f"{PASS} {batch}, {spread}"
     details = {"tasks": count, "slowest, ms": max(times) * 1_000}
     return [
@@ -114,18 +121,22 @@ def claim_times(conn: Any, batch: int, passes: int) -> list[float]:
     served = Served(["default"])
     times = []
     outcomes = list[Outcome]()
+
     for number in range(WARM + passes):
         begin = time.perf_counter()
         claims = store.run_pass(
             worker, channel, served, Wanted(sync=batch), outcomes=outcomes
         ).claims
+
         if number >= WARM:
             times.append(time.perf_counter() - begin)
         if len(claims) != batch:
             raise RuntimeError(f"a claim brought {len(claims)} of {batch} tasks")
+
         outcomes = [
             Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": null}') for claim in claims
         ]
+
     return times
 
 
@@ -138,10 +149,11 @@ def buffers(conn: Any, batch: int) -> int:
     ):
         worker = uuid.uuid4()
         channel = channel_prefix(conn)
-        TaskStore(conn).run_pass(
-            worker, channel, Served(["default"]), Wanted(sync=batch)
-        )  # what a session reads once
+        # This pass also reads what a session reads once.
+        TaskStore(conn).run_pass(worker, channel, Served(["default"]), Wanted(sync=batch))
+
     with conn.transaction(force_rollback=True):
         statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {load('tasks/pass')}"
         plan = conn.execute(statement, asked[-1]).fetchone()[0][0]["Plan"]
+
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

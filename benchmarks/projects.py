@@ -149,12 +149,14 @@ def starts(queue: Any, name: str, scale: float, modules: int) -> Sequence[Readin
         with queue.working(**environment) as process:
             queue.get(first)
             seconds = time.perf_counter() - began
+
             run(queue, queue.tasks.noop, max(20, round(WARM * scale)))
             family = [
                 process.pid,
                 *(child.pid for child in psutil.Process(process.pid).children(recursive=True)),
             ]
             found = steady(family)
+
     return [
         Reading(f"{name}, start", seconds, "s"),
         Reading(f"{name}, memory", found, "MB", {"processes": len(family)}),
@@ -169,14 +171,17 @@ def written(modules: int) -> Iterator[dict[str, str]]:
     if not modules:
         yield {}
         return
+
     with tempfile.TemporaryDirectory() as directory:
         site = Path(directory, "bench_site")
         site.mkdir()
+
         for module in range(modules):
             classes = (CLASS.format(module=module, n=n) for n in range(CLASSES))
             (site / f"module{module}.py").write_text(
                 "\n".join(["import dataclasses\nimport typing\n", *classes])
             )
+
         imports = (f"from bench_site import module{module}" for module in range(modules))
         (site / "__init__.py").touch()
         (site / "models.py").write_text("\n".join(imports))
@@ -188,15 +193,19 @@ def queries(queue: Any, name: str, scale: float, environment: dict[str, str]) ->
     queue.empty()
     waits = []
     many = max(20, round(MANY * scale))
+
     with queue.working(**environment):
         run(queue, queue.tasks.users, 20)
+
         for _ in range(max(20, round(LONE * scale))):
             began = time.perf_counter()
             queue.get(queue.send(queue.tasks.users))
             waits.append(time.perf_counter() - began)
+
         began = time.perf_counter()
         run(queue, queue.tasks.users, many)
         rate = many / (time.perf_counter() - began)
+
     lone = Reading(f"{name}, send to result, p50", statistics.median(waits) * 1000, "ms")
     return [lone, Reading(f"{name}, sent and run", rate, "tasks/s")]
 

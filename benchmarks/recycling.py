@@ -31,6 +31,7 @@ def measure(name: str, most: int, n: int) -> list[Reading]:
     """Let a worker with such a child run ``n`` tasks."""
     empty_tables()
     backlog(tasks.noop, n)
+
     options = ("--processes=1", f"--max-tasks-per-child={most}", "--until-empty")
     with worker(*options, wait=True, DJANGO_SETTINGS_MODULE="benchmarks.settings_example"):
         pass

@@ -11,7 +11,8 @@ from benchmarks.saved import Run, scenarios
 
 HEAD = """# Results
 
-Written by `python -m benchmarks plot FILE`. [Benchmarks](index.md) says what the names mean and what not to compare.
+Written by `python -m benchmarks plot FILE`. [Benchmarks](index.md) says what the names mean and \
+what not to compare.
 """
 
 

@@ -63,6 +63,7 @@ def hard(n: int) -> Sequence[Reading]:
     empty_tables()
     tasks.pause.send_many([{"tenant": 0, "ms": DURATION_MS}] * n)
     round_trip = let_run(f"--processes={SLOTS}")
+
     rate = 0.8 * n / middle(n)
     details = {"tasks/s": rate, "tasks/s possible": ALLOWED, "round trip, ms": round_trip}
     return [Reading(HARD_SHARE, rate / ALLOWED, "share", details)]
@@ -85,4 +86,5 @@ def ping(url: str) -> float:
             began = time.perf_counter()
             client.execute("SELECT 1")
             samples.append(time.perf_counter() - began)
+
     return 1000 * statistics.median(samples)

@@ -40,6 +40,7 @@ def load(path: Path) -> Run:
         figures = Figures()
         for reading in found["readings"]:
             figures.keep(Reading(**reading))
+
         return Run(
             found["versions"], figures, tuple(Goal(**goal) for goal in found.get("goals", ()))
         )

@@ -40,12 +40,17 @@ GOALS = (
 )
 FILL = """
 INSERT INTO horsies_schedules (name, changes, since, next_at)
-SELECT 'nr. ' || n, %s::jsonb, clock_timestamp() + %s, clock_timestamp() + %s FROM generate_series(1, %s) AS n
+SELECT 'nr. ' || n, %s::jsonb, clock_timestamp() + %s, clock_timestamp() + %s
+FROM generate_series(1, %s) AS n
 """
 # Of all fire times in a span of seconds whose tasks have started.
 LATE = """
-SELECT extract(epoch FROM t.started_at - k.fire_at)::float8 FROM horsies_schedule_ticks k JOIN horsies_tasks t ON t.id = k.task_id
-WHERE k.fire_at > %s::timestamptz AND k.fire_at <= %s::timestamptz + %s * interval '1 second' AND t.started_at IS NOT NULL
+SELECT extract(epoch FROM t.started_at - k.fire_at)::float8
+FROM horsies_schedule_ticks k
+JOIN horsies_tasks t ON t.id = k.task_id
+WHERE k.fire_at > %s::timestamptz
+  AND k.fire_at <= %s::timestamptz + %s * interval '1 second'
+  AND t.started_at IS NOT NULL
 """
 WARM = f"SELECT count(*) > {3 * SCHEDULES} FROM horsies_tasks WHERE finished_at IS NOT NULL"
 
@@ -68,12 +73,15 @@ def start(seconds: int) -> list[Reading]:
     for number in range(SCHEDULES):
         definition = {"task": tasks.moment.name, "pattern": "every 1 second", "catch_up": "all"}
         schedules.create(f"nr. {number}", definition, actor="benchmark")
+
     with worker("--processes=2") as process, connection.cursor() as cursor:
         tasks.moment.send().get(60_000)
+
         with running("horsies_scheduler", "--loglevel=ERROR"):
             wait_for(WARM, process=process)
             cursor.execute("SELECT clock_timestamp()")
             ((now,),) = cursor.fetchall()
+
             wait_for(
                 f"SELECT count(*) = {SCHEDULES * seconds} FROM ({LATE}) AS late",
                 now,
@@ -81,8 +89,10 @@ def start(seconds: int) -> list[Reading]:
                 seconds,
                 process=process,
             )
+
         cursor.execute(LATE, [now, now, seconds])
         late = [moment for (moment,) in cursor.fetchall()]
+
     found = {"fire times": float(len(late))}
     return [
         *percentiles(START, late, found),
@@ -95,11 +105,13 @@ def look(schedules: int, n: int) -> list[Reading]:
     fill(schedules, since=dt.timedelta(), next_at=dt.timedelta(days=1))
     scheduler = Scheduler(dt.timedelta())
     took = []
+
     with direct_connection("default", application_name="horsies benchmark", prepare=True) as direct:
         for _ in range(n):
             began = time.perf_counter()
             scheduler.tick(direct)
             took.append(time.perf_counter() - began)
+
     return list(percentiles(LOOK, took, {"schedules": float(schedules)}))
 
 
@@ -108,11 +120,13 @@ def crowd(schedules: int) -> list[Reading]:
     fill(schedules, since=-dt.timedelta(seconds=90), next_at=dt.timedelta())
     scheduler = Scheduler(dt.timedelta())
     before = meters.statements()
+
     with direct_connection("default", application_name="horsies benchmark", prepare=True) as direct:
         began = time.perf_counter()
         while scheduler.tick(direct) == 0:
             pass
         seconds = time.perf_counter() - began
+
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM horsies_schedule_ticks JOIN horsies_tasks ON id = task_id"
@@ -120,6 +134,7 @@ def crowd(schedules: int) -> list[Reading]:
         ((sent,),) = cursor.fetchall()
     if sent != schedules:
         raise RuntimeError(f"{sent} of {schedules} schedules sent their task")
+
     each = {
         "ms/fire time": 1_000 * seconds / sent,
         "statements/fire time": (meters.statements() - before) / sent,

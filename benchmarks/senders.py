@@ -41,11 +41,13 @@ class Senders:
         """
         begin = time.time() + NOTICE_SECONDS
         count = len(self.processes)
+
         for place, process in enumerate(self.processes):
             step = count / rate if rate else 0.0
             order = {"begin": begin + step * place / count, "end": begin + seconds, "step": step}
             cast(IO[str], process.stdin).write(json.dumps(order) + "\n")
             cast(IO[str], process.stdin).flush()
+
         return [tuple(item) for process in self.processes for item in json.loads(answer(process))]
 
 
@@ -64,6 +66,7 @@ def senders(count: int) -> Iterator[Senders]:
     """Have so many senders meanwhile, all of them connected."""
     command = [sys.executable, "-m", "benchmarks.senders"]
     processes: list[subprocess.Popen[str]] = []
+
     try:
         for _ in range(count):
             processes.append(
@@ -71,9 +74,11 @@ def senders(count: int) -> Iterator[Senders]:
                     command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
                 )
             )
+
         for process in processes:
             if (line := answer(process)) != READY:
                 raise RuntimeError(f"a sender said {line!r}")
+
         yield Senders(processes)
     finally:
         for process in processes:
@@ -91,10 +96,13 @@ def obey(begin: float, end: float, step: float) -> Sent:
         now = time.time()
         if max(due, now) >= end:
             break
+
         if due > now:
             time.sleep(due - now)
+
         handle: Any = tasks.moment.send()
         sent.append((str(handle.task_id), time.time()))
+
     return sent
 
 
@@ -104,6 +112,7 @@ def main() -> None:
     connection.ensure_connection()
     sys.stdout.write(READY)
     sys.stdout.flush()
+
     for line in sys.stdin:
         print(json.dumps(obey(**json.loads(line))), flush=True)
 

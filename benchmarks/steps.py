@@ -43,6 +43,7 @@ def measure(n: int) -> list[Reading]:
     """
     empty_tables()
     times: dict[str, list[float]] = {name: [] for name in (BARE, STEP, RECORDED)}
+
     with table():
         current = running()
         for start in range(0, n, BLOCK):
@@ -52,6 +53,7 @@ def measure(n: int) -> list[Reading]:
                 times[name] += timed(
                     lambda number: current.step(f"row {number}", write, number), numbers
                 )
+
     return [Reading(name, statistics.median(each) * 1e6, "us") for name, each in times.items()]
 
 

@@ -79,7 +79,7 @@ def table(figures: Figures) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """Write a number with three or more figures that matter, and no more decimals than they need."""
+    """Write a number with three or more figures that matter, and no needless decimals."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:,.3g}"

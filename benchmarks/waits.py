@@ -51,7 +51,10 @@ LOOKS = {
     "horsies_wake": {"many": 50, "limit": 200, "max_bytes": 1_000_000, "channel": "x", "now": None},
 }
 END_TIMERS = """
-UPDATE horsies_workflow_nodes SET due_at = clock_timestamp() + %s WHERE status = 'WAITING' RETURNING due_at
+UPDATE horsies_workflow_nodes
+SET due_at = clock_timestamp() + %s
+WHERE status = 'WAITING'
+RETURNING due_at
 """
 PROMOTED = "SELECT count(*) = %s FROM horsies_tasks"
 LAST = (
@@ -64,7 +67,8 @@ FORGET = (
 )
 ALL_RUNS_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_workflows WHERE finished_at IS NULL)"
 TOOK = """
-SELECT extract(epoch FROM (SELECT max(finished_at) FROM horsies_workflows) - min(sent_at)) FROM horsies_workflow_signals
+SELECT extract(epoch FROM (SELECT max(finished_at) FROM horsies_workflows) - min(sent_at))
+FROM horsies_workflow_signals
 """
 
 
@@ -82,29 +86,34 @@ def wake(n: int) -> list[Reading]:
     """
     empty_tables()
     idle = buffers()
+
     for start in range(0, n, CHUNK):
         with transaction.atomic():
             for number in range(start, min(start + CHUNK, n)):
                 flow = Workflow("sleeper")
                 flow.add(tasks.noop, number, after=flow.sleep(timedelta(days=1)))
                 flow.send()
+
     asked(
         "VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, "
         "horsies_tasks"
     )
     asleep = buffers()
+
     with worker(*OPTIONS, wait=False) as process:
         counted = forget()
         (due,) = asked(END_TIMERS, timedelta(seconds=READY_SECONDS))
         wait_for(PROMOTED, n, process=process)
         wait_for(ALL_RUNS_ENDED, process=process)
         longest = asked(PASSES)[0] if counted else None
+
     promoted, finished = asked(LAST, due, due)
     readings = [
         Reading(IDLE_EMPTY, idle, "buffers"),
         Reading(IDLE, asleep, "buffers"),
         Reading(WAKE, float(promoted), "s", {"until all tasks had run, s": float(finished)}),
     ]
+
     return readings if longest is None else [*readings, Reading(LONGEST, longest, "ms")]
 
 
@@ -118,8 +127,10 @@ def buffers() -> float:
                     f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text_of(name, params)}", params
                 )
                 (plan,) = cursor.fetchone()
+
             plan = json.loads(plan) if isinstance(plan, str) else plan
             found += plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+
     return float(found)
 
 
@@ -130,20 +141,24 @@ def signals(n: int) -> list[Reading]:
     empty_tables()
     length = n // (RUNS * SENDERS)
     handles = [chains(length) for _ in range(RUNS)]
+
     asked(
         "VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, "
         "horsies_tasks"
     )
+
     with worker(*OPTIONS, wait=False) as process:
         threads = [
             threading.Thread(target=send, args=(handles, sender, length))
             for sender in range(SENDERS)
         ]
+
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         wait_for(ALL_RUNS_ENDED, process=process)
+
     check(length)
     return [Reading(SIGNALLED, length * RUNS * SENDERS / float(asked(TOOK)[0]), "signals/s")]
 
@@ -155,6 +170,7 @@ def chains(length: int) -> WorkflowHandle:
         before = flow.signal("go", key=str(sender))
         for _ in range(length - 1):
             before = flow.signal("go", key=str(sender), after=before)
+
     return flow.send()
 
 
@@ -172,10 +188,12 @@ def check(length: int) -> None:
     """Raise RuntimeError unless each signal was taken once, and those of each sender in order."""
     if WorkflowSignal.objects.filter(used_at=None).exists():
         raise RuntimeError("some signals were not taken")
+
     taken: dict[tuple[object, str], list[int]] = {}
     rows = WorkflowNode.objects.order_by("number").values_list("workflow_id", "signal_key", "value")
     for run, key, value in rows:
         taken.setdefault((run, key), []).append(value)
+
     if any(values != list(range(length)) for values in taken.values()):
         raise RuntimeError("signals were taken twice, or not in order")
 

@@ -55,12 +55,17 @@ PATIENCE_MS = 600_000
 RUNS_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_workflows WHERE finished_at IS NULL)"
 # By the partial indexes, not by a scan: it is asked again and again while the history grows.
 CHAINS_ENDED = """
-SELECT NOT EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked)
+SELECT NOT EXISTS (
+         SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked
+       )
    AND NOT EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NOT NULL AND finished_at IS NULL)
 """
 DRAINED = """
 SELECT count(*),
-       extract(epoch FROM greatest(max(finished_at), (SELECT max(finished_at) FROM horsies_workflows)) - min(started_at))
+       extract(
+         epoch FROM greatest(max(finished_at), (SELECT max(finished_at) FROM horsies_workflows))
+                    - min(started_at)
+       )
 FROM horsies_tasks WHERE status = 'COMPLETED'
 """
 HALVES = """
@@ -78,7 +83,8 @@ WHERE d.datname = current_database() AND query NOT LIKE 'VACUUM%'
 """
 WATCHED = {"deadlock_timeout": "50ms", "log_lock_waits": "on"}
 WAIT = re.compile(
-    rb"LOG:  process \d+ (still waiting|acquired|detected deadlock|avoided deadlock)|ERROR:  deadlock detected"
+    rb"LOG:  process \d+ (still waiting|acquired|detected deadlock|avoided deadlock)"
+    rb"|ERROR:  deadlock detected"
 )
 
 
@@ -116,11 +122,14 @@ def ten(flow: Workflow, scale: float) -> int:
     first = flow.add(tasks.same, 1)
     parts = [flow.add(tasks.same, first) for _ in range(3)]
     summed = flow.add(tasks.total, parts)
+
     early = flow.add(tasks.noop, 0, after=parts, join="any")
     checked = flow.add(tasks.same, summed, when=summed.matches("$ > 0"))
     late = flow.add(tasks.noop, 0, after=[early, checked], allow_failed=True)
+
     flow.add(tasks.noop, 0, after=late)
     flow.add(tasks.total, [summed, checked], after=late)
+
     return 10
 
 
@@ -176,6 +185,7 @@ def cases(scale: float) -> Sequence[Case]:
     for shape in SHAPES:
         found.append(Case(shape.reading, partial(drain, shape, size)))
         found.append(Case(shape.baseline, partial(baseline, shape, size)))
+
     return [
         *found,
         Case(TEN_BY_TWO, partial(drain, TEN, size, TEN_BY_TWO, TWO)),
@@ -191,23 +201,28 @@ def drain(
     """Let workers with these options finish all runs of a shape."""
     name = name or shape.reading
     empty_tables()
+
     with ExitStack() as stack:
         lock_lines = stack.enter_context(locks_logged()) if shape is TEN else lambda: None
         counted = shape is MAP and forget_statements()
         n = sum(sent(shape, scale) for _ in range(runs(shape, scale)))
+
         tidy_up()
         processes = [stack.enter_context(worker(options, wait=False)) for options in workers]
         wait_for(RUNS_ENDED, process=processes[0])
         slowest = asked(SLOWEST)[0] if counted else None
         lines = lock_lines()
+
     readings = [Reading(name, n / completed(n, DRAINED), "tasks/s")]
     if lines is not None:
         readings.append(Reading(f"{name}, {LINES}", lines, "lines"))
+
     if shape is MAP:
         halves = zip((FIRST_HALF, SECOND_HALF), asked(HALVES), strict=True)
         readings += [
             Reading(half, n / 2 / max(seconds, 1e-6), "tasks/s") for half, seconds in halves
         ]
+
     if slowest is not None:
         readings.append(Reading(STATEMENT, slowest, "ms"))
     return readings
@@ -230,15 +245,18 @@ def baseline(shape: Shape, scale: float) -> list[Reading]:
     """Let a worker run as many tasks as the shape has, in chains in which each sends the next."""
     n = runs(shape, scale) * shape.build(Workflow(shape.name), scale)
     count = min(shape.chains, n // 2)
+
     empty_tables()
     tasks.relay.send_many(
         [{"left": n // count + (place < n % count) - 1} for place in range(count)]
     )
     tidy_up()
+
     with worker(*DEFAULTS, wait=False) as process:
         set_seqscan("off")
         wait_for(CHAINS_ENDED, process=process)
         set_seqscan("on")
+
     return [Reading(shape.baseline, n / completed(n, DRAINED), "tasks/s")]
 
 
@@ -250,17 +268,20 @@ def chain(length: int, pinned_seconds: float) -> list[Reading]:
     with worker(*DEFAULTS, wait=False):
         hop(length), plain(length)  # the first ones wait for the worker's start
         turns = [(hop(length), plain(length)) for _ in range(TURNS)]
+
         with pinned():
             end = time.monotonic() + pinned_seconds
             while time.monotonic() < end:
                 hop(length)
             later = [(hop(length), plain(length)) for _ in range(TURNS)]
+
     (hops, plains) = zip(*turns, strict=True)
     (hops_pinned, plains_pinned) = zip(*later, strict=True)
     beside = {
         "pinned before, s": pinned_seconds,
         "plain send to result, ms": 1_000 * statistics.median(plains_pinned),
     }
+
     return [
         Reading(PLAIN, 1_000 * statistics.median(plains), "ms"),
         Reading(HOP, 1_000 * statistics.median(hops), "ms"),
@@ -274,6 +295,7 @@ def hop(length: int) -> float:
     node = flow.add(tasks.noop, 0)
     for number in range(1, length):
         node = flow.add(tasks.noop, number, after=node)
+
     handle = flow.send()
     began = time.perf_counter()
     handle.get(PATIENCE_MS).unwrap()
@@ -288,6 +310,7 @@ def plain(n: int) -> float:
         began = time.perf_counter()
         handle.get(PATIENCE_MS).unwrap()
         waited += time.perf_counter() - began
+
     return waited / n
 
 
@@ -299,8 +322,10 @@ def send(blocks: int) -> list[Reading]:
     for _ in range(blocks):
         ten(flow, 1.0)
     built = time.perf_counter()
+
     flow.send()
     seconds = time.perf_counter() - built
+
     edges = sum(len(node.upstream) for node in flow.nodes)
     return [Reading(SEND, seconds, "s", {"building it, s": built - began, "edges": edges})]
 
@@ -348,12 +373,15 @@ def locks_logged() -> Iterator[Callable[[], int | None]]:
     if log is None:
         yield lambda: None
         return
+
     name = connection.ops.quote_name(connection.settings_dict["NAME"])
     begin = log.stat().st_size
+
     with connection.cursor() as cursor:
         for setting, value in WATCHED.items():
             cursor.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'")
     connection.close()  # the sender's session shall be another one
+
     try:
         yield lambda: lock_lines(log, begin)
     finally:
@@ -366,10 +394,9 @@ def locks_logged() -> Iterator[Callable[[], int | None]]:
 def server_log() -> Path | None:
     """Return the log of a private server, None of any other."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT setting FROM pg_settings WHERE name = 'data_directory'"
-        )  # no row: it may not be known
-        found = cursor.fetchone()
+        cursor.execute("SELECT setting FROM pg_settings WHERE name = 'data_directory'")
+        found = cursor.fetchone()  # None where this user may not know it
+
     home = Path(found[0]).parent if found else Path()
     log = home / "log"
     return log if home.name.startswith(PREFIX) and os.access(log, os.R_OK) else None

@@ -37,7 +37,8 @@ CAPS = {"": None, ", queue cap": SLOTS}
 # tasks that are left out.
 TENTHS = """
 SELECT extract(epoch FROM ended - lag(ended) OVER (ORDER BY tenth))
-FROM (SELECT greatest(0, ceil((place - %(warm)s) / %(size)s::float8)) AS tenth, max(finished_at) AS ended
+FROM (SELECT greatest(0, ceil((place - %(warm)s) / %(size)s::float8)) AS tenth,
+             max(finished_at) AS ended
       FROM (SELECT finished_at, row_number() OVER (ORDER BY finished_at) AS place
             FROM horsies_tasks WHERE status = 'COMPLETED') AS done
       GROUP BY 1) AS ends
@@ -62,15 +63,19 @@ def measure(cap: str, n: int) -> Sequence[Reading]:
     empty_tables()
     send(warm + n)
     shape = ("--processes=2", f"--async-concurrency={SLOTS // 2}")
+
     with capped(CAPS[cap]), pinned(), worker(*shape, "--until-empty") as process:
         if process.wait(PATIENCE_SECONDS):
             raise RuntimeError("the worker failed")
+
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM horsies_tasks WHERE status = 'COMPLETED'")
         if (count := cursor.fetchone()[0]) != warm + n:
             raise RuntimeError(f"{count} of {warm + n} tasks completed")
+
         cursor.execute(TENTHS, {"warm": warm, "size": n / 10})
         rates = [n / 10 / max(float(seconds), 1e-6) for (seconds,) in cursor.fetchall()]
+
     each = {f"tenth {place}": rate for place, rate in enumerate(rates, 1)}
     return [
         Reading(f"xmin first tenth{cap}", rates[0], "tasks/s"),
@@ -85,6 +90,7 @@ def send(n: int) -> None:
             tasks.anoop.send_many(
                 [{"n": number} for number in range(start, min(start + TOGETHER, n))]
             )
+
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks")
         cursor.execute("CHECKPOINT")
@@ -108,9 +114,11 @@ def capped(limit: int | None) -> Iterator[None]:
     if limit is None:
         yield
         return
+
     queues.override(
         "default", {"max_concurrency": limit}, actor="benchmarks", reason="a measurement"
     )
+
     try:
         yield
     finally:

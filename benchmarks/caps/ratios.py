@@ -42,11 +42,10 @@ class Ratio:
 
     def __str__(self) -> str:
         verdict = {True: "reached", False: "MISSED", None: ""}[self.met]
-        bound = (
-            ""
-            if self.target is None
-            else f"{'at most' if self.at_most else 'at least'} {self.target:g}"
-        )
+        bound = ""
+        if self.target is not None:
+            bound = f"{'at most' if self.at_most else 'at least'} {self.target:g}"
+
         figures = f"{self.value:10,.2f} against {self.against:10,.2f} {self.unit:<8}"
         return f"{self.name:<62} {figures} ratio {self.ratio:6.3f}  {bound:<13} {verdict}"
 

@@ -36,8 +36,12 @@ PARTITION_CAP = FREE | {
 }
 UNBOUND = {"no cap": FREE, "queue cap": QUEUE_CAP, "partition cap": PARTITION_CAP}
 UNFINISHED = """
-SELECT EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked)
-    OR EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND parked)
+SELECT EXISTS (
+         SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked
+       )
+    OR EXISTS (
+         SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND parked
+       )
     OR EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NOT NULL AND finished_at IS NULL)
 """
 
@@ -58,8 +62,10 @@ def unbinding(what: str, task: Any, ms: int, n: int, repeats: int, target: float
     """Measure one kind of task under each of the limits that do not bind, in turns."""
     rates: dict[str, list[float]] = {name: [] for name in UNBOUND}
     names = list(UNBOUND)
+
     with fleet():
         drain(task, ms, max(100, n // 10), FREE)  # warm
+
         for turn in range(repeats):
             for name in names[turn % 3 :] + names[: turn % 3]:
                 seconds = drain(task, ms, n, UNBOUND[name])
@@ -70,6 +76,7 @@ def unbinding(what: str, task: Any, ms: int, n: int, repeats: int, target: float
                     seconds,
                     f"{WORKERS} workers, {' '.join(SHAPE)}",
                 )
+
     return [
         compare(
             f"{what}, {name} that does not bind, to none",
@@ -91,6 +98,7 @@ def bound(repeats: int, scale: float) -> list[Ratio]:
         (lane, cap): [] for cap in BOUNDS for lane in kinds
     }
     bare: list[float] = []
+
     with fleet():
         drain(tasks.pause, BOUND_MS, 100, FREE)
         for _ in range(repeats):
@@ -101,6 +109,7 @@ def bound(repeats: int, scale: float) -> list[Ratio]:
                 name = f"caps {lane} tasks of 10 ms, cap {cap}"
                 report(name, round(0.8 * n), seconds, f"{WORKERS} workers, {' '.join(SHAPE)}")
             bare.append(bare_rate(round(100 * BOUND_SECONDS * scale)))
+
     one = [1_000 / BOUND_MS]
     return [
         compare(
@@ -129,6 +138,7 @@ def bare_rate(n: int) -> float:
         cursor.execute("CREATE TABLE IF NOT EXISTS bare (number int)")
         cursor.execute("TRUNCATE bare")
         cursor.execute("INSERT INTO bare VALUES (0)")
+
         began = time.perf_counter()
         for _ in range(n):
             time.sleep(BOUND_MS / 1_000)
@@ -143,8 +153,10 @@ def fleet() -> Iterator[None]:
         cursor.execute(
             "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_workers, horsies_heartbeats"
         )
+
         for _ in range(WORKERS):
             stack.enter_context(worker(*SHAPE))
+
         wait_for("SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'runner'", WORKERS)
         yield
 
@@ -154,10 +166,12 @@ def drain(task: Any, ms: int, n: int, limits: Mapping[str, Any]) -> float:
     took.
     """
     set_limits(limits)
+
     with transaction.atomic():
         for start in range(0, n, CHUNK):
             numbers = range(start, min(start + CHUNK, n))
             task.send_many([{"tenant": number % TENANTS, "ms": ms} for number in numbers])
+
     wait_for(f"SELECT NOT ({UNFINISHED})")
     return middle(n)
 
@@ -169,8 +183,10 @@ def set_limits(limits: Mapping[str, Any], *, wait: bool = True) -> None:
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
         cursor.execute("CHECKPOINT")
+
     QueueStore(connection).configure(
         "default", limits, action="queue.set", actor="benchmarks", create=True
     )
+
     if wait:
         wait_for("SELECT sweep IS NULL FROM horsies_queues WHERE name = 'default'")

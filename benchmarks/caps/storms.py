@@ -21,12 +21,14 @@ def storm(claims: int, slow: float) -> list[Ratio]:
         verdict = raise_storm(
             "tests.stress.oracle", f"--claims={claims}", f"--slow={slow:g}", *options
         )
+
         print(
             json.dumps({"name": f"caps storm over {name}", **verdict, "versions": versions()}),
             flush=True,
         )
         if verdict["violations"] or verdict["leaks"]:
             raise SystemExit(f"the storm over {name} found violations or leaks: see the line above")
+
         for queue, used in verdict["usage"].items():
             label = "the cluster's cap" if queue == "*" else f"the cap of queue {queue}"
             ratios.append(
@@ -38,4 +40,5 @@ def storm(claims: int, slow: float) -> list[Ratio]:
                     0.95,
                 )
             )
+
     return ratios

@@ -57,9 +57,11 @@ class Member:
     def __post_init__(self) -> None:
         recovery = config().recovery
         self.fresh = timedelta(milliseconds=2 * recovery.claimer_heartbeat_interval_ms)
+
         self.children = [Process(uuid.uuid4(), 1_000 + number) for number in range(CHILDREN)]
         self.reaper = Reaper(recovery, None, ["default"], lambda seconds: True)
         self.overdue = OverdueWorkflows(Advancer(config().max_payload_bytes))
+
         self.beat_steps = recovery.claimer_heartbeat_interval_ms * STEPS // 1_000
         self.reap_steps = max(1, recovery.check_interval_ms * STEPS // 1_000)
         self.snapshot_steps = recovery.worker_state_snapshot_interval_ms * STEPS // 1_000
@@ -87,6 +89,7 @@ class Member:
         """
         store = WorkerStore(conn)
         load = Load(0, 0, 100.0, 400.0)
+
         if (step + self.number) % self.beat_steps == 0:
             changed = not self.beats % (self.snapshot_steps // self.beat_steps)
             beaten = store.beat(
@@ -94,13 +97,16 @@ class Member:
             )
             self.on_duty = beaten.on_duty
             self.beats += 1
+
             if not beaten.alive:
                 raise RuntimeError(
                     "a simulated worker was declared dead: the machine is too slow for this many"
                 )
+
         if (step + self.number) % self.snapshot_steps == 0:
             memories = dict.fromkeys((child.id for child in self.children), 50.0)
             store.snapshot(self.id, load, memories, buffered=0, cpu_percent=1.0)
+
         if (step + self.number) % (60 * STEPS) == 0:
             self.reaper.note_served(conn)
         if (step + self.number) % self.reap_steps == 0 and self.on_duty:
@@ -117,6 +123,7 @@ def measure(scale: float) -> list[Reading]:
     """Let a fleet live for some seconds, and write bare heartbeats for as many."""
     seconds = max(3, round(SECONDS * min(1.0, scale)))
     empty_tables()
+
     with connections() as each:
         fleet = [Member(number) for number in range(max(10, round(WORKERS * min(1.0, scale))))]
         for member in fleet:
@@ -133,10 +140,12 @@ def measure(scale: float) -> list[Reading]:
 
         for step in range(4 * fleet[0].beat_steps):  # warm: each plans its statements
             life(step)
+
         times = {FLEET: cpu(life, seconds)}
         for _ in range(CONNECTIONS):
             next(each).execute("SET synchronous_commit = off")
         times[FLOOR] = cpu(bare, seconds)
+
     empty_tables()
     details = {"workers": len(fleet), "on duty": sum(member.on_duty for member in fleet)}
     return [
@@ -153,10 +162,12 @@ def cpu(act: Callable[[int], None], seconds: int) -> float | None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (backend,) = cursor.fetchone()
+
     before = server_seconds(backend)
     for step in range(seconds * STEPS):
         act(step)
     after = server_seconds(backend)
+
     return None if before is None or after is None else (after - before) / seconds
 
 

@@ -48,6 +48,7 @@ def send(n: int, each: int = 1, delay_days: int = 0) -> None:
     task = tasks.anoop_of.with_options(
         queue="tenants", delay=timedelta(days=delay_days) if delay_days else None
     )
+
     for first in range(0, n, CHUNK):
         task.send_many(
             [
@@ -55,6 +56,7 @@ def send(n: int, each: int = 1, delay_days: int = 0) -> None:
                 for number in range(first, min(first + CHUNK, n))
             ]
         )
+
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks")
         cursor.execute("CHECKPOINT")
@@ -68,6 +70,7 @@ def drain(name: str, scale: float) -> list[Reading]:
         with working(*SHAPE) as process:
             wait_for(ALL_ENDED, process=process)
         seconds = drained(n)
+
     return [Reading(f"{DRAIN}, {name}", n / seconds, "tasks/s", {"tasks": n})]
 
 
@@ -75,12 +78,15 @@ def lone(name: str, scale: float) -> list[Reading]:
     """Send one task after another to a worker that has nothing else to do."""
     beside = round(BESIDE[name] * scale)
     n = max(10, round(SENDS * min(1.0, scale)))
+
     with project():
         if beside:
             send(beside, delay_days=30)
+
         with working("--processes=4"):
             task = tasks.moment_of.with_options(queue="tenants")
             waits = starts([partial(task.send, -number) for number in range(WARM + n)])[WARM:]
+
     return [
         Reading(f"{LONE}, {name}", statistics.median(waits) * 1_000, "ms", {"tasks beside": beside})
     ]

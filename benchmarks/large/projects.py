@@ -25,6 +25,7 @@ def project(queues: int = 1, cap: int = 0) -> Iterator[None]:
     """Begin with empty tables, and have only these queues meanwhile."""
     empty_tables()
     declare(horsies(queues, cap))
+
     with override_settings(HORSIES=horsies(queues, cap)):
         try:
             yield
@@ -63,6 +64,7 @@ def starts(sends: Sequence[Callable[[], Any]]) -> list[float]:
         handle = sends[turn]()
         committed = time.time()
         waits.append(handle.get(60_000).unwrap() - committed)
+
     return waits
 
 

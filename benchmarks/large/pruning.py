@@ -52,9 +52,11 @@ def measure(scale: float) -> list[Reading]:
     with project():
         with silent():
             fill(OLD, round(ROWS * scale), {})
+
         with connection.cursor() as cursor:
             cursor.execute("VACUUM ANALYZE horsies_tasks")
             cursor.execute("CHECKPOINT")
+
         return [under_load(name, max(2.0, SECONDS * min(1.0, scale * 10))) for name in KEPT]
 
 
@@ -74,6 +76,7 @@ def under_load(name: str, seconds: float) -> Reading:
     percentile of the waits.
     """
     before = left()
+
     with working("--processes=4", BENCH_RETENTION_HOURS=str(KEPT[name])):
         ready()
         committed = {}
@@ -81,12 +84,15 @@ def under_load(name: str, seconds: float) -> Reading:
             handle = tasks.moment_of.with_options(queue="queue-0").send(0)
             committed[handle.task_id] = time.time()
         wait_for(ALL_ENDED)
+
     after = left()
     if KEPT[name] and after == before:
         raise RuntimeError(f"none of {before} rows was pruned")
+
     with connection.cursor() as cursor:
         cursor.execute(WAITS, [tasks.moment_of.name])
         waits = [began - committed[task] for task, began in cursor.fetchall() if task in committed]
+
     cuts = statistics.quantiles(waits, n=100, method="inclusive")
     details = {
         "p50, ms": cuts[49] * 1_000,
@@ -94,6 +100,7 @@ def under_load(name: str, seconds: float) -> Reading:
         "left": after,
         "pruned/s": (before - after) / seconds,
     }
+
     return Reading(f"{START}, {name}", cuts[98] * 1_000, "ms", details)
 
 

@@ -36,7 +36,9 @@ PROJECTS = {
 STARTS = {"1 queue": 1, "2,000 queues": QUEUES}
 BURST = "large 200 tasks in 200 of 2,000 queues, cap of 1"
 ENDED = """
-SELECT count(finished_at), extract(epoch FROM max(finished_at) - min(sent_at)) FROM horsies_tasks WHERE task_name = %s
+SELECT count(finished_at), extract(epoch FROM max(finished_at) - min(sent_at))
+FROM horsies_tasks
+WHERE task_name = %s
 """
 
 GOALS = (
@@ -66,10 +68,12 @@ def start(name: str, scale: float) -> list[Reading]:
     queues = scaled(STARTS[name], scale)
     with project(queues):
         handle = tasks.moment.with_options(queue=f"queue-{queues - 1}").send()
+
         begin = time.monotonic()
         with working(f"--processes={PROCESSES}", queues=queues):
             handle.get(60_000).unwrap()
             seconds = time.monotonic() - begin
+
     return [Reading(f"large start of a worker, {name}", seconds, "s", {"queues": queues})]
 
 
@@ -78,6 +82,7 @@ def lone(name: str, scale: float) -> list[Reading]:
     queues = scaled(PROJECTS[name][0], scale)
     cap = PROJECTS[name][1]
     n = max(10, round(SENDS * min(1.0, scale)))
+
     with project(queues, cap), working(f"--processes={PROCESSES}", queues=queues, cap=cap):
         ready()
         waits = starts(
@@ -86,6 +91,7 @@ def lone(name: str, scale: float) -> list[Reading]:
                 for number in range(n)
             ]
         )
+
     details = {"queues": queues, "longest, ms": max(waits) * 1_000}
     return [Reading(f"{LONE}, {name}", statistics.median(waits) * 1_000, "ms", details)]
 
@@ -94,12 +100,14 @@ def burst(scale: float) -> list[Reading]:
     """Send a task to each of some queues at once."""
     queues = scaled(QUEUES, scale)
     n = max(2, round(SPREAD * min(1.0, scale)))
+
     with project(queues, 1), working(f"--processes={PROCESSES}", queues=queues, cap=1):
         ready()
         with transaction.atomic():
             for number in range(n):
                 tasks.noop.with_options(queue=f"queue-{number * queues // n}").send(number)
         ended, seconds = wait(n)
+
     return [Reading(BURST, seconds, "s", {"queues": queues, "tasks": n, "completed": ended})]
 
 
@@ -112,7 +120,9 @@ def wait(n: int) -> tuple[int, float]:
         while time.monotonic() < deadline:
             cursor.execute(ENDED, [tasks.noop.name])
             ended, seconds = cursor.fetchone()
+
             if ended == n:
                 return n, float(seconds)
             time.sleep(0.05)
+
     return ended, float(PATIENCE_SECONDS)

@@ -64,6 +64,7 @@ class Browser:
         request = urllib.request.Request(self.address + path, data=body)
         if content_type:
             request.add_header("Content-Type", content_type)
+
         try:
             with self.opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
                 return str(answer.read().decode("utf-8"))

@@ -45,6 +45,7 @@ def ended_by_signals() -> Iterator[None]:
     before = {
         number: signal.signal(number, ending.receive) for number in (signal.SIGINT, signal.SIGTERM)
     }
+
     try:
         yield
     finally:

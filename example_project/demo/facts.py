@@ -118,14 +118,17 @@ def untrue(facts: Facts) -> Iterator[str]:
             f"{facts.sent} files were sent to be imported, but {facts.completed} COMPLETED and "
             f"{failed} FAILED"
         )
+
     for failure in facts.failures:
         if not failure.code:
             yield f"{failure.path} FAILED without an error code"
+
     if facts.largest is not None and facts.largest.completed != facts.largest.tasks:
         yield (
             f"the import of {facts.largest.path} has {facts.largest.tasks} tasks, "
             f"{facts.largest.completed} COMPLETED"
         )
+
     if facts.indexed != facts.documents:
         yield f"{facts.documents} documents were imported, but {facts.indexed} are indexed"
     if facts.verified != facts.documents:
@@ -135,10 +138,12 @@ def untrue(facts: Facts) -> Iterator[str]:
         )
     if not facts.reindexed:
         yield "no document was indexed anew by schedule"
+
     if facts.search is None:
         yield "no imported file had a phrase to search for"
     elif not facts.search.is_found:
         yield f'the search for "{facts.search.phrase}" does not find {facts.search.path}'
+
     if facts.crash is None or facts.crash.code != CRASHED:
         yield (
             f"the task of the killed process ended with {facts.crash and facts.crash.code}, not "
@@ -146,10 +151,12 @@ def untrue(facts: Facts) -> Iterator[str]:
         )
     elif facts.crash.replacement is None:
         yield f"no process took the place of process {facts.crash.pid}"
+
     if facts.fall is None or not facts.fall.held:
         yield "the worker that was killed had no tasks"
     elif facts.fall.back != facts.fall.held:
         yield f"the worker that was killed had {facts.fall.held} tasks, {facts.fall.back} came back"
+
     yield from untrue_of_reviews(facts.approved, facts.rejected)
 
 
@@ -164,6 +171,7 @@ def untrue_of_reviews(approved: Approved | None, rejected: Rejected | None) -> I
             f"{approved.path} was announced {approved.seconds:.1f} s after its approval, before "
             "its cooling-off time was over"
         )
+
     if rejected is None or (rejected.status, rejected.code) != ("FAILED", "GATE_REJECTED"):
         yield f"the import that was rejected did not fail with GATE_REJECTED: {rejected}"
     elif not rejected.is_removed:
@@ -180,4 +188,5 @@ def disjoint(pairs: list[NearDuplicate]) -> list[NearDuplicate]:
         if not seen & {pair.one_id, pair.other_id}:
             seen |= {pair.one_id, pair.other_id}
             chosen.append(pair)
+
     return chosen

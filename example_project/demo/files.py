@@ -48,6 +48,7 @@ def choose(most: int) -> list[File]:
     stdlib = Path(sysconfig.get_path("stdlib"))
     odd = list(islice(not_utf8(stdlib), min(NOT_UTF8, max(1, most // 10)))) or [SAMPLE]
     licenses = list(islice(license_texts(stdlib), min(LICENSES, most // 5)))
+
     rest = most - len(odd) - len(licenses)
     chosen = chain(odd, licenses, islice(sources(stdlib), max(0, rest)))
     return sorted(chosen, key=lambda file: (file.folder, file.name))
@@ -80,6 +81,7 @@ def license_texts(stdlib: Path) -> Iterator[File]:
     """Give the license of Python and those of the installed packages."""
     if (own := stdlib / "LICENSE.txt").is_file() and (file := read(own, "licenses/python")):
         yield file
+
     packages = Path(sysconfig.get_path("purelib"))
     for path in sorted(packages.glob("*.dist-info/**/*")):
         if path.is_file() and path.name.upper().startswith(
@@ -90,6 +92,7 @@ def license_texts(stdlib: Path) -> Iterator[File]:
                 package.removesuffix(".dist-info"),
                 *(part for part in inside if part != "licenses"),
             ]
+
             if file := read(path, f"licenses/{'/'.join(folder)}"):
                 yield file
 

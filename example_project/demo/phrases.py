@@ -36,4 +36,5 @@ def search(browser: Browser, documents: QuerySet[Document]) -> Search | None:
             document = Document.objects.only("folder", "name").get(pk=pk)
             page = browser.get(reverse("library:search"), q=f'"{phrase}"')
             return Search(phrase, document.path, f'href="{document.get_absolute_url()}"' in page)
+
     return None

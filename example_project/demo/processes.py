@@ -81,6 +81,7 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.process.poll() is not None:
                 return
+
             self.process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(STOP_SECONDS)
@@ -96,10 +97,12 @@ class Services:
             "DATABASE_URL": url,
             "DEBUG": "False",
         }
+
         self.processes = processes
         self.home = home
         self.worker_environment = {**environment, "CONN_MAX_AGE": "60"}
         self.workers = 0
+
         # Port 0: the system chooses a free one while it is being bound, so nobody can be faster.
         self.site = Service(
             "site",
@@ -107,6 +110,7 @@ class Services:
             home / "site.log",
             environment,
         )
+
         try:
             self.worker = self.another_worker()
         except BaseException:
@@ -159,9 +163,11 @@ class Services:
             ending.unwind()
             self.site.refuse_ended()
             self.worker.refuse_ended()
+
             if time.monotonic() > deadline:
                 raise DemoFailed(f"not within {seconds:.0f} s: {what}")
             time.sleep(POLL_SECONDS)
+
         return value
 
     def stop(self) -> None:
@@ -177,6 +183,7 @@ def services(url: str, processes: int) -> Iterator[Services]:
     """
     for home in abandoned_directories(PREFIX, {os.geteuid()}):
         shutil.rmtree(home, ignore_errors=True)
+
     with owned_directory(PREFIX) as home:
         running = Services(home, url, processes)
         try:
@@ -199,6 +206,7 @@ def end_with_parent() -> Callable[[], None] | None:
     """
     if sys.platform != "linux":
         return None
+
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 

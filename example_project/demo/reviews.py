@@ -45,6 +45,7 @@ class Reviews:
             )
             for name in (APPROVED, REJECTED)
         ]
+
         fields = {"submission": str(self.submission), "folder": FOLDER, "review": "on"}
         self.browser.post(reverse("library:upload"), fields, parts)
         self.say.step(f"{len(parts)} files uploaded that somebody has to review")
@@ -61,17 +62,21 @@ class Reviews:
         gates = WorkflowNode.objects.filter(
             workflow_id__in=runs.values(), kind="gate", status="WAITING"
         )
+
         self.services.until(
             lambda: gates.count() == len(runs), "both imports wait for a review", REVIEW_SECONDS
         )
+
         self.say.step(f"{len(runs)} imports wait for a person; no worker is busy with them:")
         for name, run in runs.items():
             self.say.detail(f"{FOLDER}/{name}: {explain_node(run, REVIEW).reasons[0].text}")
+
         document = Document.objects.get(folder=FOLDER, upload__import_run=runs[REJECTED])
         approved = get_workflow(runs[APPROVED])
         rejected = get_workflow(runs[REJECTED])
         approved.approve(REVIEW, user=self.reviewer, reason="well written")
         rejected.reject(REVIEW, user=self.reviewer, reason="not ready")
+
         return self.published(approved), self.removed(rejected, document)
 
     def published(self, run: WorkflowHandle) -> Approved:
@@ -82,10 +87,12 @@ class Reviews:
             .select_related("document")
             .get(import_run=run.workflow_id)
         )
+
         announced = Announcement.objects.filter(document=upload.document)
         decided = WorkflowNode.objects.get(workflow_id=run.workflow_id, name=REVIEW).finished_at
         seconds = min(((one.at - decided).total_seconds() for one in announced), default=0.0)
         is_published = upload.document is not None and upload.document.is_published
+
         self.say.step(
             f"{upload.path}: approved by {self.reviewer}, announced {seconds:.1f} s later, once it "
             "had cooled off"
@@ -103,11 +110,13 @@ class Reviews:
                 "name", "status"
             )
         )
+
         self.say.step(f"{document.path}: {error.message if error else 'no error'}")
         for name, status in undone:
             self.say.detail(
                 f"{name}: {status}; the document is {'still there' if is_there else 'gone'}"
             )
+
         return Rejected(
             document.path, run.status(), error.error_code if error else None, not is_there
         )

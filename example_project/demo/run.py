@@ -1,4 +1,4 @@
-"""A run of the demo: the database, the tables, the login, the two services, the story, the report."""
+"""A run of the demo: the database, tables, login, the two services, the story, the report."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def run(choices: Choices, out: TextIO, err: TextIO) -> int:
     on ``err``.
     """
     say = Narrator(out)
+
     try:
         with ended_by_signals(), database(choices.database_url, say) as url:
             password = prepare(say)
@@ -71,19 +72,24 @@ def perform(choices: Choices, say: Narrator, running: Services, password: str, e
     address = running.address()
     worker = running.worker_row()
     say.step(f"site at {address}/, worker {worker.pid} with {running.processes} processes")
+
     browser = Browser(address)
     browser.log_in(USERNAME, password)
     reviewer = get_user_model().objects.get(username=USERNAME)
     facts = Story(say, running, browser, worker, choose(choices.files), reviewer, now()).tell()
+
     report(say, facts)
     reasons = list(untrue(facts))
     for reason in reasons:
         print(f"Not as promised: {reason}", file=err, flush=True)
+
     invitation(say, address, USERNAME, password)
     say.step("done" if not reasons else "done, but not as promised")
+
     if not choices.exits:
         say.detail("Press Ctrl-C to stop everything.")
         running.until(lambda: None, "Ctrl-C", float("inf"))
+
     return 1 if reasons else 0
 
 
@@ -97,12 +103,14 @@ def database(url: str | None, say: Narrator) -> Iterator[str]:
         say.step(f"PostgreSQL {server_version()}, as given by --database-url")
         yield url
         return
+
     with private_postgres(durable=True) as private:
         use(private)
         say.step(
             f"PostgreSQL {server_version()} runs on {connection.settings_dict['HOST']}, for this "
             "demo only"
         )
+
         try:
             yield private
         finally:
@@ -123,10 +131,12 @@ def use(url: str) -> None:
             "--database-url is not PostgreSQL's: write it as "
             "postgresql://user:password@host:port/name"
         )
+
     try:
         parsed = environ.Env.db_url_config(url)
     except (environ.ImproperlyConfigured, ValueError) as error:
         raise DemoFailed(f"--database-url is no URL of a database: {error}") from error
+
     connections.close_all()
     connection.settings_dict.update(parsed)
 
@@ -137,6 +147,7 @@ def server_version() -> str:
         connection.ensure_connection()
     except OperationalError as error:
         raise DemoFailed(f"the database does not answer: {str(error).strip()}") from error
+
     major, minor = divmod(connection.pg_version, 10_000)
     return f"{major}.{minor}"
 
@@ -144,11 +155,13 @@ def server_version() -> str:
 def prepare(say: Narrator) -> str:
     """Make the tables and the login, and return its password, which is of this run only."""
     call_command("migrate", verbosity=0, interactive=False)
+
     password = secrets.token_urlsafe(9)
     users = get_user_model().objects
     user = users.filter(username=USERNAME).first() or users.create_superuser(USERNAME)
     user.is_staff = user.is_superuser = user.is_active = True
     user.set_password(password)
     user.save()
+
     say.step("tables and login made")
     return password

@@ -66,16 +66,20 @@ class Story:
         """Do everything in order. Raises DemoFailed when a step does not come about."""
         facts = Facts(sent=len(self.files))
         facts.crash = self.with_replacement(self.upload_with_a_crash())
+
         reviews = Reviews(self.say, self.services, self.browser, self.reviewer)
         reviews.upload()
         facts.fall = self.kill_the_worker()
+
         self.finish("imported", self.imports())
         facts.approved, facts.rejected = reviews.decide()
         self.verify()
+
         self.count(facts)
         facts.pairs = disjoint(near_duplicates(PAIRS_LOOKED_AT))[:PAIRS]
         facts.search = search(self.browser, self.documents())
         facts.reindexed = self.reindexed()
+
         return facts
 
     def upload_with_a_crash(self) -> Crash:
@@ -83,16 +87,20 @@ class Story:
         sent = 0
         crash = None
         first = None
+
         for batch in batches(self.files):
             self.upload(batch)
             sent += len(batch)
+
             if first is None:
                 first = self.first_result(sent)
             if crash is None and sent >= len(self.files) // 2:
                 self.say.step(f"{sent} of {len(self.files)} files uploaded")
                 crash = self.kill_a_child()
+
         if crash is None:
             raise DemoFailed("there was no file to upload")
+
         self.say.step(f"{sent} of {len(self.files)} files uploaded")
         return crash
 
@@ -109,6 +117,7 @@ class Story:
         )
         run = get_workflow(upload.import_run)
         result = self.result_of(run)
+
         self.say.step(f"first result, {len(self.files) - sent} files still to be uploaded:")
         if result.is_ok():
             made = run.results()["read_file"].ok_value
@@ -117,6 +126,7 @@ class Story:
             )
         else:
             self.say.detail(f"{result.err_value.error_code}: {result.err_value.message}")
+
         told = [
             f"{node.name} x {node.total}" if node.kind == "map" else node.name
             for node in nodes_of(run)
@@ -125,6 +135,7 @@ class Story:
             f"{', '.join(told)}: {run.progress().completed} of {run.progress().total} tasks "
             "completed"
         )
+
         return upload.import_run
 
     def kill_a_child(self) -> Crash:
@@ -136,6 +147,7 @@ class Story:
             "a child runs the task that waits to be killed",
             CRASH_SECONDS,
         )
+
         if held.pid not in {
             child.pid for child in psutil.Process(self.worker.pid).children(recursive=True)
         }:
@@ -143,14 +155,17 @@ class Story:
                 f"process {held.pid} runs the task 'hold', but is no child of worker "
                 f"{self.worker.pid}"
             )
+
         os.kill(held.pid, signal.SIGKILL)
         self.say.step(f"killed process {held.pid} (kill -9) while it ran the task 'hold':")
+
         error = self.result_of(handle).err
         crash = Crash(
             held.pid,
             error.error_code if error else None,
             error.message if error else "it has a result",
         )
+
         self.say.detail(f"{crash.code}: {crash.message}")
         return crash
 
@@ -174,8 +189,10 @@ class Story:
                 worker_id=self.worker.pk, role="runner", died_at=None
             ).order_by("sent_at", "pk")
             pids = list(beating.values_list("pid", flat=True))
+
             # one that was recycled since the last heartbeat is in the table, and gone
             began = {pid: at for pid in pids if (at := began_at(pid)) is not None}
+
             if crash.pid in pids or len(began) < self.services.processes:
                 return None
             return max(began, key=lambda pid: began[pid])
@@ -196,26 +213,31 @@ class Story:
         flow = Workflow("come back")
         flow.returns(flow.map(come_back, token=tokens))
         run = flow.send()
+
         holds = Hold.objects.filter(token__in=tokens)
         self.services.until(
             lambda: holds.count() == HELD,
             "the tasks run that wait for the worker's death",
             CRASH_SECONDS,
         )
+
         pid = self.worker.pid
         at = now()
         self.services.kill_worker()
+
         held = dict(
             Task.objects.filter(claimed_by=self.worker.pk, finished_at=None).values_list(
                 "pk", "claim_generation"
             )
         )
         open_runs = self.imports().exclude(status__in=FINAL).count()
+
         self.say.step(
             f"killed worker {pid} with all its processes (kill -9) while they ran {len(held)} "
             "tasks; "
             f"{open_runs} imports are under way"
         )
+
         self.worker = self.services.worker_row()
         silence = config().recovery.running_stale_threshold_ms / 1_000
         self.say.step(
@@ -233,11 +255,13 @@ class Story:
         again = self.services.until(back, "the tasks of the killed worker run again", FALL_SECONDS)
         seconds = (max(task.started_at for task in again) - at).total_seconds()
         self.say.step(f"{len(again)} tasks came back in {seconds:.1f} s")
+
         attempts = self.result_of(run).ok or []
         self.say.step(
             f"workflow {flow.name!r}: {run.status()}, the attempts that completed are "
             f"{sorted(set(attempts))}"
         )
+
         done = sum(attempt > 1 for attempt in attempts)
         return Fall(len(held), len(again) - (HELD - done), seconds)
 
@@ -249,9 +273,11 @@ class Story:
             nonlocal told_at
             counts = rows.aggregate(all=Count("pk"), final=Count("pk", filter=Q(status__in=FINAL)))
             done = counts["final"] == counts["all"]
+
             if done or self.say.seconds - told_at >= TELL_EVERY_SECONDS:
                 told_at = self.say.seconds
                 self.say.step(f"{counts['final']} of {counts['all']} {verb}")
+
             return done
 
         self.services.until(is_done, f"everything is {verb}", WORK_SECONDS)
@@ -274,6 +300,7 @@ class Story:
         last = waiting.order_by("-pk").first()
         if last is None:
             return "verify: nothing had to wait"
+
         (queue,) = overview.queues(["verify"])
         cap = queue.effective["max_concurrency"]
         because = [
@@ -281,8 +308,10 @@ class Story:
             for reason in explain(last.pk).reasons
             if reason.code == ReasonCode.QUEUE_AT_CAP
         ]
+
         if queue.running < cap or not because:
             return None
+
         why = because[0][0].lower() + because[0][1:]
         return f"verify: {queue.running} of {cap} slots, {queue.pending} waiting, because {why}"
 
@@ -320,6 +349,7 @@ class Story:
     def count(self, facts: Facts) -> None:
         """Note what the tables hold now."""
         facts.completed = self.imports().filter(status="COMPLETED").count()
+
         failed = dict(self.imports().filter(status="FAILED").values_list("pk", "error_code"))
         for upload in Upload.objects.filter(import_run__in=failed).defer("content"):
             run = get_workflow(upload.import_run)
@@ -329,6 +359,7 @@ class Story:
                     upload.path, failed[upload.import_run], run.results()[node].err_value.message
                 )
             )
+
         facts.largest = self.largest()
         counts = self.documents().aggregate(
             all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at")
@@ -336,6 +367,7 @@ class Story:
         facts.documents = counts["all"]
         facts.indexed = counts["indexed"]
         facts.verified = counts["verified"]
+
         times = (
             self.tasks()
             .filter(status__in=FINAL)
@@ -352,6 +384,7 @@ class Story:
         found = maps.order_by("-total", "workflow_id").first()
         if found is None:
             return None
+
         counts = get_workflow(found.workflow_id).progress()
         path = Upload.objects.defer("content").get(import_run=found.workflow_id).path
         return Largest(path, found.total, counts.completed, counts.total)

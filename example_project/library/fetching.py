@@ -27,9 +27,11 @@ async def fetch(url: str) -> Response:
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise FetchError(f"{url!r} is not an address of the form http://host/path")
+
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     # HTTP/1.0: the answer ends where the connection does, so there are no chunks to put together.
     request = f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\nAccept-Encoding: identity\r\n\r\n"
+
     async with asyncio.timeout(TIMEOUT_SECONDS):
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
         try:
@@ -38,6 +40,7 @@ async def fetch(url: str) -> Response:
             answer = await reader.read()
         finally:
             writer.close()
+
     return parse(answer)
 
 
@@ -46,6 +49,7 @@ def parse(answer: bytes) -> Response:
     head, separator, body = answer.partition(b"\r\n\r\n")
     status_line, *headers = head.split(b"\r\n")
     words = status_line.split(None, 2)
+
     if (
         not separator
         or len(words) < 2
@@ -53,8 +57,10 @@ def parse(answer: bytes) -> Response:
         or not words[1].isdigit()
     ):
         raise FetchError(f"the answer is not HTTP, it starts with {answer[:60]!r}")
+
     for header in headers:
         name, _, value = header.partition(b":")
         if name.strip().lower() == b"content-length" and int(value) != len(body):
             raise FetchError(f"the answer ended after {len(body):,} of {int(value):,} bytes")
+
     return Response(int(words[1]), body)

@@ -39,6 +39,7 @@ class FilesField(forms.FileField):
                     "largest": f"{LARGEST_BYTES:,}",
                 }
                 raise forms.ValidationError(message, params=params)
+
         return files
 
 

@@ -53,6 +53,7 @@ def look_up(task_id: uuid.UUID | str) -> tuple[TaskInfo, TaskResult[Any] | None]
     info = get_handle(task_id).info()
     if info is None or info.task_name not in TASKS:
         return None
+
     # The function's own handle knows the type: its ok value is an Imported again, not a dict.
     handle = TASKS[info.task_name].handle(info.task_id)
     return info, (handle.get(timeout_ms=0) if info.finished_at else None)
@@ -66,17 +67,20 @@ def steps_around(task_id: uuid.UUID) -> list[Step]:
         documents.filter(index_task=task_id).first()
         or documents.filter(verify_task=task_id).first()
     )
+
     if document:
         return steps_of(uploads.filter(document=document).first(), document)
+
     upload = uploads.filter(import_run=Task.objects.get(pk=task_id).workflow_id).first()
     return steps_of(upload, documents.filter(pk=upload.document_id).first() if upload else None)
 
 
 def steps_of(upload: Upload | None, document: Document | None) -> list[Step]:
-    """Return the steps of a file: its import, and the tasks that indexed and checked its document."""
+    """Return the steps of a file: its import, and the tasks that index and check its document."""
     run = upload.import_run if upload else None
     index, check = (document.index_task, document.verify_task) if document else (None, None)
     known = run_statuses([run]) | statuses([index, check])
+
     found = (
         ("Import", "library:import", run),
         ("Index", "library:result", index),
@@ -116,6 +120,7 @@ def told(value: Any, label: str = "") -> Iterator[tuple[str, str]]:
     """
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
+
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from told(inner, name.replace("_", " "))
@@ -141,4 +146,5 @@ def shown(value: Any) -> str:
         return str(value.value)
     if isinstance(value, dt.datetime):
         return f"{value:%Y-%m-%d %H:%M:%S} UTC"
+
     return str(value)

@@ -52,9 +52,11 @@ def decode(content: bytes) -> str:
         byte = content[error.start]
         message = f"byte 0x{byte:02x} at position {error.start:,} is not UTF-8 ({error.reason})"
         raise NotText(message, error.start) from error
+
     # NUL is a character of UTF-8, but PostgreSQL's text cannot hold it.
     if (position := content.find(0)) >= 0:
         raise NotText(f"byte 0x00 at position {position:,} does not belong into a text", position)
+
     return text
 
 
@@ -69,6 +71,7 @@ def chapters(text: str) -> Iterator[str]:
     """
     chapter: list[str] = []
     size = 0
+
     for line in text.splitlines(keepends=True):
         chapter.append(line)
         size += len(line)
@@ -76,6 +79,7 @@ def chapters(text: str) -> Iterator[str]:
             yield "".join(chapter)
             chapter = []
             size = 0
+
     if chapter:
         yield "".join(chapter)
 
@@ -97,14 +101,15 @@ def combine(measured: Iterable[Measured]) -> Measured:
     lines = words = characters = 0
     common: Counter[str] = Counter()
     hashes: set[int] = set()
+
     for chapter in measured:
-        lines, words, characters = (
-            lines + chapter.lines,
-            words + chapter.words,
-            characters + chapter.characters,
-        )
+        lines += chapter.lines
+        words += chapter.words
+        characters += chapter.characters
+
         common.update(dict(chapter.common))
         hashes = set(heapq.nsmallest(FINGERPRINTS, hashes | set(chapter.fingerprints)))
+
     return Measured(lines, words, characters, common.most_common(COMMON_WORDS), sorted(hashes))
 
 

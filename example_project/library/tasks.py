@@ -35,12 +35,14 @@ def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
     upload = Upload.objects.filter(pk=upload_id).first()
     if upload is None:
         return TaskResult(err=TaskError("UPLOAD_GONE", f"upload {upload_id} has been deleted"))
+
     content = bytes(upload.content)
     try:
         text = reading.decode(content)
     except reading.NotText as problem:
         place = {"path": upload.path, "position": problem.position}
         return TaskResult(err=TaskError("NOT_TEXT", f"{upload.path}: {problem}", data=place))
+
     kind = Kind.of(upload.name)
     with transaction.atomic():
         # Locked: the undo of another import of the same file may be about to remove it.
@@ -56,6 +58,7 @@ def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
             },
         )
         Upload.objects.filter(pk=upload_id).update(document=document)
+
     is_new = not document.is_published
     return TaskResult(
         ok=Imported(document.pk, document.path, kind, len(content), document.digest, is_new)
@@ -74,6 +77,7 @@ def remove_document(upload_id: int, result: Imported | None) -> bool:
     document_id = (
         result.document_id if result else upload.values_list("document_id", flat=True).first()
     )
+
     with transaction.atomic():
         document = (
             Document.objects.select_for_update()
@@ -83,10 +87,12 @@ def remove_document(upload_id: int, result: Imported | None) -> bool:
         )
         if document is None:
             return False
+
         upload.update(document=None)
         if Upload.objects.filter(document=document).exists():
             return False
         document.delete()
+
     return True
 
 
@@ -96,11 +102,13 @@ def split_document(imported: Imported) -> TaskResult[list[Chapter], TaskError]:
     text = text_of(imported.document_id)
     if text is None:
         return TaskResult(err=document_gone(imported.document_id))
+
     found = []
     start = 0
     for chapter in reading.chapters(text):
         found.append(Chapter(imported.document_id, start, len(chapter)))
         start += len(chapter)
+
     return TaskResult(ok=found)
 
 
@@ -175,12 +183,14 @@ async def verify_document(
         return TaskResult(
             err=TaskError("NOT_SERVED", f"{url} answered with status {response.status}")
         )
+
     found = reading.digest(response.body)
     if found != digest:
         message = f"{url} gave other bytes than were stored: SHA-256 {found}, not {digest}"
         return TaskResult(
             err=TaskError("CHECKSUM_DIFFERS", message, data={"found": found, "stored": digest})
         )
+
     now = timezone.now()
     if not await Document.objects.filter(pk=document_id).aupdate(verified_at=now):
         return TaskResult(err=document_gone(document_id))
@@ -196,6 +206,7 @@ def text_of(document_id: int, start: int = 0, length: int | None = None) -> str 
 def write_index(document_id: int, measured: reading.Measured) -> TaskResult[Indexed, TaskError]:
     """Keep the counts and fingerprints of a document, and put it into the full-text index."""
     now = timezone.now()
+
     with transaction.atomic():
         # Two tasks that index the same document at the same time take turns.
         document = (
@@ -206,12 +217,14 @@ def write_index(document_id: int, measured: reading.Measured) -> TaskResult[Inde
         )
         if document is None:
             return TaskResult(err=document_gone(document_id))
+
         # The name weighs more than the text, so that a search for it finds the file itself first.
         # Its words stand apart: as they are, PostgreSQL takes "zebra.txt" for the name of a host.
         vector = SearchVector(
             Value(" ".join(reading.WORD.findall(document.path))), weight="A", config=CONFIG
         )
         vector += SearchVector("text", weight="C", config=CONFIG)
+
         Fingerprint.objects.filter(document=document).delete()
         Fingerprint.objects.bulk_create(
             Fingerprint(document=document, value=value) for value in measured.fingerprints
@@ -219,6 +232,7 @@ def write_index(document_id: int, measured: reading.Measured) -> TaskResult[Inde
         Document.objects.filter(pk=document_id).update(
             lines=measured.lines, words=measured.words, search=vector, indexed_at=now
         )
+
     counts = Counts(measured.lines, measured.words, measured.characters)
     return TaskResult(
         ok=Indexed(document_id, counts, measured.common, len(measured.fingerprints), now)

@@ -37,11 +37,13 @@ def documents(request: HttpRequest) -> HttpResponse:
     counts = published.aggregate(
         all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at")
     )
+
     context = {
         "page": page,
         "counts": counts,
         "announcements": Announcement.objects.all()[:ANNOUNCED],
     }
+
     return render(request, "library/documents.html", context)
 
 
@@ -70,11 +72,13 @@ def raw(request: HttpRequest, pk: int) -> HttpResponse:
 def upload(request: HttpRequest) -> HttpResponse:
     """Take files in and have them imported."""
     form = UploadForm(request.POST or None, request.FILES or None)
+
     if request.method == "POST" and form.is_valid():
         handles = take_in(**form.cleaned_data)
         if len(handles) == 1:
             return redirect("library:import", handles[0].workflow_id)
         return redirect("library:uploads")
+
     return render(
         request, "library/upload.html", {"form": form}, status=400 if form.errors else 200
     )
@@ -99,9 +103,11 @@ def take_in(
             digest=reading.digest(content),
             defaults={"content": content, "review": review},
         )
+
         handle = import_file(upload.pk, upload.review).send()
         Upload.objects.filter(pk=upload.pk).update(import_run=handle.workflow_id)
         handles.append(handle)
+
     return handles
 
 
@@ -119,11 +125,13 @@ def import_run(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     """Show how far an import is, node by node, or what came of it."""
     found = get_object_or_404(Upload.objects.defer("content"), import_run=workflow_id)
     run = get_workflow(workflow_id)
+
     try:
         status = run.status()
         counts = run.progress()
     except LookupError as gone:  # finished long ago, and deleted as HORSIES["RETENTION"] says
         raise Http404(str(gone)) from gone
+
     result = run.get(timeout_ms=0) if status in progress.ENDED else None
     context = {
         "upload": found,
@@ -134,6 +142,7 @@ def import_run(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
         "error": result.err if result is not None else None,
         "values": list(progress.told(result.ok)) if result is not None and result.is_ok() else [],
     }
+
     return render(request, "library/import.html", context)
 
 
@@ -142,15 +151,18 @@ def find_result(request: HttpRequest) -> HttpResponse:
     """Ask for the id of a task, and lead to its page."""
     given = request.GET.get("id", "").strip()
     problem = ""
+
     if given:
         try:
             found = progress.look_up(given)
         except ValueError as error:
             found = None
             problem = str(error)
+
         if found:
             return redirect("library:result", found[0].task_id)
         problem = problem or f"There is no task {given} here."
+
     context = {"given": given, "problem": problem}
     return render(request, "library/find_result.html", context, status=404 if problem else 200)
 
@@ -161,6 +173,7 @@ def result(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
     found = progress.look_up(task_id)
     if found is None:
         raise Http404(f"There is no task {task_id} here.")
+
     info, outcome = found
     context = {
         "info": info,
@@ -174,6 +187,7 @@ def result(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
         else None,
         "steps": progress.steps_around(task_id),
     }
+
     return render(request, "library/result.html", context)
 
 
@@ -206,9 +220,11 @@ def verify(request: HttpRequest) -> HttpResponse:
             {"document_id": item.pk, "url": address_of(request, item), "digest": item.digest}
             for item in waiting
         )
+
         for item, handle in zip(waiting, handles, strict=True):
             item.verify_task = handle.task_id
         Document.objects.bulk_update(waiting, ["verify_task"], batch_size=500)
+
     messages.success(request, f"{len(handles):,} documents will be fetched back and compared.")
     return redirect("library:documents")
 

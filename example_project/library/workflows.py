@@ -33,11 +33,13 @@ def import_file(upload_id: int, review: bool = False) -> Workflow:
     chapters = flow.add(tasks.split_document, imported, when=imported.matches("$.is_new == true"))
     measured = flow.map(tasks.measure_chapter, chapter=chapters)
     ready = flow.add(tasks.index_chapters, imported, measured)
+
     if review:
         ready = flow.gate(
             REVIEW, permission="library.change_document", timeout=REVIEW_TIME, after=ready
         )
         ready = flow.sleep(COOLING_OFF, name="cooling off", after=ready)
+
     flow.add(tasks.publish, imported, after=ready)
     flow.returns(imported)
     return flow

@@ -64,21 +64,34 @@ CODES = {"FAILED": "BROKEN", "SKIPPED": "TASK_SKIPPED", "CANCELLED": "TASK_CANCE
 NODES = "SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n"
 MISCOUNTED = """
 SELECT n.workflow_id, n.name, n.status, (n.open, n.ok, n.bad)::text, (c.open, c.ok, c.bad)::text
-FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id AND w.status <> 'CANCELLED'
-  AND w.continued_as IS NULL CROSS JOIN LATERAL (
-  SELECT count(*) FILTER (WHERE u.finished_at IS NULL) AS open, count(*) FILTER (WHERE e.counts AND u.status = 'COMPLETED') AS ok,
-         count(*) FILTER (WHERE e.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED') AS bad
-  FROM horsies_workflow_edges e JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
-  WHERE e.workflow_id = n.workflow_id AND e.downstream = n.number) AS c
+FROM horsies_workflow_nodes n
+JOIN horsies_workflows w ON w.id = n.workflow_id
+  AND w.status <> 'CANCELLED'
+  AND w.continued_as IS NULL
+CROSS JOIN LATERAL (
+  SELECT count(*) FILTER (WHERE u.finished_at IS NULL) AS open,
+         count(*) FILTER (WHERE e.counts AND u.status = 'COMPLETED') AS ok,
+         count(*) FILTER (
+           WHERE e.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED'
+         ) AS bad
+  FROM horsies_workflow_edges e
+  JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
+  WHERE e.workflow_id = n.workflow_id AND e.downstream = n.number
+) AS c
 WHERE n.status <> 'ADDED' AND (n.open, n.ok, n.bad) <> (c.open, c.ok, c.bad)
-  AND NOT (n.added_by >= 0 AND n.status = 'CANCELLED')  -- the run ended before it was admitted, so it was never counted
-  AND n.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND'  -- this, too, may end it before it is admitted
+  -- the run ended before it was admitted, so it was never counted
+  AND NOT (n.added_by >= 0 AND n.status = 'CANCELLED')
+  -- this, too, may end it before it is admitted
+  AND n.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND'
 """
 CROWDED = """
-SELECT w.id, w.max_in_flight, c.many FROM horsies_workflows w CROSS JOIN LATERAL (
-  SELECT (SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = w.id AND t.finished_at IS NULL)
+SELECT w.id, w.max_in_flight, c.many FROM horsies_workflows w
+CROSS JOIN LATERAL (
+  SELECT (SELECT count(*) FROM horsies_tasks t
+          WHERE t.workflow_id = w.id AND t.finished_at IS NULL)
        + (SELECT count(*) FROM horsies_workflow_nodes n
-          WHERE n.workflow_id = w.id AND n.kind = 'workflow' AND n.status = 'ENQUEUED') AS many) AS c
+          WHERE n.workflow_id = w.id AND n.kind = 'workflow' AND n.status = 'ENQUEUED') AS many
+) AS c
 WHERE c.many > w.max_in_flight
 """
 
@@ -174,6 +187,7 @@ def ended(claim: Claim, value: Any = 1, code: str | None = None) -> Outcome:
         return Outcome(
             claim.id, claim.generation, "COMPLETED", json.dumps({"ok": value}), in_run=claim.in_run
         )
+
     status = "CANCELLED" if code in ("TASK_SKIPPED", "TASK_CANCELLED") else "FAILED"
     error = {"error_code": code, "message": "no", "data": None, "exception": None}
     return Outcome(
@@ -218,9 +232,8 @@ class Driven:
     handle: WorkflowHandle
     outcome: Callable[[Claim, Any], Outcome]  # what an attempt of a task at a place ends with
     settled: Callable[[Outcome, Any, Passed], None]  # notes that this was written
-    began: Callable[
-        [Engine, Claim], Any
-    ]  # notes that a task was claimed, checks that it may run now, returns its place
+    # notes that a task was claimed, checks that it may run now, returns its place
+    began: Callable[[Engine, Claim], Any]
 
     def __init__(self, connect: Connect, max_bytes: int, engines: int = 2) -> None:
         self.looker = connect()
@@ -232,8 +245,10 @@ class Driven:
         with self.looker.transaction():
             for table in TABLES:
                 self.looker.execute(f"DELETE FROM horsies_{table}")
+
         for engine in self.engines:
             engine.start()
+
         self.done = []
 
     def rows(self, query: str, params: Sequence[Any] | None = None) -> list[Any]:
@@ -259,11 +274,13 @@ class Driven:
         rolled back.
         """
         commits = self.dice.chance(0.5)
+
         with engine.conn.transaction(force_rollback=not commits):
             for run, debt in [*engine.advancer.owed.items()]:
                 assert not engine.advance_run(run, debt.tasks, debt.children, 3).busy
                 for other in self.engines:
                     assert other is engine or other.advance_run(run, [], [], 3).busy
+
         if not commits and self.dice.chance(0.5):
             engine.advancer = Advancer(engine.max_bytes)  # it died, and remembers nothing
 
@@ -276,11 +293,13 @@ class Driven:
                 engine.advancer.find(engine.workflows, None, 1_000)
                 self.advance(engine)
             self.check()
+
             busy = any(engine.claims or engine.advancer.owed for engine in self.engines)
             if not busy and not self.rows(
                 "SELECT FROM horsies_workflows w WHERE w.finished_at IS NULL"
             ):
                 return
+
         raise AssertionError(f"stuck as {self.handle.status()}: {self.left()}")
 
     def work(self, engine: Engine, *, all_: bool = False) -> None:
@@ -295,16 +314,20 @@ class Driven:
                 ends.append((self.outcome(claim, place), place))
             else:
                 kept.append((claim, place))
+
         engine.goes_on = self.dice.choice([None, engine.max_bytes])
         passed = engine.run_pass(
             100 if all_ else self.dice.choice([0, 1, 2, 3, 8]), [outcome for outcome, _ in ends]
         )
         assert passed.landed == {outcome.id for outcome, _ in ends}
+
         for outcome, place in ends:
             self.settled(outcome, place, passed)
+
         engine.claims = kept
         for claim in passed.claims:
             engine.claims.append((claim, self.began(engine, claim)))
+
         if not self.dice.chance(0.2):
             engine.advancer.owe(passed.in_runs)
 
@@ -325,8 +348,10 @@ class Driven:
         """
         nodes = """
         SELECT to_jsonb(w), to_jsonb(n), to_jsonb(t), to_jsonb(c)
-        FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id
-        LEFT JOIN horsies_tasks t ON t.id = n.task_id LEFT JOIN horsies_workflows c ON c.id = n.task_id
+        FROM horsies_workflow_nodes n
+        JOIN horsies_workflows w ON w.id = n.workflow_id
+        LEFT JOIN horsies_tasks t ON t.id = n.task_id
+        LEFT JOIN horsies_workflows c ON c.id = n.task_id
         WHERE n.finished_at IS NULL"""
         return self.rows(nodes)
 
@@ -341,7 +366,7 @@ class Driven:
         return {id_: kind for kind, id_, *_ in told}
 
     def judge_nothing_left(self) -> None:
-        """Check that all nodes and tasks have ended, and that nobody will look at a run any more."""
+        """Check that all nodes and tasks have ended, and that nobody looks at a run any more."""
         assert self.left() == []
         assert not self.rows(
             "SELECT t.task_name, t.status, t.node FROM horsies_tasks t WHERE t.finished_at IS NULL"
@@ -375,11 +400,12 @@ class Drive(Driven):
         The settings must have the same MAX_PAYLOAD_BYTES.
         """
         self.clear()
-        self.looker.execute(
-            "ALTER SEQUENCE horsies_workflow_node_numbers RESTART"
-        )  # plans depend on numbers
+        # Plans depend on numbers.
+        self.looker.execute("ALTER SEQUENCE horsies_workflow_node_numbers RESTART")
+
         self.seed = seed
         self.dice = Dice(f"{seed}")
+
         self.plans: dict[Place, Plan] = {}
         self.fates: dict[Place, Fate] = {}  # what became of tasks against their plan
         self.retried = False
@@ -388,12 +414,12 @@ class Drive(Driven):
         self.owner: dict[uuid.UUID, Engine] = {}
         self.dues: dict[tuple[uuid.UUID, int], Any] = {}  # until when nodes are delayed
         self.retrying = False  # whether a retry was under way at the last check
+
         self.run = Run(graph_of(self.dice, size, large=self.dice.chance(0.3), **how), self.fate)
         self.handle = build(self.run.graph, "model").send()
         self.paths: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
-        self.latest: dict[
-            Path, uuid.UUID
-        ] = {}  # the runs that were at their places when last looked at
+        # the runs that were at their places when last looked at
+        self.latest: dict[Path, uuid.UUID] = {}
 
     # what tasks do
 
@@ -403,6 +429,7 @@ class Drive(Driven):
             dice = Dice(f"{self.seed} {place}")
             path, number, _ = place
             spot = self.run.find(path).graph.spots[number]
+
             ends = ["COMPLETED"] * 12 + ["FAILED"] * 3 + ["SKIPPED"] * 1 + ["CANCELLED"] * 1
             value = (
                 [dice.randrange(4) for _ in range(dice.choice([0, 1, 4]))]
@@ -411,15 +438,19 @@ class Drive(Driven):
             )
             if self.run.graph.large and dice.chance(0.4):
                 value = LARGE
+
             status = dice.choice(ends)
             plan = Plan(
                 Fate(status, value if status == "COMPLETED" else None),
                 dice.choice([0, 1, 2]) if spot.retries else 0,
             )
+
             if number < ADDED and dice.chance(0.1):
                 plan.grows = self.grown(dice)
                 plan.wavers = dice.chance(0.5)
+
             self.plans[place] = plan
+
         return self.plans[place]
 
     def grown(self, dice: Dice) -> list[Spot]:
@@ -439,6 +470,7 @@ class Drive(Driven):
         flow = inside(claim)
         plan = self.plan(place)
         made: dict[int, Node] = {}
+
         for spot in plan.grows:
             constant = (
                 claim.attempt
@@ -461,9 +493,8 @@ class Drive(Driven):
                     return type(each)(made[n].number for n in each)
                 return each if each is None or isinstance(each, list) else made[each].number
 
-            if (
-                self.row(claim.id)[1] in self.current()
-            ):  # else a retry has replaced the run of the task
+            # Otherwise a retry has replaced the run of the task.
+            if self.row(claim.id)[1] in self.current():
                 numbers = {
                     field: real(getattr(spot, field))
                     for field in ("upstream", "branches", "over", "source")
@@ -472,11 +503,14 @@ class Drive(Driven):
                 self.run.find(path).add(
                     replace(spot, number=node.number, when=when, constant=constant, **numbers)
                 )
+
             yield
 
     def row(self, task: uuid.UUID) -> Any:
-        query = """SELECT t.status, t.workflow_id, t.node, t.node_index, w.status FROM horsies_tasks t
-                   JOIN horsies_workflows w ON w.id = t.workflow_id WHERE t.id = %s"""
+        query = """
+        SELECT t.status, t.workflow_id, t.node, t.node_index, w.status
+        FROM horsies_tasks t JOIN horsies_workflows w ON w.id = t.workflow_id
+        WHERE t.id = %s"""
         return self.rows(query, [task])[0]
 
     def path(self, run: uuid.UUID) -> Path:
@@ -510,14 +544,16 @@ class Drive(Driven):
     def began(self, engine: Engine, claim: Claim) -> Place:
         assert claim.id not in self.owner, "two engines run the same attempt"
         assert claim.id not in self.over, "a finished task runs again"
+
         self.owner[claim.id] = engine
         _, run, node, index, status = self.row(claim.id)
         assert status not in ("PAUSED", "CANCELLED"), f"a task of a run that is {status} starts"
+
         place = (self.path(run), node, index)
-        if not self.fate(
-            place
-        ).begins:  # a task at this place was cancelled, and a retry has replaced it
+        # A task at this place was cancelled, and a retry has replaced it.
+        if not self.fate(place).begins:
             self.fates[place] = self.fate(place)._replace(begins=True)
+
         self.check_arguments(claim, place)
         return place
 
@@ -525,6 +561,7 @@ class Drive(Driven):
         plan = self.plan(place)
         if claim.attempt <= plan.failures:
             return ended(claim, code="AGAIN")
+
         fate = self.fate(place)
         return ended(claim, fate.value, CODES.get(fate.status))
 
@@ -534,16 +571,19 @@ class Drive(Driven):
         run = self.run.find(path)
         spot = run.graph.spots[number]
         run.forget()
+
         found = json.loads(claim.kwargs)
         expected = (
             {"value": (run.elements(spot) or [])[index]}
             if spot.kind == "map"
             else run.argument(spot)
         )
+
         early = spot.rule == "quorum" and (
             isinstance(spot.source, tuple) or spot.source in spot.branches
         )
         early = early or number in run.decided  # before a retry of the nodes whose values it takes
+
         assert found == expected or (spot.kind == "task" and early), (found, expected, spot)
 
     def repeat(self, engine: Engine) -> None:
@@ -551,6 +591,7 @@ class Drive(Driven):
         run = self.dice.choice([*self.paths])
         tasks = self.rows("SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = %s", [run])
         children = self.rows("SELECT w.id FROM horsies_workflows w WHERE w.parent_id = %s", [run])
+
         debt = engine.advancer.debt(run)
         debt.tasks |= {row[0] for row in tasks}
         debt.children |= {row[0] for row in children}
@@ -567,6 +608,7 @@ class Drive(Driven):
                         "SELECT FROM horsies_tasks WHERE status = 'PENDING' FOR UPDATE"
                     )
                 self.handle.pause()
+
             running = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'RUNNING'"
             assert not self.rows(running), "a run inside runs on"
         else:
@@ -576,6 +618,7 @@ class Drive(Driven):
         """Resume the run, and those that were paused by a failure inside it."""
         if self.handle.resume():
             self.check_paused_runs_have_failed()
+
         paused = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'PAUSED' ORDER BY w.sent_at"
         for (run,) in self.rows(paused):
             WorkflowHandle(run).resume()
@@ -585,10 +628,12 @@ class Drive(Driven):
         run, number, status = self.dice.choice(
             self.rows(f"{NODES} ORDER BY n.workflow_id, n.number")
         )
+
         try:
             operations.skip(run, number)
         except WorkflowError:
             return
+
         assert status in ("ADDED", "PENDING", "READY", "ENQUEUED")
         self.run.find(self.path(run)).skipped.add(number)
 
@@ -596,12 +641,14 @@ class Drive(Driven):
         """Let an engine die with its tasks running, and another one rescue them."""
         ends = self.reap(engine)
         assert ends.keys() == {claim.id for claim, _ in engine.claims}
+
         for claim, place in engine.claims:
             del self.owner[claim.id]
             self.attempts[claim.id] += 1
             if ends[claim.id] == "failed":
                 self.over.add(claim.id)
                 self.fates[place] = Fate("FAILED")
+
         engine.start()
 
     def give_back(self, engine: Engine) -> None:
@@ -612,12 +659,14 @@ class Drive(Driven):
             if claim.id not in engine.growing and self.dice.chance(0.5)
         ]
         engine.run_pass(releases=back)
+
         for claim, place in engine.claims:
             if claim in back:
                 del self.owner[claim.id]
                 if self.row(claim.id)[0] == "CANCELLED":
                     self.over.add(claim.id)
                     self.fates[place] = Fate("CANCELLED")
+
         engine.claims = [pair for pair in engine.claims if pair[0] not in back]
 
     def cancel_task(self, engine: Engine) -> None:
@@ -626,6 +675,7 @@ class Drive(Driven):
         SELECT t.id, t.workflow_id, t.node, t.node_index, t.retry_count > 0 FROM horsies_tasks t
         WHERE t.status = 'PENDING' ORDER BY t.id"""
         rows = self.rows(waiting)
+
         if rows:
             task, run, node, index, begun = self.dice.choice(rows)
             TaskStore(self.looker).cancel([task], engine.channel, terminate=False)
@@ -633,35 +683,42 @@ class Drive(Driven):
             self.fates[self.path(run), node, index] = Fate("CANCELLED", begins=begun)
 
     def retry(self, engine: Engine | None = None) -> None:
-        """Run the failed nodes again, of which most complete now, and let all go on that is paused."""
+        """Run failed nodes again, of which most complete now, and let all go on that is paused."""
         if self.run.graph.on_error == "stop" or self.handle.status() == "CANCELLED":
             return  # how nodes end depends on when they were broken off
+
         self.engines[0].advance()  # a retry takes into account what has ended
         self.run.forget()
         ended = self.handle.status() == "FAILED"
         if self.run.graph.large and not ended:
             return  # which values a node takes that waits to be sent depends on when it is
+
         self.dues.clear()
         runs = [*self.retried_runs(self.run, retried=True)]
+
         try:
             self.handle.retry()
         except WorkflowError:
             assert not ended
             assert not any(again for _, _, again in runs), runs
             return
+
         assert ended or any(again for _, _, again in runs)
         self.check_paused_runs_have_failed()
+
         for run, now, again in runs:
             run.keep(now, again)
             for number, child in run.children.items():
                 if number in again and run.graph.spots[number].upstream & again:
                     self.renew(child)
+
         places = {(run.path, number) for run, _, again in runs for number in again}
         for place in [
             place for place in {*self.plans, *self.fates} if self.fate(place).status in BAD
         ]:
             if place[:2] in places and self.dice.chance(0.8):
                 self.fates[place] = Fate("COMPLETED", 1)
+
         self.run.forget()
         self.retried = True
 
@@ -674,8 +731,10 @@ class Drive(Driven):
         now = self.statuses(run)
         final = {number: status for number, status in now.items() if status in FINAL}
         assert final == {number: run.node(number) for number in final}, (run.path, final)
+
         again = run.again(now) if retried else set()
         yield run, now, again
+
         for number, child in run.children.items():
             renewed = number in again and run.graph.spots[number].upstream & again
             if not renewed and self.statuses(child):
@@ -695,10 +754,12 @@ class Drive(Driven):
         run.decided = set()
         run.skipped = set()
         run.told = 0
+
         run.graph.spots = {
             number: spot for number, spot in run.graph.spots.items() if number < ADDED
         }
         self.latest.pop(run.path, None)
+
         for child in run.children.values():
             self.renew(child)
 
@@ -726,6 +787,7 @@ class Drive(Driven):
             run.kept |= {
                 number: status for number, status in self.statuses(run).items() if status in BAD
             }
+
         self.handle.cancel()
 
     # what must hold
@@ -735,12 +797,14 @@ class Drive(Driven):
         for query in (MISCOUNTED,) if self.retried else (MISCOUNTED, CROWDED):
             found = self.rows(query)
             assert not found, (self.done[-12:], found)
+
         retrying = self.rows(
             "SELECT count(*) FROM horsies_workflows WHERE retrying IS NOT NULL"
         ) != [(0,)]
         if retrying or self.retrying:  # a delay begins anew with each part of it
             self.dues.clear()
         self.retrying = retrying
+
         delays = """
         SELECT n.workflow_id, n.number, n.due_at FROM horsies_workflow_nodes n
         WHERE n.delay IS NOT NULL AND n.due_at IS NOT NULL"""
@@ -763,6 +827,7 @@ class Drive(Driven):
         self.judge_nothing_left()
         self.run.forget()
         current = self.current()
+
         found = {
             (self.path(run), number): status
             for run, number, status in self.rows(NODES)
@@ -773,17 +838,20 @@ class Drive(Driven):
             for run in self.run.all()
             for number in run.graph.spots
         }
+
         all_runs = self.rows("SELECT w.id, w.status, w.result FROM horsies_workflows w")
         runs = {self.path(row[0]): row for row in all_runs if row[0] in current}
         assert {path: row[1] for path, row in runs.items()} == {
             run.path: run.status() for run in self.run.all()
         }
+
         for run in self.run.all():
             id_, _, result = runs[run.path]
             self.judge_result(run, id_, result)
             self.judge_handle(
                 run, WorkflowHandle(id_), {path: row[0] for path, row in runs.items()}
             )
+
         self.judge_tasks()
 
     def judge_broken_off(self) -> None:
@@ -792,15 +860,18 @@ class Drive(Driven):
         """
         self.judge_nothing_left()
         self.run.forget()
+
         found = {(self.path(run), number): status for run, number, status in self.rows(NODES)}
         wrong = {
             place: status
             for place, status in found.items()
             if status not in (self.run.find(place[0]).node(place[1]), "CANCELLED", "SKIPPED")
         }
+
         self.judge_broken_maps()
-        # a child that was stopped, a map of which a task was, and a task that is not retried
-        # because it was to stop
+
+        # These are not wrong: a child that was stopped, a map of which a task was stopped, and a
+        # task that is not retried because it was to stop.
         for (path, number), status in [*wrong.items()]:
             spot = self.run.find(path).graph.spots[number]
             stopped = (
@@ -814,6 +885,7 @@ class Drive(Driven):
             )
             if status == "FAILED" and stopped:
                 del wrong[path, number]
+
         assert not wrong, [
             (place, self.run.find(place[0]).graph.spots[place[1]]) for place in wrong
         ]
@@ -825,9 +897,12 @@ class Drive(Driven):
         maps = """
         SELECT n.workflow_id, n.number, n.status, n.error_code, n.total,
                coalesce(array_agg(t.id) FILTER (WHERE t.id IS NOT NULL), '{}')
-        FROM horsies_workflow_nodes n LEFT JOIN horsies_tasks t ON t.workflow_id = n.workflow_id AND t.node = n.number
-        WHERE n.kind = 'map' AND n.status IN ('FAILED', 'CANCELLED') AND n.error_code <> 'MAP_WITHOUT_LIST'
+        FROM horsies_workflow_nodes n
+        LEFT JOIN horsies_tasks t ON t.workflow_id = n.workflow_id AND t.node = n.number
+        WHERE n.kind = 'map' AND n.status IN ('FAILED', 'CANCELLED')
+          AND n.error_code <> 'MAP_WITHOUT_LIST'
         GROUP BY n.workflow_id, n.number"""
+
         for run, number, status, code, total, tasks in self.rows(maps):
             if code == "WORKFLOW_ENDED":  # before it joined the run, or joined it again by a retry
                 assert status == "CANCELLED", (self.path(run), number)
@@ -847,18 +922,20 @@ class Drive(Driven):
         names = dict(self.rows(query, [handle.workflow_id]))
         children = {names[path[-1]]: ids[path] for path in ids if path[:-1] == run.path and path}
         assert {name: child.workflow_id for name, child in handle.children().items()} == children
+
         results = {name: each for name, each in handle.results().items() if each is not None}
         assert results.keys() == {*names.values()}
         values = {
             names[number]: run.value(number) for number in names if run.node(number) == "COMPLETED"
         }
         assert {name: each.ok_value for name, each in results.items() if each.is_ok()} == values
+
+        # Otherwise a pause may have withdrawn tasks of the map.
         if not self.retried and not any(
             run.graph.spots[number].kind == "map" for number in run.skipped
         ):
-            assert handle.progress()[:4] == run.progress(), (
-                run.path
-            )  # else a pause may have withdrawn tasks of the map
+            assert handle.progress()[:4] == run.progress(), run.path
+
         assert [change.action for change in handle.history()].count("workflow.keep") == run.told, (
             run.path
         )
@@ -884,6 +961,7 @@ class Drive(Driven):
             "SELECT a.task_id, count(*) FROM horsies_task_attempts a GROUP BY a.task_id"
         )
         assert dict(attempts) == self.attempts
+
         tasks = self.rows(
             "SELECT t.workflow_id, t.node FROM horsies_tasks t WHERE t.node IS NOT NULL"
         )

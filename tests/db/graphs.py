@@ -33,11 +33,13 @@ def graph_of(
     graph.max_in_flight = dice.choice([None, None, 1, 3])
     graph.callbacks = dice.chance(0.2) and size > 2
     members = size - (dice.randint(1, 3) if graph.callbacks else 0)
+
     for number in range(members):
         graph.spots[number] = spot_of(dice, graph, number, size, depth)
     for number in range(len(graph.spots), size):
         rule = dice.choice(["succeeded", "failed", "finished"])
         graph.spots[number] = Spot(number, upstream=frozenset(range(members)), rule=rule)
+
     maps = [number for number, spot in graph.spots.items() if spot.kind == "map"]
     graph.output = dice.choice([None, *graph.spots, *maps, *maps])
     return graph
@@ -53,6 +55,7 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         if before
         else set()
     )
+
     if kind < 0.15:
         spot.kind = "map"
         source = dice.random()
@@ -69,10 +72,12 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         spot.graph = graph_of(
             dice, dice.randint(1, min(6, size // 2)), depth=depth + 1, large=graph.large
         )
+
     if upstream and dice.chance(0.25):
         values = [each for each in upstream if graph.spots[each].kind != "map"]
         if values:
             spot.when = (dice.choice(values), dice.randrange(3))
+
     if spot.kind == "map" and not isinstance(spot.over, list):
         pass  # it needs its list
     elif upstream and dice.chance(0.3):
@@ -80,6 +85,7 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         spot.allow_failed = dice.chance(0.3)
     else:
         spot.allow_failed = dice.chance(0.3)
+
     if (
         spot.kind == "task"
         and upstream
@@ -89,6 +95,7 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         spot.source = dice.choice(sorted(upstream))
         if dice.chance(0.3):
             spot.source = tuple(sorted(upstream))
+
     spot.upstream = frozenset(upstream)
     if spot.rule == "quorum":
         spare = (
@@ -97,6 +104,7 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         uncounted = {each for each in spare if dice.chance(0.5)}
         spot.branches = frozenset(spot.upstream - uncounted or spot.upstream)
         spot.needs = dice.randint(1, len(spot.branches))
+
     return spot
 
 
@@ -124,11 +132,14 @@ def build(graph: Graph, name: str, work: Work = acting, path: Path = ()) -> Work
     flow = (Batch if graph.callbacks else Workflow)(
         name, on_error=graph.on_error, max_in_flight=graph.max_in_flight
     )
+
     made: dict[int, Node] = {}
     for spot in graph.spots.values():
         made[spot.number] = add(flow, spot, made, f"n{spot.number}", work, path)
+
     if graph.output is not None:
         flow.returns(made[graph.output])
+
     return flow
 
 
@@ -146,6 +157,7 @@ def add(
         return [made[each] for each in numbers] if isinstance(numbers, tuple) else made[numbers]
 
     task, constants = work(path, spot)
+
     if spot.rule in ("succeeded", "failed", "finished"):
         assert isinstance(flow, Batch)
         verb = {
@@ -154,12 +166,14 @@ def add(
             "finished": flow.on_finish,
         }[spot.rule]
         return verb(task, name=name, **constants)
+
     after = sorted(spot.branches if spot.rule == "quorum" else spot.upstream)
     how: dict[str, Any] = {"after": [made[each] for each in after], "name": name}
     how["join"] = quorum(spot.needs) if spot.rule == "quorum" else "all"
     how["allow_failed"] = spot.allow_failed
     if spot.when is not None:
         how["when"] = made[spot.when[0]].matches(f"strict $ == {spot.when[1]}")
+
     if spot.kind == "map":
         assert spot.over is not None
         return flow.map(
@@ -168,9 +182,11 @@ def add(
             **how,
             **constants,
         )
+
     if spot.kind == "workflow":
         assert spot.graph is not None
         return flow.add(build(spot.graph, name, work, (*path, spot.number)), **how)
+
     return flow.add(
         task, **({} if spot.source is None else {"value": nodes(spot.source)}), **how, **constants
     )

@@ -95,9 +95,11 @@ class Life:
         sources, targets = TRANSITIONS[event]
         assert self.status in sources, f"{event} from {self.status}"
         assert status in targets, f"{event} to {status}"
+
         self.status = status
         self.code = code
         self.pausing = False
+
         if status is Status.PENDING:
             self.owner = self.lease = None
 
@@ -124,6 +126,7 @@ class Life:
         if outcome.status == SNOOZED:
             self.snooze(event, outcome)
             return
+
         again = None
         if outcome.status == "FAILED":
             delay = outcome.retry if outcome.retry is not True else None
@@ -139,6 +142,7 @@ class Life:
                 crashes=sum(attempt.outcome == "WORKER_FAILURE" for attempt in self.recent),
                 good_until=None if self.until is None else NOW + dt.timedelta(seconds=self.until),
             )
+
         retried = isinstance(again, dt.datetime)
         ended = "WORKER_FAILURE" if outcome.crashed else outcome.status
         child = outcome.child_pid is not None
@@ -146,6 +150,7 @@ class Life:
         self.attempts.append(
             Attempt(number, self.generation, ended, retried, outcome.error_code, child, self.owner)
         )
+
         if isinstance(again, dt.datetime):
             self.move(event, Status.PENDING)
             self.retry_count, self.due, self.pausing = (
@@ -165,13 +170,13 @@ class Life:
         assert isinstance(outcome.retry, dict)
         number = self.attempts_before + self.retry_count + 1
         child = outcome.child_pid is not None
-        code = (
-            "TASK_CANCELLED"
-            if self.cancelled
-            else "SNOOZED_TOO_OFTEN"
-            if self.snoozes >= MAX_SNOOZES
-            else None
-        )
+
+        code: str | None = None
+        if self.cancelled:
+            code = "TASK_CANCELLED"
+        elif self.snoozes >= MAX_SNOOZES:
+            code = "SNOOZED_TOO_OFTEN"
+
         if code is not None:
             status = Status.CANCELLED if self.cancelled else Status.FAILED
             self.attempts.append(
@@ -179,10 +184,12 @@ class Life:
             )
             self.move(event, status, code)
             return
+
         self.attempts = self.used
         self.attempts.append(
             Attempt(number, self.generation, SNOOZED, True, None, child, self.owner)
         )
+
         self.move(event, Status.PENDING)
         self.snoozes += 1
         self.due = outcome.retry["seconds"] == 0
@@ -195,6 +202,7 @@ class Life:
         assert [attempt.number for attempt in self.used] == list(range(1, len(self.used) + 1))
         assert self.retry_count == sum(attempt.will_retry for attempt in self.recent)
         assert all(attempt.will_retry for attempt in self.recent[:-1])
+
         generations = [attempt.generation for attempt in self.attempts]
         assert generations == sorted(set(generations))
         assert not self.recent or self.recent[-1].will_retry or self.final
@@ -223,6 +231,7 @@ class Model:
         life = self.tasks.get(claim.id)
         if life is None or life.id in self.locked or life.status not in statuses:
             return None
+
         return life if (life.owner, life.generation) == (worker, claim.generation) else None
 
     def settle(self, worker: uuid.UUID, outcomes: Iterable[Outcome]) -> set[uuid.UUID]:
@@ -253,10 +262,12 @@ class Model:
         life = self.tasks.get(claim.id)
         if life and (life.owner, life.generation, life.final) == (worker, claim.generation, False):
             return "held" if life.status is Status.RUNNING else "waiting"
+
         for attempt in life.attempts if life else ():
             mine = (attempt.worker, attempt.generation) == (worker, claim.generation)
             if mine and (attempt.outcome != "WORKER_FAILURE" or attempt.child):
                 return "retried" if attempt.will_retry else "settled"
+
         return "lost"
 
     def lapse(self) -> None:
@@ -278,18 +289,15 @@ class Model:
     def verdict(self, id_: uuid.UUID) -> str:
         """Tell what a cancel answers."""
         life = self.tasks[id_]
-        return (
-            "FINISHED"
-            if life.final
-            else "REQUESTED"
-            if life.status is Status.RUNNING
-            else "CANCELLED"
-        )
+        if life.final:
+            return "FINISHED"
+        return "REQUESTED" if life.status is Status.RUNNING else "CANCELLED"
 
     def cancel(self, ids: Iterable[uuid.UUID], *, terminate: bool) -> None:
         for id_ in ids:
             life = self.tasks[id_]
             verdict = self.verdict(id_)
+
             if verdict == "CANCELLED":
                 life.move("cancel", Status.CANCELLED, "TASK_CANCELLED")
             if verdict != "FINISHED":
@@ -303,6 +311,7 @@ class Model:
         for life in self.free(Status.RUNNING, Status.CLAIMED):
             if life.owner not in self.gone:
                 continue
+
             if life.status is Status.CLAIMED:
                 life.move("lapse", Status.PENDING)
                 told.add(("returned", life.id))
@@ -312,15 +321,18 @@ class Model:
                 )
                 life.settle("rescue", crash)
                 told.add(("failed" if life.final else "retried", life.id))
+
         for life in self.free(Status.PENDING):
             if life.late:
                 self.expire(life.id)
                 told.add(("expired", life.id))
+
         return told
 
     def retry(self, id_: uuid.UUID) -> str | None:
         """Retry a task by hand, and return whether this is refused."""
         life = self.tasks[id_]
+
         if life.status is Status.PENDING and life.pausing:
             life.due = True
             life.pausing = False
@@ -335,6 +347,7 @@ class Model:
             life.until = None
             life.cancelled = False
             life.terminate = False
+
         return None
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> str | uuid.UUID:

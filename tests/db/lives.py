@@ -34,20 +34,22 @@ TABLES = ("task_attempts", "tasks", "heartbeats", "workers", "waiters", "audit",
 LOOK = """
 SELECT t.id, t.status, t.claimed_by, t.claim_generation, t.retry_count, t.error_code,
        t.cancel_requested_at IS NOT NULL, t.terminate, t.redacted_at IS NOT NULL,
-       t.enqueued_at <= now.now, coalesce(t.good_until <= now.now, false), t.claim_expires_at > now.now,
+       t.enqueued_at <= now.now, coalesce(t.good_until <= now.now, false),
+       t.claim_expires_at > now.now,
        coalesce(t.next_retry_at > now.now, false), t.started_at IS NOT NULL,
        coalesce(t.result #>> '{err,error_code}', t.result ->> 'ok'), t.parked,
        horsies_holds_permit(t.status, t.claim_expires_at, true, now.now),
-       ARRAY(SELECT row(a.attempt, a.claim_generation, a.outcome, a.will_retry, a.error_code, a.child_pid IS NOT NULL,
-                        a.worker_id)
-             FROM horsies_task_attempts a WHERE a.task_id = t.id ORDER BY a.attempt, a.claim_generation)
+       ARRAY(SELECT row(a.attempt, a.claim_generation, a.outcome, a.will_retry, a.error_code,
+                        a.child_pid IS NOT NULL, a.worker_id)
+             FROM horsies_task_attempts a WHERE a.task_id = t.id
+             ORDER BY a.attempt, a.claim_generation)
 FROM horsies_tasks t CROSS JOIN clock_timestamp() AS now (now)
 """
 MOVES = {
-    # due from now on, and not from earlier: what is claimed first must not depend on how fast the
-    # test runs
-    "due": "UPDATE horsies_tasks SET enqueued_at = now(), next_retry_at = CASE WHEN next_retry_at IS NOT NULL THEN now() END "
-    "WHERE id = %s",
+    # Due from now on, and not from earlier: what is claimed first must not depend on how fast the
+    # test runs.
+    "due": "UPDATE horsies_tasks SET enqueued_at = now(), "
+    "next_retry_at = CASE WHEN next_retry_at IS NOT NULL THEN now() END WHERE id = %s",
     "late": "UPDATE horsies_tasks SET good_until = now() - interval '1 s' WHERE id = %s",
     "lapsed": "UPDATE horsies_tasks SET claim_expires_at = now() - interval '1 s' WHERE id = %s",
     "silent": "UPDATE horsies_heartbeats SET sent_at = now() - interval '1 h' WHERE id = %s",
@@ -129,17 +131,20 @@ class Lives:
         self.channel = channel_prefix(self.looker)
         self.served = Served(CAPS)
         self.heard: set[uuid.UUID] = set()
+
         for conn in (*(seat.conn for seat in self.seats), self.somebody, self.looker):
-            conn.execute(
-                "SET lock_timeout = '5s'"
-            )  # nothing here may wait for a row: it would wait for ever
+            # Nothing here may wait for a row: it would wait for ever.
+            conn.execute("SET lock_timeout = '5s'")
+
         limit("plain")
         limit("capped", max_concurrency=CAPS["capped"])
         limit("tenants", partition_by_args=["t"], partition_max_concurrency=TENANT_CAP)
+
         self.looker.execute(f'LISTEN "{self.channel}_done"')
         self.looker.add_notify_handler(
             lambda told: self.heard.update(map(uuid.UUID, told.payload.split()))
         )
+
         old_enough = "SELECT pg_postmaster_start_time() < clock_timestamp() - %s"
         wait_until(
             lambda: self.looker.execute(old_enough, [THRESHOLD]).fetchall()[0][0],
@@ -154,8 +159,10 @@ class Lives:
         with self.looker.transaction():
             for table in TABLES:
                 self.looker.execute(f"DELETE FROM horsies_{table}")
+
         for seat in self.seats:
             self.sit(seat)
+
         WaiterStore(self.looker).register(uuid.uuid4(), LEASE)
         self.heard.clear()
 
@@ -198,6 +205,7 @@ class Lives:
                 options=options_text(life.policy, None),
             )
         )
+
         if life.until is not None:
             until = timedelta(seconds=life.until)
             conn.execute(
@@ -212,6 +220,7 @@ class Lives:
         """Hold every row against the model."""
         rows = {row[0]: row[1:] for row in self.looker.execute(LOOK)}
         assert rows.keys() == model.tasks.keys()
+
         for id_, life in model.tasks.items():
             (
                 status,
@@ -232,6 +241,7 @@ class Lives:
                 holds,
                 attempts,
             ) = rows[id_]
+
             assert (status, owner, generation, retries, code) == (
                 life.status,
                 life.owner,
@@ -244,11 +254,15 @@ class Lives:
                 life.terminate,
                 life.redacted,
             ), life
+
             assert (late, holds) == (life.late, life.holds), life
-            assert result == (
-                (life.code or ("RESULT_REDACTED" if life.redacted else "1")) if life.final else None
-            ), life
+            expected: str | None = None
+            if life.final:
+                expected = life.code or ("RESULT_REDACTED" if life.redacted else "1")
+            assert result == expected, life
+
             assert [told(*columns) for columns in attempts] == life.attempts, life
+
             if not life.final:
                 assert (lease, started) == (life.lease, status == "RUNNING"), life
             if status == "PENDING":

@@ -30,11 +30,13 @@ class Sighted(Claimer):
         self.heard: list[float] = []  # the moments up to which everything was heard
         self.cursors = ScanCursors(self.served.queues, self.wake, POLL_SECONDS)
         self.selector = selectors.DefaultSelector()
+
         listener = Listener("default", "_new", application_name="horsies test")
         handlers = {**self.cursors.handlers(), "everything": self.heard.append}
         self.notifications = NotificationListener(
             listener, self.selector, Resilience(), handlers, self.cursors.start_over
         )
+
         self.notifications.listen()
         self.cursors.far = True
 
@@ -54,6 +56,7 @@ class Sighted(Claimer):
         now = time.monotonic() + later
         if not self.notifications.healthy:
             return super().run_pass(sync, async_, wanted, **owed)
+
         passed = super().run_pass(sync, async_, wanted, cursors=self.cursors.text(now), **owed)
         passed.far = True  # or it would soon do without cursors
         self.cursors.learn(passed, now, 0.0)

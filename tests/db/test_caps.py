@@ -69,11 +69,14 @@ def test_no_more_than_the_caps_of_queues_and_cluster_runs_on_all_workers(
     for name, (_, cap) in queues.items():
         limit(name, max_concurrency=cap)
         put(60, queue=name)
+
     claims = [
         worker.run_pass(sync=slots).claims
         for worker, (slots, _) in zip(workers, turns, strict=True)
     ]
+
     assert ([len(some) for some in claims], running()) == ([got for _, got in turns], expected)
+
     for worker, some in zip(workers, claims, strict=True):
         assert worker.run_pass(sync=20).claims == []
         worker.run_pass(sync=20, outcomes=[*map(failed, some)])
@@ -86,14 +89,17 @@ def test_a_changed_cap_holds_from_the_next_pass_on_which_says_if_it_left_tasks_b
     worker = claimer()
     put(20)
     claims = worker.run_pass(sync=5).claims
+
     limit("default", max_concurrency=3)
     assert finish(worker, claims[:2], sync=9) == []
     assert running() == {"default": 3}
     assert len(finish(worker, claims[2:3], sync=9)) == 1
+
     limit("default", max_concurrency=6)
     assert worker.run_pass(sync=1).limited is False
     passed = worker.run_pass(sync=9)
     assert (len(passed.claims), passed.limited) == (2, True)
+
     limit("default", max_concurrency=None)
     assert len(worker.run_pass(sync=9).claims) == 9
 
@@ -108,12 +114,15 @@ def test_workers_are_woken_for_a_free_permit_that_was_not_used(
     limit(name, max_concurrency=2)
     put(4 if name == "*" else 9)
     put(queue="mail")
+
     claims = worker.run_pass(sync=2).claims
     listener.execute(f"LISTEN {worker.channel}_new")
     replaced = finish(worker, claims, sync=2)
     assert (len(replaced), heard(listener)) == (2, []), "nobody needs to come"
+
     finish(worker, replaced[:1], sync=int(name == "*"))
     assert heard(listener) == [f"0 {name}"]
+
     limit(name, max_concurrency=0)
     heard(listener)
     finish(worker, replaced[1:])
@@ -130,14 +139,18 @@ def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behin
 ) -> None:
     limit("default", partition_by_args=["a"], partition_max_concurrency=1)
     *_, parked = put(3, kwargs=['{"a": 1}'] * 3)
+
     worker = claimer()
     other = claimer()
     (running,) = other.run_pass(sync=2).claims
     other.run_pass(outcomes=[done(running)])  # unparks one of two
     put(kwargs=['{"a": 2}'])
+
     late, fine = ahead(worker, 3)
     Task.objects.filter(pk=late.id).update(good_until=aware(seconds=-1))
+
     passed = worker.run_pass(starts=[late, fine])
+
     assert (passed.expired, passed.started, passed.returned) == ([late.id], [fine.id], [])
     task = Task.objects.get(pk=late.id)
     assert (task.status, task.error_code) == ("EXPIRED", "TASK_EXPIRED")
@@ -152,15 +165,18 @@ def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(
     other = claimer()
     limit("default", max_concurrency=2)
     put(8)
+
     mine = ahead(worker, 2)
     others = ahead(other, 2)
     assert (len(mine), len(others)) == (2, 2)  # more than the cap, for as long as none of them runs
     assert len(other.run_pass(wanted=Wanted(sync=1, lease=LEASE)).claims) == 1
+
     passed = worker.run_pass(starts=mine, wanted=Wanted(sync=5, lease=LEASE))
     assert (passed.started, passed.returned) == ([mine[0].id], [mine[1].id])
     assert passed.claims == [], "starts and claims of a pass share the same room"
     assert other.run_pass(starts=others).returned == [claim.id for claim in others]
     assert Task.objects.filter(status="RUNNING").count() == 2
+
     back = Task.objects.get(pk=mine[1].id)
     assert (back.status, back.claimed_by, back.claimed_at, back.claim_expires_at) == (
         "PENDING",
@@ -177,13 +193,16 @@ def test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_wo
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     busy = claimer()
     idle = claimer()
+
     claims = ahead(busy, 3)
     assert len(claims) == 2, "though no row says yet that it is of the same partition"
     assert not Task.objects.filter(parked=True).exists()
+
     (started,) = idle.run_pass(wanted=Wanted(sync=2, prefetch=2, lease=LEASE)).claims
     passed = busy.run_pass(starts=claims)
     assert (passed.returned, passed.started) == ([claims[0].id], [claims[1].id])
     assert Task.objects.filter(parked=True).count() == 2
+
     (next_,) = idle.run_pass(sync=1, outcomes=[done(started)]).claims
     assert next_.id == claims[0].id
 
@@ -197,10 +216,13 @@ def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_
         Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2)
     )
     free = {"sync": 2, "async": 0}
+
     passed = claimer().run_pass(
         wanted=example.wanted(free, standing=0, ahead=0, prefetched=0, starting=0)
     )
+
     assert (len(passed.claims), len(passed.prefetched)) == (2, 4)
+
     leases = {
         task.claim_expires_at - task.claimed_at for task in Task.objects.filter(status="CLAIMED")
     }
@@ -231,17 +253,21 @@ def test_workers_of_different_capped_queues_do_not_wait_for_each_other_and_a_mix
     mail = impatient(claimer(mail=1))
     bulk = impatient(claimer(bulk=50))
     mixed = claimer(mail=1, bulk=50)
+
     for name, cap in (("mail", 2), ("bulk", 3)):
         limit(name, max_concurrency=cap)
         put(4, queue=name)
+
     with mail.conn.transaction(), bulk.conn.transaction():
         assert [len(worker.run_pass(sync=1).claims) for worker in (mail, bulk)] == [1, 1]
         assert (locks(mail), locks(bulk)) == (1, 1)
+
     with mixed.conn.transaction():
         assert len(mixed.run_pass(sync=2).claims) == 2, "one of each"
         assert locks(mixed) == 2
         other = aside(bulk.run_pass, sync=9)
         wait_for_waiting(connect(), bulk.conn)
+
     assert len(other.result().claims) == 1
 
 
@@ -259,10 +285,12 @@ def test_under_a_cap_of_the_cluster_all_passes_take_turns(
     mail = claimer(mail=1)
     bulk = claimer(bulk=50)
     limit("mail", max_concurrency=5)
+
     with mail.conn.transaction():
         assert (len(mail.run_pass(sync=2).claims), locks(mail)) == (2, 1)
         other = aside(bulk.run_pass, sync=9)
         wait_for_waiting(connect(), bulk.conn)
+
     assert len(other.result().claims) == 1
 
 
@@ -288,10 +316,12 @@ def test_a_pass_locks_and_counts_only_where_a_cap_is_read_and_acted_upon(
     limit("default", **columns)
     put(count)
     worker = claimer()
+
     with worker.conn.transaction():
         assert len(worker.run_pass(sync=1).claims) == (
             count > 0 and columns.get("max_concurrency") != 0
         )
+
         (scans,) = worker.conn.execute(
             "SELECT pg_stat_get_xact_numscans('horsies_tasks_holding'::regclass)"
         ).fetchone()
@@ -305,7 +335,8 @@ SELECT max(t.together) FROM (
   SELECT (SELECT count(*) FROM horsies_tasks o
           WHERE (o.queue_name = t.queue_name OR %(queue)s = '*') AND o.started_at <= t.started_at
             AND coalesce(o.finished_at > t.started_at, true)) AS together
-  FROM horsies_tasks t WHERE t.started_at IS NOT NULL AND (t.queue_name = %(queue)s OR %(queue)s = '*')
+  FROM horsies_tasks t
+  WHERE t.started_at IS NOT NULL AND (t.queue_name = %(queue)s OR %(queue)s = '*')
 ) AS t
 """
 
@@ -339,6 +370,7 @@ def test_six_claimers_at_once_never_exceed_a_cap_and_strand_no_task(
     def work(worker: Claimer) -> None:
         claims: list[Claim] = []
         idle = 0
+
         while idle < 20:
             passed = worker.run_pass(sync=3, outcomes=[done(claim) for claim in claims])
             claims = [claim for claim in claims if claim.id not in passed.landed] + passed.claims
@@ -346,7 +378,9 @@ def test_six_claimers_at_once_never_exceed_a_cap_and_strand_no_task(
 
     for future in [aside(work, worker) for worker in workers]:
         future.result()
+
     assert Task.objects.filter(status="COMPLETED").count() == 300
+
     for name, most_ in limits.items():
         if most_ is EACH:
             assert (
@@ -380,6 +414,7 @@ def reap(conn: Any) -> dict[str, list[Any]]:
         lambda: conn.execute(old_enough, [THRESHOLD]).fetchone()[0],
         "the server is up for longer than the threshold",
     )
+
     found: dict[str, list[Any]] = {}
     for kind, id_, *_ in WorkerStore(conn).reap(THRESHOLD, judge=True, many=100):
         found.setdefault(kind, []).append(id_)
@@ -395,10 +430,12 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(
     """
     worker = silent(claimer())
     reaper = connect()
+
     with worker.conn.transaction():
         assert WorkerStore(worker.conn).beat(worker.id, [], Load(0, 0, 0.0, 0.0), THRESHOLD).alive
         deciding = aside(reap, reaper)
         wait_for_waiting(connect(), reaper)
+
     assert "died" not in deciding.result()
 
 
@@ -414,9 +451,11 @@ def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(
     reaper = connect()
     limit("default", max_concurrency=1)
     put(2)
+
     with worker.conn.transaction():
         (claim,) = worker.run_pass(sync=1).claims
         assert reap(reaper) == {"died": [worker.id]}
+
     assert worker.run_pass(sync=1).dead
     assert other.run_pass(sync=1).claims == []
     assert reap(reaper) == {"failed": [claim.id]}

@@ -42,23 +42,31 @@ SERVED = ("a", "b", "c")
 ME, NEIGHBOUR, DEAD, STOPPED = (uuid.UUID(int=number) for number in range(1, 5))
 
 INSERT = """
-INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, status, enqueued_at, good_until, parked,
-                           claimed_by, claimed_at, claim_expires_at, started_at, claim_generation,
-                           partition_version, partition_key)
-SELECT row.id, row.task_name, row.queue_name, row.lane, row.priority, row.kwargs, row.status, row.enqueued_at, row.good_until,
-       row.parked, row.claimed_by, row.claimed_at, row.claim_expires_at, row.started_at, row.generation,
+INSERT INTO horsies_tasks (
+  id, task_name, queue_name, lane, priority, kwargs, status, enqueued_at, good_until, parked,
+  claimed_by, claimed_at, claim_expires_at, started_at, claim_generation,
+  partition_version, partition_key)
+SELECT row.id, row.task_name, row.queue_name, row.lane, row.priority, row.kwargs, row.status,
+       row.enqueued_at, row.good_until, row.parked,
+       row.claimed_by, row.claimed_at, row.claim_expires_at, row.started_at, row.generation,
        CASE WHEN row.stale THEN queue.partition_version - 1 ELSE queue.partition_version END,
        CASE WHEN row.stale THEN '{"a": 0}'
-            ELSE horsies_partition_key(queue.partition_by_args, queue.partition_by_task, row.kwargs, row.task_name, NULL) END
+            ELSE horsies_partition_key(
+              queue.partition_by_args, queue.partition_by_task, row.kwargs, row.task_name, NULL)
+       END
 FROM jsonb_to_recordset(%s) AS row (
-  id uuid, task_name text, queue_name text, lane text, priority int, kwargs json, status text, enqueued_at timestamptz,
-  good_until timestamptz, parked boolean, claimed_by uuid, claimed_at timestamptz, claim_expires_at timestamptz,
-  started_at timestamptz, generation int, stale boolean)
+  id uuid, task_name text, queue_name text, lane text, priority int, kwargs json, status text,
+  enqueued_at timestamptz, good_until timestamptz, parked boolean,
+  claimed_by uuid, claimed_at timestamptz, claim_expires_at timestamptz, started_at timestamptz,
+  generation int, stale boolean)
 JOIN horsies_queues queue ON queue.name = row.queue_name
 """
 
 KEYS = """
-SELECT t.id, horsies_partition_key(q.partition_by_args, q.partition_by_task, t.kwargs, t.task_name, t.codec), q.partition_version
+SELECT t.id,
+       horsies_partition_key(
+         q.partition_by_args, q.partition_by_task, t.kwargs, t.task_name, t.codec),
+       q.partition_version
 FROM horsies_tasks t JOIN horsies_queues q ON q.name = t.queue_name
 """
 
@@ -179,6 +187,7 @@ TWO_ROUNDS = {
     "batch": 0,
     "expired_leases": False,
 }
+
 # A scan that ends amid tasks of a full partition hides one behind it, which comes before those of
 # the other queue.
 HIDDEN = {
@@ -227,10 +236,12 @@ class World:
         self.expired_leases = wish["expired_leases"]
         self.cluster = None if self.soft else wish["cluster"]  # refused together
         self.workers = 1 + wish["neighbour"]
+
         self.limits = {
             name: Limits(**{key: value for key, value in columns.items() if key != "rule"})
             for name, columns in self.queues.items()
         }
+
         self.tasks: list[Task] = []
         self.declare()
         self.write(wish["held"])
@@ -246,10 +257,12 @@ class World:
             changes = {**columns, "partition_by_args": by_args, "partition_by_task": by_task}
             del changes["rule"]
             store.configure(name, changes, action="queue.set", actor="a test")
+
         if self.cluster is not None:
             store.configure(
                 "*", {"max_concurrency": self.cluster}, action="queue.set", actor="a test"
             )
+
         if self.workers > 1:
             enlist(self.conn, NEIGHBOUR, *SERVED)
 
@@ -261,6 +274,7 @@ class World:
         for row in rows:
             if row.queue not in self.queues and row.queue != "elsewhere":
                 continue
+
             partition = self.partition(row)
             parked = (
                 row.parked
@@ -268,16 +282,22 @@ class World:
                 and row.seconds > 0
                 and self.is_full(row.queue, partition)
             )
+
             for _ in range(row.times):
                 task = Task(
                     uuid.UUID(int=100 + len(self.tasks) + len(added)), row, partition, parked
                 )
                 added.append(task)
+
         self.conn.execute(INSERT, [json.dumps([self.columns(task) for task in added], default=str)])
         self.tasks += added
 
     def columns(self, task: Task) -> dict[str, Any]:
         row = task.row
+        status = "PENDING"
+        if row.holder is not None:
+            status = "RUNNING" if row.lease == "running" else "CLAIMED"
+
         return {
             "id": task.id,
             "task_name": row.name,
@@ -287,11 +307,7 @@ class World:
             "kwargs": row.kwargs,
             "enqueued_at": NOW - dt.timedelta(seconds=row.seconds),
             "parked": task.parked,
-            "status": "PENDING"
-            if row.holder is None
-            else "RUNNING"
-            if row.lease == "running"
-            else "CLAIMED",
+            "status": status,
             "good_until": PAST if row.late else SOON,
             "claimed_by": row.holder,
             "claimed_at": row.holder and PAST,
@@ -308,6 +324,7 @@ class World:
         )
         if by_args is None and not by_task:
             return None
+
         names = sorted(row.kwargs) if by_args == [] else by_args or []
         return tuple((name, row.kwargs.get(name)) for name in names), by_task and row.name
 
@@ -373,8 +390,10 @@ def conn(connect: Connect) -> psycopg.Connection[Any]:
     for name in (*SERVED, "elsewhere"):
         rule = {"partition_by_args": ["b"]}
         QueueStore(conn).configure(name, rule, action="queue.set", actor="a test", create=True)
+
     for worker in (ME, DEAD, STOPPED):
         enlist(conn, worker, *SERVED)
+
     conn.execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [DEAD])
     WorkerStore(conn).stop(STOPPED)
     return conn
@@ -385,24 +404,26 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
     assert [claim.id.int for claim in passed.claims] == expected.start
     assert [claim.id.int for claim in passed.prefetched] == expected.ahead
     assert (passed.again, passed.dead) == (False, False)
+
     tasks = {task.id.int: task for task in world.tasks}
     expired = {id_.int for id_ in passed.expired}
     assert expired <= set(expected.expired)
     ahead = {(tasks[id_].row.queue, tasks[id_].partition) for id_ in expected.ahead}
-    for task in (
-        tasks[id_] for id_ in set(expected.expired) - expired
-    ):  # the pass does not look at these again
+
+    # The pass does not look at these again.
+    for task in (tasks[id_] for id_ in set(expected.expired) - expired):
         full_here = (task.row.queue, task.partition) in ahead
         assert (
             task.parked
             or full_here
             or world.limits[task.row.queue].partition_local_limit is not None
         )
-    unparked = {
-        (tasks[id_].row.queue, tasks[id_].partition) for id_ in expired
-    }  # parked again if there was time
+
+    # Tasks of these partitions were unparked, and parked again if there was time.
+    unparked = {(tasks[id_].row.queue, tasks[id_].partition) for id_ in expired}
     fresh = world.keys()
     parked = set(expected.parked) | {task.id.int for task in world.tasks if task.parked}
+
     for task in world.tasks:
         row = after[task.id]
         if task.id.int in expected.start + expected.ahead:
@@ -422,10 +443,12 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
                 was |= fresh[task.id]
             if (task.row.queue, task.partition) in unparked:
                 was["parked"] = row["parked"]
+
             ended = task.row.holder and task.row.lease == "ended"
             if ended and world.expired_leases and task.row.queue in world.queues:
                 was |= dict.fromkeys(["claimed_by", "claimed_at", "claim_expires_at", "started_at"])
                 was["status"] = "PENDING"
+
             assert row == was
 
 
@@ -473,6 +496,7 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
         soft = wish["soft"]
         total = wish["total"]
         batch = wish["batch"]
+
         budget = Budget(sync, async_, buffer if soft else 0, total, batch or None, soft)
         wanted = Wanted(
             sync,
@@ -482,6 +506,7 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
             batch,
             LEASE if soft else None,
         )
+
         with conn.transaction(force_rollback=True):
             world = World(conn, wish)
             expected = allot(
@@ -492,6 +517,7 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
                 cluster=world.cluster,
                 workers=world.workers,
             )
+
             before = world.rows()
             passed = TaskStore(conn).run_pass(
                 ME,
@@ -500,6 +526,7 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
                 wanted,
                 expired_leases=world.expired_leases,
             )
+
             compare(world, expected, passed, before, world.rows())
 
     agree()
@@ -527,12 +554,14 @@ def test_what_waits_in_a_buffer_starts_as_the_model_says_and_the_rest_goes_back(
                     "rows": [],
                 },
             )
+
             asked = [
                 task
                 for task in world.tasks
                 if task.row.lease != "running" and task.row.queue in world.queues
             ]
             mine = [task for task in asked if task.row.holder == ME and task.row.lease == "living"]
+
             flat = {name: limit._replace(priority=1) for name, limit in world.limits.items()}
             moments = [NOW + dt.timedelta(seconds=place) for place in range(len(mine))]
             waiting = [
@@ -541,27 +570,32 @@ def test_what_waits_in_a_buffer_starts_as_the_model_says_and_the_rest_goes_back(
                 )
                 for moment, task in zip(moments, mine, strict=True)
             ]
+
             expected = allot(
                 waiting, flat, world.held(), Budget(len(mine), 0, soft=True), workers=world.workers
             )
+
             starts = [Claim(task.id, 1, "sync", "t", "{}") for task in asked]
             passed = TaskStore(conn).run_pass(
                 ME, "horsies_test", Served(world.queues), starts=starts
             )
+
             assert [id_.int for id_ in passed.started] == expected.start
             assert [id_.int for id_ in passed.expired] == expected.expired
             left = {task.id for task in mine} - {*passed.started, *passed.expired}
             assert set(passed.returned) == left
+
             rows = world.rows()
             for task in asked:
-                now = (
-                    "RUNNING"
-                    if task.id in passed.started
-                    else "EXPIRED"
-                    if task.id in passed.expired
-                    else "CLAIMED"
-                )
-                assert rows[task.id]["status"] == ("PENDING" if task.id in left else now)
+                if task.id in left:
+                    now = "PENDING"
+                elif task.id in passed.started:
+                    now = "RUNNING"
+                elif task.id in passed.expired:
+                    now = "EXPIRED"
+                else:
+                    now = "CLAIMED"
+                assert rows[task.id]["status"] == now
 
     agree()
 

@@ -68,13 +68,17 @@ def test_what_a_full_partition_cannot_start_is_parked_and_passed_over(claimer: C
     by("customer_id")
     worker = claimer()
     of(*"a" * 100, "b", *"a" * 4_000, "c")
+
     passed = worker.run_pass(sync=3)
     again = 0
     assert customers(passed.claims) == ["a", "b"]
+
     while passed.again:  # it met very many, and asks to be followed by another pass
         passed, again = worker.run_pass(sync=1), again + 1
+
     assert 0 < again < 5
     assert (customers(passed.claims), parked()) == (["c"], 4_099)
+
     of("d")
     assert customers(worker.run_pass(sync=1).claims) == ["d"]
 
@@ -87,9 +91,11 @@ def test_what_frees_a_permit_unparks_one_and_wakes_workers(
     worker = claimer()
     other = claimer()
     listener = connect()
+
     first, second, _ = of(*"aaa")
     claims = worker.run_pass(sync=3).claims
     assert ([claim.id for claim in claims], parked()) == ([first], 2)
+
     listener.execute(f"LISTEN {worker.channel}_new")
     if frees == "the reaper":
         happened = WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=100)
@@ -97,8 +103,10 @@ def test_what_frees_a_permit_unparks_one_and_wakes_workers(
     else:
         owed = {"releases": claims} if frees == "a release" else settled(*claims)
         claims = worker.run_pass(sync=int(frees == "a settle"), **owed).claims
+
     assert parked() == 1
     assert ("0 default" in heard(listener)) is (frees != "a settle")
+
     if frees != "a settle":
         claims = other.run_pass(sync=1).claims
     assert [claim.id for claim in claims] == [first if frees == "a release" else second]
@@ -112,8 +120,10 @@ def test_each_lane_gets_a_parked_task_when_a_permit_comes_free(claimer: Claimers
     worker = claimer()
     of("a")
     (claim,) = worker.run_pass(sync=1).claims
+
     of(*"aa")
     (async_,) = of("a", lane="async")
+
     assert (worker.run_pass(sync=9, async_=9).claims, parked()) == ([], 3)
     assert started(worker, 0, async_=1, **settled(claim)) == [async_]
 
@@ -134,9 +144,12 @@ def test_a_sweep_unparks_as_many_as_a_raised_limit_has_room_for_and_all_when_lim
     of(*"a" * 5, *"b" * 5, *"c" * 5)
     worker.run_pass(sync=9)
     assert parked() == 12
+
     limit("default", **limits)
     assert worker.run_pass(sync=20).claims == []
+
     sweep(many=2)
+
     assert (parked(), Task.objects.values("partition_key").distinct().count()) == (
         12 - unparked,
         partitions,
@@ -152,10 +165,13 @@ def test_a_worker_that_joins_brings_its_share_of_a_limit_per_worker_with_the_nex
     by("customer_id", most=None, partition_local_limit=1)
     of(*"aaa")
     alone.run_pass(sync=5)
+
     register(joining)
     assert (parked(), joining.run_pass(sync=5).claims) == (2, [])
+
     QueueStore(connection).request_sweep()
     sweep()
+
     assert len(joining.run_pass(sync=5).claims) == 1
 
 
@@ -164,6 +180,7 @@ def test_keys_of_any_length_are_kept_apart(claimer: Claimers) -> None:
     long = "x" * 5_000
     wide = "ü" * 300
     of(long, long, f"{long}y", wide, f"{wide}y", wide)
+
     assert len(claimer().run_pass(sync=9).claims) == 4
 
 
@@ -176,19 +193,23 @@ def test_a_parked_task_that_expires_does_not_strand_those_behind_it(
     other = claimer()
     of("a")
     (claim,) = worker.run_pass(sync=1).claims
+
     of("a", "a", good_until=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
     (last,) = of("a")
     assert (other.run_pass(sync=9).claims, parked()) == ([], 3)
+
     late = "UPDATE horsies_tasks SET good_until = clock_timestamp() WHERE good_until IS NOT NULL"
     if frees == "with slots":
         worker.conn.execute(late)
         assert started(worker, 1, **settled(claim)) == [last]
         return
+
     worker.run_pass(**settled(claim))
     worker.conn.execute(late)
     if frees == "with the reaper between":
         WorkerStore(connection).reap(dt.timedelta(hours=1), judge=False, many=100)
         assert not Task.objects.filter(status="EXPIRED", parked=True).exists()
+
     assert started(other, 1) == [last]
 
 
@@ -253,13 +274,16 @@ def test_what_runs_counts_by_the_new_rule_at_once(
     worker = claimer()
     view = connect()
     assert started(worker) == [one]
+
     with view.transaction():
         if somebody_holds_it:
             view.execute(
                 "UPDATE horsies_tasks SET cancel_requested_at = now() WHERE id = %s", [one]
             )
         by("b")
+
     assert keys() == {one: ('{"a": 1}' if somebody_holds_it else '{"b": 7}', False)}
+
     send((2, 7))
     (free,) = send((1, 8))
     assert started(worker) == [free]
@@ -272,10 +296,13 @@ def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(
     worker = claimer()
     sent = send(*((1, b) for b in range(5)))
     assert started(worker) == sent[:1]
+
     later = send(*((2, b) for b in range(5, 9)))
     by("b")
     assert started(worker, 0) == []
+
     sweep(many=2)
+
     assert keys() == {id_: (f'{{"b": {b}}}', False) for b, id_ in enumerate(sent + later)}
     assert started(worker, 20) == sent[1:] + later
 
@@ -291,15 +318,18 @@ def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(
     worker = impatient(claimer())
     late = uuid7()
     free = uuid7()
+
     with sender.transaction():
         TaskStore(sender).send(
             NewTasks("t", "default", "sync", 1, [late, free], [args(1, 7), args(1, 8)])
         )
         by("b")
         sweep()
+
         (held,) = send((2, 7))
         (claim,) = worker.run_pass(sync=1).claims
         assert claim.id == held
+
     assert started(worker) == [free]
     assert keys()[late] == ('{"b": 7}', True)
     assert started(worker, outcomes=[done(claim)]) == [late]
@@ -318,10 +348,12 @@ def test_a_task_that_is_being_parked_while_its_permit_comes_free_is_not_stranded
     holder = claimer()
     parking = claimer()
     (claim,) = holder.run_pass(sync=1).claims
+
     with parking.conn.transaction():
         assert started(parking) == []
         settling = aside(holder.run_pass, slots, outcomes=[done(claim)])
         wait_for_waiting(connect(), holder.conn)
+
     got = [claim.id for claim in settling.result().claims]
     assert [*got, *started(parking)] == [second]
 
@@ -339,10 +371,12 @@ def test_a_task_that_is_sent_while_a_settle_is_about_to_commit_is_not_stranded(
     holder = claimer()
     other = claimer()
     (claim,) = holder.run_pass(sync=1).claims
+
     with holder.conn.transaction():
         assert started(holder, slots, outcomes=[done(claim)]) == []
         (sent,) = send((1, 2))
         looking = aside(other.run_pass, 1)
+
         watcher = connect()
         params = [other.conn.info.backend_pid, sent]
         query = (
@@ -353,5 +387,6 @@ def test_a_task_that_is_sent_while_a_settle_is_about_to_commit_is_not_stranded(
             lambda: watcher.execute(query, params).fetchone()[0],
             "the pass parks the task or waits for a lock",
         )
+
     got = [claim.id for claim in looking.result().claims]
     assert [*got, *started(other)] == [sent]

@@ -35,8 +35,10 @@ from tests.support.factories import now, serving
 from tests.support.sizes import examples
 
 QUEUES = """
-INSERT INTO horsies_limits (queue_name, priority, max_concurrency, partition_by_task, partition_version)
-SELECT 'queue-' || number, 1 + number %% 3, %(cap)s, false, 0 FROM generate_series(0, %(count)s - 1) AS number
+INSERT INTO horsies_limits (
+  queue_name, priority, max_concurrency, partition_by_task, partition_version)
+SELECT 'queue-' || number, 1 + number %% 3, %(cap)s, false, 0
+FROM generate_series(0, %(count)s - 1) AS number
 """
 
 
@@ -82,14 +84,17 @@ def test_queues_without_tasks_cost_a_claim_and_a_settle_nothing(
         names = queues(count, cap)
         worker = of_queues(claimer(), names)
         put(queue=names[7])
+
         claiming = touched(worker, sync=4)
         (claim,) = worker.run_pass(sync=4).claims
+
         outcome = (
             f'[{{"id": "{claim.id}", "generation": {claim.generation}, "status": "COMPLETED"}}]'
         )
         settling = touched(worker, outcome, sync=4)
         worker.run_pass(outcomes=complete([claim]))
         found[count] = claiming, settling
+
     assert all(large <= small + 20 for small, large in zip(*found.values(), strict=True)), found
 
 
@@ -102,12 +107,14 @@ def test_tasks_of_many_queues_come_in_one_order(
     mine = generator.sample(names, served)
     worker = of_queues(claimer(), mine)
     order = []
+
     for _ in range(150):
         queue = generator.choice(names)
         priority = generator.choice([1, 50, 100])
         (id_,) = put(queue=queue, priority=priority)
         if queue in mine:
             order.append((1 + int(queue.removeprefix("queue-")) % 3, priority, id_, queue))
+
     left = sorted(order, key=lambda task: task[:3])
     while left:
         claims = worker.run_pass(sync=7).claims
@@ -116,15 +123,18 @@ def test_tasks_of_many_queues_come_in_one_order(
             taken = sum(task[3] == queue and task[2] in expected for task in left)
             if len(expected) < 7 and (cap is None or taken < cap):
                 expected.append(id_)
+
         assert [claim.id for claim in claims] == expected
         worker.run_pass(outcomes=complete(claims))
         left = [task for task in left if task[2] not in expected]
+
     assert worker.run_pass(sync=7).claims == []
 
 
 def test_a_task_that_is_due_later_is_announced_from_among_many_queues(claimer: Claimers) -> None:
     worker = of_queues(claimer(), queues(50, 1))
     put(queue="queue-33", delay=timedelta(hours=1))
+
     assert 3_500 < (worker.run_pass(sync=1).due_in or 0) <= 3_600
 
 
@@ -133,16 +143,19 @@ def test_queues_with_tasks_are_found_by_leaps_in_the_index(
 ) -> None:
     names = queues(60)
     admin = connect()
+
     for state in ("empty", "stale", "large"):
         if state == "stale":
             for name in names[::4]:
                 put(500, queue=name)
         else:
             admin.execute("ANALYZE horsies_tasks")
+
         worker = of_queues(claimer(), names)
         notices = explained(worker)
         worker.run_pass(sync=4)
         leaps = plans(notices, "t.queue_name > v_queue")
+
         assert leaps, state
         for plan in leaps:
             assert "horsies_tasks_claim" in plan, state
@@ -175,6 +188,7 @@ def test_what_one_worker_leaves_another_takes_with_its_first_attempt(
 ) -> None:
     (id_,) = put(name=STRANGE)
     (met,) = old.run_pass(sync=1).claims
+
     assert claimed(old, releases=[met]) == []
     task = Task.objects.get(pk=id_)
     assert (task.status, task.retry_count, task.claimed_by, task.started_at) == (
@@ -183,9 +197,11 @@ def test_what_one_worker_leaves_another_takes_with_its_first_attempt(
         None,
         None,
     )
+
     assert claimed(knowing(claimer(), task_names=[])) == [], "one that knows nothing leaves all"
     (claim,) = knowing(claimer(), task_names=[STRANGE]).run_pass(sync=1, grace=GRACE).claims
     assert (claim.id, claim.attempt) == (id_, 1)
+
     others = put(2, name=STRANGE)
     earlier = knowing(claimer(), task_names=None, wire=None)
     assert claimed(earlier) == others, (
@@ -199,7 +215,9 @@ def test_what_has_been_due_for_as_long_as_the_grace_is_taken_whoever_knows_it(ol
     Task.objects.filter(pk=aged).update(enqueued_at=now() - GRACE)
     Task.objects.filter(pk=young).update(sent_at=now() - 2 * GRACE)
     past = put(name=STRANGE, good_until=dt.datetime.now(dt.UTC) - GRACE)
+
     passed = old.run_pass(sync=10, grace=GRACE)
+
     assert [claim.id for claim in passed.claims] == [aged], (
         "it counts from when it became due, not from the send"
     )
@@ -211,6 +229,7 @@ def test_what_a_newer_release_sent_is_left_to_workers_that_read_it(
 ) -> None:
     (newer,) = put(name=KNOWN, options='{"wire": 2}')
     (today,) = put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
+
     assert claimed(old) == [today]
     assert claimed(knowing(claimer(), wire=2)) == [newer]
 
@@ -220,6 +239,7 @@ def test_the_permit_of_what_is_given_back_goes_to_what_the_worker_knows(old: Cla
     put(name=STRANGE)
     (met,) = old.run_pass(sync=5).claims
     (known,) = put(name=KNOWN)
+
     assert claimed(old, releases=[met]) == [known]
     assert Task.objects.filter(status="PENDING").count() == 1
 
@@ -228,10 +248,13 @@ def test_a_worker_that_leaves_all_that_waits_wakes_nobody(old: Claimer, connect:
     limit("default", max_concurrency=2)
     put(3, name=STRANGE)
     met = old.run_pass(sync=2).claims
+
     listener = connect()
     listener.execute(f'LISTEN "{old.channel}_new"'.encode(), prepare=False)
+
     old.run_pass(sync=2, releases=met, grace=GRACE)
     assert heard(listener), "others hear of what came back"
+
     assert old.run_pass(sync=2, grace=GRACE).claims == []
     assert heard(listener) == []
 
@@ -241,9 +264,12 @@ def test_a_pass_that_asks_for_it_leaves_out_what_its_worker_does_not_name_as_doe
 ) -> None:
     put(5, name=STRANGE)
     known = put(5, name=KNOWN)
+
     assert claimed(old, 2) == known[:2]
+
     passed = old.run_pass(wanted=Wanted(1, prefetch=4, lease=GRACE), grace=GRACE)
     assert [claim.id for claim in passed.claims + passed.prefetched] == known[2:]
+
     assert len(old.run_pass(sync=10).claims) == 5, "one that does not ask takes everything"
 
 
@@ -252,6 +278,7 @@ def test_tasks_of_a_full_partition_that_nobody_here_knows_hide_nothing(old: Clai
     put(50, name=STRANGE, kwargs=['{"tenant": 1}'] * 50)
     first = put(1, name=KNOWN, kwargs=['{"tenant": 1}'])
     second = put(1, name=KNOWN, kwargs=['{"tenant": 2}'])
+
     assert claimed(old) == first + second
 
 
@@ -262,11 +289,13 @@ def test_leaving_tasks_out_reads_the_index_of_the_claim_and_never_sorts(
         worker = knowing(claimer())
         put(name=KNOWN)
         notices = explained(worker)
+
         assert len(claimed(worker, 4)) == 1, state
         looking = [
             plan for plan in plans(notices, "horsies_worker_knows(") if "horsies_tasks " in plan
         ]
         assert looking, state
+
         for plan in looking:
             assert "horsies_tasks_claim" in plan, state
             assert not re.search(r"^ *(->)? *Sort\b", plan, re.MULTILINE), state
@@ -313,8 +342,10 @@ ENDS = st.lists(
 )
 NOBODYS = Claim(uuid.uuid4(), 1, "sync", "t", "{}")  # who gives something back takes a whole pass
 LOOK = """
-SELECT to_jsonb(t) - '{claimed_at,started_at,finished_at}'::text[], claimed_at > now(), started_at > now(), finished_at > now(),
-       ARRAY(SELECT row(to_jsonb(a) - 'finished_at', a.finished_at > now()) FROM horsies_task_attempts a WHERE a.task_id = t.id)
+SELECT to_jsonb(t) - '{claimed_at,started_at,finished_at}'::text[],
+       claimed_at > now(), started_at > now(), finished_at > now(),
+       ARRAY(SELECT row(to_jsonb(a) - 'finished_at', a.finished_at > now())
+             FROM horsies_task_attempts a WHERE a.task_id = t.id)
 FROM horsies_tasks t ORDER BY id
 """
 
@@ -330,6 +361,7 @@ def build(
             name: task[name] and aware(seconds=task[name]) for name in ("due_at", "good_until")
         }
         (id_,) = put(queue=task["queue"], lane=task["lane"], priority=task["priority"], **moments)
+
         if task["status"] == "parked":
             Task.objects.filter(pk=id_).update(parked=True)
         elif task["status"] != "PENDING":
@@ -341,8 +373,10 @@ def build(
                 started_at=Now(),
                 claim_generation=7,
             )
+
         if task["status"] == "mine":
             mine.append(id_)
+
     return mine
 
 
@@ -353,6 +387,7 @@ def ending(mine: list[uuid.UUID], ends: list[str]) -> list[Outcome]:
         id_ = mine.pop() if mine and end != "nobody's" else uuid.uuid4()
         status, generation = (end, 7) if end.isupper() else ("COMPLETED", 6)
         error = ("TASK_CANCELLED", "no") if status == "CANCELLED" else (None, None)
+
         found.append(
             Outcome(id_, generation, status, '{"ok": "\\u00e4 \\" \\\\"}', *error, child_pid=42)
         )
@@ -367,12 +402,12 @@ def test_it_leaves_the_rows_and_says_what_a_whole_one_does(claimer: Claimers) ->
         """Return what a pass says, and the rows behind it; then undo it."""
         with worker.conn.transaction(force_rollback=True):
             passed = run()
-            taken = [
-                claim._replace(due_in=0.0) for claim in passed.claims
-            ]  # which the clock decides
+            # The clock decides when they were due.
+            taken = [claim._replace(due_in=0.0) for claim in passed.claims]
             claims = {
                 lane: [claim for claim in taken if claim.lane == lane] for lane in ("sync", "async")
             }
+
             return (
                 passed.landed,
                 claims,
@@ -385,6 +420,7 @@ def test_it_leaves_the_rows_and_says_what_a_whole_one_does(claimer: Claimers) ->
     def compare(tasks: list[dict[str, Any]], ends: list[str], slots: tuple[int, int]) -> None:
         outcomes = ending(build(worker.conn, tasks, worker.id), ends)
         whole = after(lambda: worker.run_pass(*slots, outcomes=outcomes, releases=[NOBODYS]))
+
         assert is_short(worker, "default", *slots, *outcomes)
         assert after(lambda: short_pass(worker, "default", *slots, *outcomes)) == whole
 
@@ -409,14 +445,17 @@ def test_a_limit_of_a_queue_that_it_touches_makes_it_a_whole_one(
     put(queue="mail")
     (claim,) = worker.run_pass(sync=1).claims
     assert claim.queue_name == "mail"
+
     limit("mail", **limits)
     assert not is_short(worker, "default", 1, 0, done(claim))
     assert not is_short(worker, None, 0, 0, done(claim))
     assert not is_short(worker, "mail", 1)
+
     passed = short_pass(worker, "default", 1)
     assert passed.short
     (other,) = passed.claims
     assert is_short(worker, "default", 0, 0, done(other)), "it does not touch the other queue"
+
     limit("mail", **dict.fromkeys(limits))
     passed = short_pass(worker, "default", 1, 0, done(claim))
     assert (passed.short, len(passed.claims), passed.landed) == (True, 1, {claim.id})
@@ -439,7 +478,9 @@ def test_what_only_a_whole_pass_does_makes_it_one(
     claimer: Claimers, asked: dict[str, Any], many: int
 ) -> None:
     put(3)
+
     passed = claimer().run_pass(sync=2, news="default", **asked)
+
     assert (passed.short, len(passed.claims)) == (False, many)
 
 
@@ -458,7 +499,9 @@ def test_it_becomes_a_whole_one_after(claimer: Claimers, connect: Connect, obsta
     put(2)
     (claim,) = worker.run_pass(sync=1).claims
     connect().execute(OBSTACLES[obstacle].encode())
+
     assert not is_short(worker, "default", 1, 0, done(claim))
+
     passed = short_pass(worker, "default", 1)
     assert (passed.short, len(passed.claims)) == (False, 1 if "cap" in obstacle else 0)
 
@@ -470,13 +513,16 @@ def test_rows_that_somebody_holds_are_left_out_without_waiting(
     other = connect()
     put(3)
     running = worker.run_pass(sync=2).claims
+
     with other.transaction():
         other.execute(
             "SELECT FROM horsies_tasks WHERE id = %s OR status = 'PENDING' FOR UPDATE",
             [running[0].id],
         )
+
         passed = short_pass(worker, "default", 1, 0, *map(done, running))
         assert (passed.claims, passed.landed) == ([], {running[1].id})
+
     assert len(short_pass(worker, "default", 1).claims) == 1
 
 
@@ -495,6 +541,7 @@ def test_eight_claimers_by_both_kinds_get_each_task_once_and_leave_none(
         return got
 
     shares = [aside(drain, claimer()) for _ in range(8)]
+
     assert sorted(id_ for share in shares for id_ in share.result()) == sorted(ids)
     assert set(Task.objects.values_list("status", "claim_generation")) == {("RUNNING", 1)}
 
@@ -509,6 +556,7 @@ def test_a_limit_that_appears_is_waited_for_and_then_kept(
     put(2)
     outcomes = [done(claim) for claim in worker.run_pass(sync=1).claims if settling]
     short_pass(worker, "default", 0)  # its plan is made
+
     with changer.transaction():
         changer.execute("LOCK TABLE horsies_limits IN ACCESS EXCLUSIVE MODE")
         passing = aside(short_pass, worker, "default", 1, 0, *outcomes)
@@ -516,6 +564,7 @@ def test_a_limit_that_appears_is_waited_for_and_then_kept(
         changer.execute(
             "UPDATE horsies_limits SET max_concurrency = 0 WHERE queue_name = 'default'"
         )
+
     passed = passing.result(30)
     assert (passed.short, passed.claims, len(passed.landed)) == (False, [], len(outcomes))
 
@@ -527,6 +576,7 @@ def test_no_limit_appears_between_what_it_settles_and_what_it_claims(
     changer = connect()
     put()
     (claim,) = worker.run_pass(sync=1).claims
+
     with worker.conn.transaction():
         assert short_pass(worker, None, 0, 0, done(claim)).landed == {claim.id}
         with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -542,14 +592,18 @@ def test_finished_tasks_are_announced_only_to_those_who_wait(
     worker = claimer()
     listener = connect()
     listener.execute(f"LISTEN {worker.channel}_done".encode())
+
     put(420)
     outcomes = [done(claim) for claim in worker.run_pass(sync=420).claims]
+
     worker.run_pass(outcomes=outcomes[:10])
     assert heard(listener) == []
+
     connect().execute(
         "INSERT INTO horsies_waiters VALUES (gen_random_uuid(), now() + interval '1 h')"
     )
     worker.run_pass(outcomes=outcomes[10:])
+
     told = [payload.split(" ") for payload in heard(listener)]
     assert sorted(map(len, told)) == [10, 200, 200]
     assert {uuid.UUID(id_) for ids in told for id_ in ids} == {

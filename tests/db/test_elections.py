@@ -53,6 +53,7 @@ class Team:
         self.store = WorkerStore(connection)
         self.prefix = channel_prefix(connection)
         self.ids = sorted(uuid.uuid4() for _ in range(count))
+
         columns = {
             "queues": ["default"],
             "task_names": ["a"],
@@ -60,11 +61,13 @@ class Team:
             "threads": 1,
             **columns,
         }
+
         for id_ in self.ids:
             self.store.register(
                 id_, hostname="here", pid=1, version="1", wire=1, async_concurrency=1, **columns
             )
             connection.execute(f'LISTEN "{self.prefix}_{id_}"')
+
         self.places()
 
     def beat(self, place: int, *, listens: bool = True) -> int | None:
@@ -117,14 +120,17 @@ def test_workers_that_can_run_other_tasks_elect_their_own(
 ) -> None:
     ours = team(2)
     others = team(2, **other)
+
     assert ours.places() == others.places() == [0, 1]
 
 
 def test_who_does_not_listen_is_not_elected_and_comes_back_to_its_place(team: Teams) -> None:
     ours = team(5)
+
     assert ours.beat(1, listens=False) is None
     assert [ours.beat(place) for place in (0, 2, 3, 4)] == [0, 1, None, 2]
     assert ours.places()[1:] == [1, None, None, 2]
+
     assert ours.beat(4, listens=False) is None
     assert ours.beat(3) == 2
 
@@ -135,6 +141,7 @@ def test_who_was_declared_dead_or_sends_no_heartbeats_is_not_elected(
 ) -> None:
     ours = team(4)
     Heartbeat.objects.filter(pk=ours.ids[0]).update(**{column: timezone.now() - ago})
+
     assert [ours.beat(place) for place in (1, 2, 3)] == [0, 1, 2]
 
 
@@ -153,7 +160,9 @@ def test_those_that_replace_an_elected_one_that_stops_are_told_at_once(
 ) -> None:
     ours = team(count)
     ours.store.stop(ours.ids[stops])
+
     assert ours.heard() == told
+
     left = [place for place in range(count) if place != stops]
     assert {place: f"place {ours.beat(place)}" for place in told} == told
     assert len([place for place in left if ours.beat(place) is not None]) == min(3, len(left))
@@ -162,10 +171,12 @@ def test_those_that_replace_an_elected_one_that_stops_are_told_at_once(
 def test_as_many_others_are_woken_as_tasks_wait(team: Teams) -> None:
     ours = team(5)
     put(2)
+
     assert ours.pass_on() == 2
     told = ours.heard()
     assert list(told.values()) == ["now sync default"] * 2
     assert 0 not in told
+
     put(9)
     assert ours.pass_on() == 4
     assert ours.heard().keys() == {1, 2, 3, 4}
@@ -177,14 +188,17 @@ def test_only_workers_with_a_free_slot_of_the_lane_are_woken(team: Teams) -> Non
     put(lane="async")
     ours.claim(0, 1)
     ours.claim(2, 1)
+
     assert ours.pass_on() == 2
     assert ours.heard().keys() == {1, 3}
+
     ours.claim(1, 1)
     ours.claim(3, 1)
     put()
     assert ours.pass_on() == 0, "a task waits, and nobody has a slot for it"
     assert ours.pass_on(lane="async") == 1
     assert set(ours.heard().values()) == {"now async default"}
+
     larger = team(2, processes=2, threads=2)
     put(4)
     larger.claim(1, 3)
@@ -198,8 +212,10 @@ def test_who_wakes_others_counts_tasks_through_their_indexes(team: Teams, connec
         ours = team(3, task_names=[state])
         put(3)
         ours.claim(1, 1)
+
         notices = explained(Claimer(ours.connection))
         assert ours.pass_on() == 1, state
+
         counting = plans(notices, "horsies_tasks t")
         assert "using horsies_tasks_holding" in "\n".join(counting), state
         counting = [plan for plan in counting if "horsies_tasks_claim" in plan]
@@ -212,9 +228,11 @@ def test_nobody_is_woken_if_nothing_waits_or_nobody_else_listens(team: Teams) ->
     put(5, priority=1, due_at=timezone.now() + timedelta(hours=1))
     put(queue="bulk")
     assert ours.pass_on("default", "mail") is None
+
     put(queue="mail", priority=7)
     ours.beat(1, listens=False)
     assert ours.pass_on("default", "mail") is None
+
     ours.beat(1)
     assert ours.pass_on("default", "mail") == 1, (
         "behind others that are due later, and in another queue"
@@ -256,13 +274,16 @@ def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(
     begin_burst(hear)
     tasks.add.send(3)
     assert hear() == []
+
     with connection.cursor() as cursor:  # a pooler lends the session to others
         cursor.execute("SELECT current_setting('horsies.quiet', true)")
         assert cursor.fetchone()[0] in (None, "")
+
     tasks.add.schedule(60, 4)
     assert hear() == ["default"]  # not all of it is due: workers ask when
     tasks.mail.send("a@example.org")
     assert hear() == ["!sync mail"]
+
     clock[0] += 0.006
     tasks.add.send(5)
     assert hear() == ["!sync default"]
@@ -276,6 +297,7 @@ def test_a_send_in_a_transaction_and_every_other_way_to_insert_is_announced(
     with transaction.atomic():
         tasks.add.send(3)
     assert hear() == ["!sync default"]
+
     transaction.set_autocommit(False)
     try:
         tasks.add.send(4)
@@ -283,16 +305,20 @@ def test_a_send_in_a_transaction_and_every_other_way_to_insert_is_announced(
     finally:
         transaction.set_autocommit(True)
     assert hear() == ["!sync default"]
+
     sql("BEGIN")
     tasks.add.send(5)
     sql("COMMIT")
     assert hear() == ["!sync default"]
+
     tasks.add.send(6)
     assert hear() == []
     tasks.add.send_many([{"a": 3}])
     assert hear() == ["!sync default"]
+
     TaskFactory()
     assert hear() == ["!sync default"]
+
     sql(
         "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
         "VALUES (gen_random_uuid(), 'by.hand', 'mail', 'sync', '{}')"
@@ -311,13 +337,17 @@ def test_a_send_for_another_table_or_due_before_the_last_one_or_before_an_insert
 ) -> None:
     table = send()
     assert hear() == ["!sync default"]
+
     assert send(table + 1) == table
     assert hear() == ["!sync default"]
+
     send(table, due_at=timezone.now() - timedelta(seconds=1))
     assert hear() == ["!sync default"]
+
     with transaction.atomic():
         send(table)
     assert hear() == []
+
     with transaction.atomic():
         send(table)
         TaskFactory(queue_name="mail")
@@ -339,7 +369,9 @@ def test_a_quiet_send_that_took_long_is_announced_when_it_is_done(
 ) -> None:
     monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(slow_send().__next__))
     begin_burst(hear)
+
     tasks.add.send(3)
+
     assert hear() == ["default"]
 
 
@@ -349,8 +381,10 @@ def test_a_committed_task_that_cannot_be_announced_is_sent_all_the_same(
     breaks = slow_send(lambda: connection.connection.close())
     monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(breaks.__next__))
     begin_burst(hear)
+
     handle = tasks.add.send(3)
     connection.close()
+
     assert get_handle(handle.task_id).info().status == "PENDING"
     assert "workers could not be notified" in caplog.text
 
@@ -392,6 +426,7 @@ def declared(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"nightly": nightly}}
     schedules.declare(actor="a scheduler")
+
     limit("bulk", partition_by_args=["a"], partition_max_concurrency=2)
     monkeypatch.setattr(enqueue, "CHUNK", 3)
 
@@ -422,13 +457,13 @@ def test_sends_in_serializable_transactions_let_each_other_succeed(
         for each in (first, second, third):
             with serializable(each):
                 send()
-        for each in (
-            third,
-            second,
-            first,
-        ):  # each has read where the next one wrote; the last of them commits first
+
+        # Each has read where the next one wrote; the last of them commits first.
+        for each in (third, second, first):
             each.commit()
+
     drain(until=dt.timedelta(hours=2))
+
     for model in (Task, WorkflowRun):
         assert not model.objects.exclude(status="COMPLETED").exists()
     assert Task.objects.count() >= 3
@@ -443,13 +478,17 @@ def test_a_worker_that_hears_of_such_a_run_sends_its_first_tasks(
     other = connect()
     prefix = channel_prefix(listener)
     listener.execute(f"LISTEN {prefix}_new")
+
     with transaction.atomic():
         connections["default"].cursor().execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         chain()
+
     assert not Task.objects.exists()
     (heard,) = listener.notifies(timeout=10, stop_after=1)
     told = read_told(heard.payload)
+
     advancer = Advancer(1_000_000)
     advancer.tell(told.run)
     assert advancer.turn(advancer.store(other, prefix))
+
     assert Task.objects.count() == 1

@@ -73,6 +73,7 @@ def test_a_task_that_nothing_holds_up_is_next_and_an_explanation_locks_nothing(
 ) -> None:
     worker = living(claimer())
     (id_,) = put()
+
     with transaction.atomic():
         (found,) = explain(str(id_)).reasons
         assert found.code == "NEXT"
@@ -81,6 +82,7 @@ def test_a_task_that_nothing_holds_up_is_next_and_an_explanation_locks_nothing(
         assert found.details["workers"] == [
             {"worker_id": str(worker.id), "hostname": "web-1", "pid": row.pid}
         ]
+
         assert [claim.id for claim in worker.run_pass(sync=1).claims] == [id_]
         assert codes(id_) == ["RUNNING"]
 
@@ -90,6 +92,7 @@ def test_a_finished_task_says_how_it_ended_and_one_that_is_unknown_or_no_id_is_a
     assert "It ended as FAILED with UNHANDLED_ERROR at " in text(failed, "FINISHED")
     assert details(failed, "FINISHED")["error_code"] == "UNHANDLED_ERROR"
     assert codes(TaskFactory(status="COMPLETED").id) == ["FINISHED"]
+
     with pytest.raises(LookupError, match="there is no task .* in the database 'default'"):
         explain(uuid.uuid4())
     with pytest.raises(ValueError, match="'17' is not a task id"):
@@ -103,23 +106,28 @@ def test_a_running_task_says_where_and_one_of_a_worker_that_stopped_beating_when
     other = serving()
     id_ = TaskFactory(status="RUNNING", claimed_by=worker.id).id
     beats = Heartbeat.objects.filter(pk=worker.id)
+
     assert text(id_, "RUNNING").endswith(f" on web-1:{worker.pid}.")
     HeartbeatFactory(worker_id=worker.id, pid=77, holding=[str(id_)])
     assert text(id_, "RUNNING").endswith(f" on web-1:{worker.pid}, in process 77.")
     assert details(id_, "RUNNING")["child_pid"] == 77
+
     beats.update(sent_at=now() - dt.timedelta(seconds=5))
     said = text(id_, "CLAIMED_BY_SILENT_WORKER")
     found = details(id_, "CLAIMED_BY_SILENT_WORKER")
     assert re.search(
         "which runs it, was last seen at .*; the task fails with WORKER_CRASHED after ", said
     )
+
     assert found["reapers"] is True
     beat, rescue = (dt.datetime.fromisoformat(found[name]) for name in ("beat_at", "rescue_at"))
     assert rescue - beat == dt.timedelta(seconds=10)
+
     beats.update(died_at=now())
     assert "at the next check by a live worker" in text(id_, "CLAIMED_BY_SILENT_WORKER")
     Heartbeat.objects.filter(pk=other.id).delete()
     assert "start one" in text(id_, "CLAIMED_BY_SILENT_WORKER")
+
     beats.update(died_at=None, sent_at=now())
     assert codes(id_) == ["RUNNING"]
 
@@ -130,7 +138,9 @@ def test_a_task_of_a_worker_without_a_heartbeat_is_what_the_reaper_calls_an_orph
     task = TaskFactory(status="RUNNING", sent_at=now() - dt.timedelta(seconds=30))
     assert codes(task.id) == ["CLAIMED_BY_SILENT_WORKER"]
     assert codes(TaskFactory(status="RUNNING").id) == ["RUNNING"]
+
     happened = WorkerStore(claimer().conn).reap(dt.timedelta(seconds=10), judge=True, many=10)
+
     assert [each[:4] for each in happened] == [("failed", task.id, task.task_name, 1)]
     assert codes(task.id) == ["FINISHED"]
 
@@ -140,18 +150,22 @@ def test_a_claim_in_a_buffer_says_so_until_its_lease_ends_and_holds_no_permit_in
 ) -> None:
     worker = serving()
     id_ = TaskFactory(status="CLAIMED", claimed_by=worker.id, claim_expires_at=now() + HOUR).id
+
     limit("default", max_concurrency=1)
     (other,) = put()
     assert codes(other) == ["QUEUE_AT_CAP"]
+
     settings.HORSIES = {**settings.HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}
     assert codes(other) == ["NEXT"]
     assert f"Worker web-1:{worker.pid} has prefetched it" in text(id_, "CLAIMED_WAITING")
     assert details(id_, "CLAIMED_WAITING")["lease_ends_at"]
     assert codes(id_) == ["CLAIMED_WAITING"]
+
     limit("default", paused_at="now", paused_by="ann")
     assert codes(id_) == ["CLAIMED_WAITING", "QUEUE_PAUSED"]
     Task.objects.filter(pk=id_).update(claim_expires_at=now() - HOUR)
     assert "ended at" in text(id_, "CLAIMED_WAITING")
+
     Heartbeat.objects.update(died_at=now())
     assert re.search("has claimed it, .* is pending again", text(id_, "CLAIMED_BY_SILENT_WORKER"))
 
@@ -159,23 +173,29 @@ def test_a_claim_in_a_buffer_says_so_until_its_lease_ends_and_holds_no_permit_in
 def test_a_pause_says_who_and_why_and_a_cap_of_0_is_one_whoever_set_it() -> None:
     serving()
     (id_,) = put()
+
     limit("default", paused_at="now", paused_by="ann", paused_reason="the disk is full")
     assert text(id_, "QUEUE_PAUSED").startswith("The queue 'default' has been paused since")
     assert text(id_, "QUEUE_PAUSED").endswith(" by ann: the disk is full. None of its tasks start.")
     found = details(id_, "QUEUE_PAUSED")
     assert (found["by"], found["reason"]) == ("ann", "the disk is full")
+
     limit("default", paused_reason="Look at the disk first.")
     assert text(id_, "QUEUE_PAUSED").endswith(
         "by ann: Look at the disk first. None of its tasks start."
     )
+
     limit("default", paused_at=None, paused_by=None, paused_reason=None, max_concurrency=0)
     assert "is declared with a cap of 0" in text(id_, "QUEUE_PAUSED")
+
     overridden = {"override_by": "bob", "override_reason": "sale", "override_at": "now"}
     limit("default", max_concurrency=5, override={"max_concurrency": 0}, **overridden)
     assert "a cap of 0 since" in text(id_, "QUEUE_PAUSED")
     assert details(id_, "QUEUE_PAUSED")["by"] == "bob"
+
     limit("default", override={"max_concurrency": None}, **overridden)
     assert codes(id_) == ["NEXT"]
+
     limit("*", paused_at="now", paused_by="ann")
     assert text(id_, "QUEUE_PAUSED").startswith("The whole cluster has been paused since")
 
@@ -185,10 +205,12 @@ def test_a_task_that_is_not_due_waits_for_a_retry_or_is_past_its_good_until_says
     serving()
     (id_,) = put(delay=HOUR)
     assert codes(id_) == ["NOT_DUE"]
+
     Task.objects.update(retry_count=1, max_retries=3)
     assert "It waits for retry 1 of 3, which is due at " in text(id_, "RETRY_WAITING")
     due = dt.datetime.fromisoformat(details(id_, "RETRY_WAITING")["due_at"])
     assert due > dt.datetime.now(dt.UTC)
+
     Task.objects.update(enqueued_at=now(), good_until=now() - HOUR)
     assert codes(id_) == ["EXPIRED"]
     Task.objects.update(good_until=now() + HOUR)
@@ -202,12 +224,15 @@ def test_a_cap_that_is_reached_names_who_holds_it(claimer: Claimers, name: str, 
     *ids, last = put(26, queue="mail")
     worker = living(claimer(mail=1), slots=99)
     claims = worker.run_pass(sync=99).claims
+
     assert f" by task {ids[0]} on web-1:{Worker.objects.get().pid}." in text(last, code)
     found = details(last, code)
     assert (found["cap"], found["taken"]) == (25, 25)
     assert holders(last, code) == ids[:20], "twenty are named"
+
     limit(name, max_concurrency=1)
     assert "25 of 1 permits are taken" in text(last, code)
+
     worker.run_pass(outcomes=complete(claims))
     assert codes(last) == ["NEXT"]
 
@@ -217,20 +242,25 @@ def test_a_full_partition_names_its_holders_whether_the_task_is_parked_yet_or_no
 ) -> None:
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     worker = living(claimer())
+
     running, parked = tenant("a", 2)
     claims = worker.run_pass(sync=9).claims
     assert Task.objects.get(pk=parked).parked
+
     (new,) = tenant("a")
     (other,) = tenant("b")
     full = 'The partition {"tenant": "a"} of queue \'default\' is at its limit: 1 of 1 permits'
     for id_ in (parked, new):
         assert text(id_, "PARTITION_AT_LIMIT").startswith(full)
         assert holders(id_, "PARTITION_AT_LIMIT") == [running]
+
     assert codes(other) == ["BEHIND_OTHERS"], "the new one, until a claim meets and parks it"
     assert [claim.id for claim in worker.run_pass(sync=9).claims] == [other]
+
     limit("default", partition_max_concurrency=2)
     assert "A permit is free now" in text(parked, "PARTITION_AT_LIMIT"), "it waits for the sweep"
     assert worker.run_pass(sync=9).claims == []
+
     worker.run_pass(outcomes=complete(claims))
     assert codes(parked) == ["NEXT"]
 
@@ -240,10 +270,13 @@ def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claime
     first = living(claimer())
     second = living(claimer())
     ids = tenant("a", 3)
+
     first.run_pass(sync=1)
     assert codes(ids[1]) == ["NEXT"], "the second worker can take it"
+
     second.run_pass(sync=1)
     assert "2 of 2 permits" in text(ids[2], "PARTITION_AT_LIMIT")
+
     Worker.objects.filter(pk=second.id).update(threads=1)
     Task.objects.filter(pk=ids[1]).update(queue_name="mail")
     assert codes(ids[2]) == ["PARTITION_AT_LIMIT", "NO_FREE_SLOT"], (
@@ -276,24 +309,30 @@ def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(
 
     assert "BEHIND_IN_ORDER" not in codes(first) + codes(other)
     assert does() == "it is PENDING."
+
     claim = next(one for one in worker.run_pass(sync=9).claims if one.id == first)
     assert does() == "it is RUNNING since ."
     worker.run_pass(outcomes=[failed(claim, retry=3_600)])
+
     assert does() == "it waits for its next attempt until ."
     assert codes(first) == ["RETRY_WAITING"]
+
     Task.objects.filter(pk=first).update(enqueued_at=now(), next_retry_at=None)
     (again,) = worker.run_pass(sync=9).claims
     worker.run_pass(outcomes=[failed(again)])
     assert does() == "it is FAILED since  and stops the key until it is retried or skipped."
+
     said = {"task_id": str(first), "status": "FAILED", "order_stop": "stop", "queue": "default"}
     assert details(second, "BEHIND_IN_ORDER").items() >= said.items()
     assert text(first, "FINISHED").endswith(
         "It stops its key: the tasks behind it wait until it is retried or skipped."
     )
     assert details(first, "FINISHED")["order_stop"] == "stop"
+
     Task.objects.filter(pk=first).update(order_stop="cancel")
     assert does() == "it is FAILED since , and what was sent until then is cancelled."
     assert not text(first, "FINISHED").endswith("skipped.")
+
     Task.objects.filter(pk=first).update(order_stop=None)
     assert "BEHIND_IN_ORDER" not in codes(second)
     assert str(second) in text(third, "BEHIND_IN_ORDER")
@@ -304,9 +343,12 @@ def test_of_equal_tasks_only_one_that_has_begun_comes_before_others(claimer: Cla
     limit("default", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
     worker = living(claimer())
     first, second = put(2)
+
     assert "BEHIND_IN_ORDER" not in codes(first) + codes(second)
+
     (claim,) = worker.run_pass(sync=1).claims
     (third,) = put()
+
     assert codes(third)[0] == "BEHIND_IN_ORDER"
     assert f"Task {claim.id} comes before it" in text(third, "BEHIND_IN_ORDER")
 
@@ -315,8 +357,10 @@ def test_a_queue_that_waits_for_the_order_of_its_waiting_tasks_says_so(claimer: 
     worker = living(claimer())
     (id_,) = tenant("a")
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
+
     assert worker.run_pass(sync=9).claims == []
     assert codes(id_) == ["ORDER_PENDING"]
+
     sweep(many=10)
     assert codes(id_) == ["NEXT"]
     assert len(worker.run_pass(sync=9).claims) == 1
@@ -326,20 +370,25 @@ def test_a_queue_that_nobody_serves_who_was_heard_of_late_names_who_did_last() -
     (id_,) = put()
     serving("mail")
     assert "No worker serves the queue 'default', and none ever has" in text(id_, "NO_LIVE_WORKER")
+
     worker = serving()
     beats = Heartbeat.objects.filter(pk=worker.id)
     assert codes(id_) == ["NEXT"]
+
     beats.update(sent_at=now() - dt.timedelta(seconds=11))
     assert "was last seen at" in text(id_, "NO_LIVE_WORKER"), (
         "though nobody is there to declare it dead"
     )
+
     beats.update(sent_at=now(), died_at=now())
     assert codes(id_) == ["NO_LIVE_WORKER"]
+
     beats.update(died_at=None)
     WorkerStore(connection).stop(worker.id)
     assert f"the last one, web-1:{worker.pid}, stopped at" in text(id_, "NO_LIVE_WORKER")
     former = details(id_, "NO_LIVE_WORKER")["former"]
     assert [one["worker_id"] for one in former] == [str(worker.id)]
+
     Task.objects.update(queue_name="nowhere")
     assert "There is no queue 'nowhere' in the database" in text(id_, "NO_LIVE_WORKER")
 
@@ -358,15 +407,18 @@ def test_a_worker_that_stops_is_not_said_to_take_a_task() -> None:
 def test_a_name_or_a_form_that_no_worker_knows_is_told_as_soon_as_no_worker_knows_it() -> None:
     old = serving(task_names=["shop.tasks.old"], wire=1)
     (id_,) = put(name="shop.tasks.new", options='{"wire": 2}')
+
     found = details(id_, "UNKNOWN_TASK_NAME")
     assert dt.datetime.fromisoformat(found["until"]) > dt.datetime.now(dt.UTC) + dt.timedelta(
         minutes=4
     )
     assert found["workers"][0]["worker_id"] == str(old.id)
+
     new = serving(task_names=["shop.tasks.new", "shop.tasks.old"], wire=1)
     assert codes(id_) == ["UNKNOWN_TASK_NAME"], "in this form"
     Worker.objects.filter(pk=new.id).update(wire=2)
     assert codes(id_) == ["NEXT"]
+
     Worker.objects.filter(pk=new.id).update(task_names=["shop.tasks.old"])
     assert codes(id_) == ["UNKNOWN_TASK_NAME"], "by this name"
     Worker.objects.filter(pk=new.id).update(task_names=None)
@@ -379,15 +431,19 @@ def test_those_that_stand_before_it_are_counted_in_the_order_of_the_claim() -> N
     limit("twin", priority=50)
     first, last = put(2, queue="bulk")
     serving("bulk", "mail", "twin")
+
     assert codes(first) == ["NEXT"]
     assert text(last, "BEHIND_OTHERS") == "1 task of its queue is ahead of it and may start first."
+
     put(2, queue="mail")
     put(queue="twin", priority=1)
     put(queue="bulk", priority=1, delay=HOUR)
     put(queue="bulk", priority=1, good_until=dt.datetime.now(dt.UTC) - HOUR)
     put(queue="bulk", priority=1, lane="async")
     put(queue="default")
+
     assert details(last, "BEHIND_OTHERS") == {"count": 2, "more": False}
+
     parked = put(3, queue="bulk")
     Task.objects.filter(pk__in=[*parked, last]).update(parked=True, partition_key="a")
     Task.objects.filter(pk=last).update(partition_key="b")
@@ -404,12 +460,14 @@ def test_all_reasons_that_hold_come_the_most_decisive_first(claimer: Claimers) -
         partition_by_args=["tenant"],
         partition_max_concurrency=1,
     )
+
     worker = living(claimer(), slots=1, task_names=[])
     tenant("a")
     worker.run_pass(sync=1)
     limit("mail", paused_at="now", paused_by="ann")
     tenant("a", 2)
     (id_,) = tenant("a", good_until=dt.datetime.now(dt.UTC) - HOUR)
+
     found = codes(id_)
     held = {
         "EXPIRED",
@@ -421,22 +479,26 @@ def test_all_reasons_that_hold_come_the_most_decisive_first(claimer: Claimers) -
         "NO_FREE_SLOT",
         "BEHIND_OTHERS",
     }
+
     assert found == [code for code in ReasonCode if code in held]
 
 
 def test_it_reads_tasks_through_their_indexes_always(claimer: Claimers, connect: Connect) -> None:
     limit("default", max_concurrency=3, partition_by_args=["tenant"], partition_max_concurrency=1)
+
     for state in states(connect(), kwargs=['{"tenant": 1}'] * 20_000):
         worker = living(claimer())
         put(3, kwargs=['{"tenant": 1}', '{"tenant": 2}', '{"tenant": 3}'])
         worker.run_pass(sync=2)
         id_, parked = put(2, kwargs=['{"tenant": 1}'] * 2)
         Task.objects.filter(pk=parked).update(parked=True)
+
         notices = explained(worker)
         store = OverviewStore(worker.conn)
         found, _ = (store.facts(one, claimed=True, threshold=HOUR) for one in (id_, parked))
         assert found is not None
         assert state == "empty" or found["before"] == 1_001, "no more are counted"
+
         first, second = plans(notices, "AS earlier")
         assert re.search(r"Index (Only )?Scan using horsies_tasks_claim", first), state
         assert "horsies_tasks_parked" in second, state
@@ -521,9 +583,11 @@ def build(
     for name, shape in zip(QUEUES, shapes, strict=True):
         policies[name] = shape["partition_policy"] if shape["partition_by_args"] else None
         limit(name, **{**shape, "partition_policy": policies[name]})
+
     worker = Claimer(connection)
     worker.served.__init__(QUEUES)  # type: ignore[misc]
     ids = {HERE: worker.id, ELSEWHERE: uuid.uuid4()}
+
     waiting = []
     for row in rows:
         (id_,) = put(
@@ -532,10 +596,12 @@ def build(
             kwargs=[json.dumps({"tenant": row.tenant})],
             lane=row.lane,
         )
+
         changes: dict[str, Any] = {
             "enqueued_at": now() + row.due_in * MINUTE,
             "priority": row.priority,
         }
+
         # A pass that expires a task unparks the head of its partition, and may take that in its
         # next round.
         changes["parked"] = (
@@ -545,6 +611,7 @@ def build(
         )
         # With a policy, it would be parked behind another one, which the example takes away.
         changes["parked"] = changes["parked"] and policies[row.queue] is None
+
         if row.late:
             changes["good_until"] = now() - MINUTE
         if row.holder == FAILED:
@@ -564,9 +631,11 @@ def build(
             }
         else:
             waiting.append(id_)
+
         Task.objects.filter(pk=id_).update(
             **changes, claim_generation=0 if row.holder is None else 1
         )
+
     for name, id_ in ids.items():
         held = {
             lane: sum(row.holder == name and row.lane == lane for row in rows)
@@ -578,8 +647,10 @@ def build(
             "threads": held["sync"] + free,
             "async_concurrency": held["async"] + free,
         }
+
         WorkerFactory(id=id_, queues=list(QUEUES), task_names=[KNOWN], **shape)
         HeartbeatFactory(id=id_, worker_id=id_, role="claimer")
+
     return worker, waiting
 
 
@@ -594,13 +665,16 @@ def test_what_only_others_hold_up_is_claimed_if_it_waits_alone_and_nothing_else_
     rows: list[Row], shapes: list[dict[str, Any]], cap: int | None
 ) -> None:
     limits = {**project.HORSIES, "UNKNOWN_TASK_GRACE_MS": GRACE}
+
     with transaction.atomic(), override_settings(HORSIES=limits):
         worker, waiting = build(rows, shapes, cap)
+
         for id_ in waiting:
             with transaction.atomic():
                 explanation = explain(id_)
                 Task.objects.filter(pk__in=waiting).exclude(pk=id_).delete()
                 claimed = bool(worker.run_pass(wanted=Wanted(1, 1), grace=GRACE).claims)
+
                 assert could_start(explanation) == claimed, f"{explanation}\nclaimed: {claimed}"
                 transaction.set_rollback(True)
         transaction.set_rollback(True)
@@ -617,20 +691,16 @@ def could_start(explanation: Explanation) -> bool:
     return all(one.code == "UNKNOWN_TASK_NAME" and not one.details["until"] for one in reasons)
 
 
-# What a predicate cannot do without, names of tables and parameters apart -> under the one function
-# that may have it, and others that ask something else of the same columns.
+# By the one function that may have a predicate: what this cannot do without, names of tables and
+# parameters apart, and other functions that ask something else of the same columns.
 MARKS = {
-    "horsies_holds_permit": (
-        r"claim_expires_at > ",
-        {"horsies_start"},
-    ),  # a start asks for its own lease
+    # A start asks for its own lease.
+    "horsies_holds_permit": (r"claim_expires_at > ", {"horsies_start"}),
     "horsies_effective_limits": (r"coalesce\(override,", set()),
     "horsies_remaining_capacity": (r"(?<!partition_)max_concurrency - ", set()),
     "horsies_partition_rooms": (r"local_limit \*", set()),
-    "horsies_partition_key": (
-        r"kwargs ->",
-        {"horsies_named_arguments"},
-    ),  # which reads the plain form for it
+    # The other one reads the plain form for it.
+    "horsies_partition_key": (r"kwargs ->", {"horsies_named_arguments"}),
     "horsies_is_orphaned": (r"claimed_at < ", set()),
     "horsies_workers_serving": (r"stopped_at is null", set()),
     "horsies_worker_knows": (r"task_names \?", set()),
@@ -649,6 +719,7 @@ def called(*names: str) -> set[str]:
     """Return all functions that some call, directly or by others."""
     found: set[str] = set()
     open_ = set(names)
+
     while open_:
         name = open_.pop()
         found.add(name)
@@ -656,12 +727,14 @@ def called(*names: str) -> set[str]:
             set(re.findall(r"horsies_\w+(?=\()", TEXTS[name].partition("$$")[2]))
             & set(TEXTS) - found
         )
+
     return found
 
 
 @pytest.mark.parametrize("name", MARKS)
 def test_a_predicate_of_the_claim_has_one_text(name: str) -> None:
     mark, others = MARKS[name]
+
     assert {stem for stem, text in TEXTS.items() if re.search(mark, plain(text))} == {name} | others
 
 

@@ -70,6 +70,7 @@ def finished_run(age: Any = 2 * DAY) -> uuid.UUID:
     flow.add(flows.number, 1)
     handle = flow.send()
     drain()
+
     WorkflowRun.objects.filter(pk=handle.workflow_id).update(finished_at=now() - age)
     return handle.workflow_id
 
@@ -82,6 +83,7 @@ def prune_runs(conn: Any, many: int = 50) -> int:
         count += runs
         if not more:
             return count
+
     raise AssertionError("a round does not end")
 
 
@@ -96,12 +98,14 @@ def test_referenced_tasks_stay_and_all_others_go(
     conn.add_notice_handler(
         lambda notice: notices.append((notice.sqlstate, notice.message_primary))
     )
+
     old = [
         *finished(3 * DAY, 5),
         *finished(2 * DAY, 5),
         *finished(2 * DAY, options={"keep_result": False}),
     ]
     kept = {old[0], old[7], old[10]}
+
     for id_ in old:
         TaskAttemptFactory(task_id=id_)
     refer("horsies_tasks", *kept, how=how)
@@ -145,6 +149,7 @@ def test_referenced_runs_stay_whole_and_all_others_go(
 ) -> None:
     runs = [finished_run((9 - day) * DAY) for day in range(6)]
     WorkflowRun.objects.filter(pk__in=runs[:2]).update(finished_at=now() - 9 * DAY)
+
     kept = set(runs[:3])
     about = kept
     if table == "horsies_tasks":
@@ -160,6 +165,7 @@ def test_referenced_runs_stay_whole_and_all_others_go(
         (Task, "workflow_id"),
     ):
         assert set(model.objects.values_list(column, flat=True)) == kept
+
     sql(f"DELETE FROM shop_of_{table}")
     assert prune_runs(connect(), many) == 3
 
@@ -168,9 +174,11 @@ def test_referenced_rows_of_other_tables_stay(connect: Connect, refer: Refer) ->
     ago = WorkerFactory().started_at - 400 * DAY
     Worker.objects.all().delete()
     AuditEntry.objects.all().delete()
+
     workers = [WorkerFactory(started_at=ago, seen_at=ago, stopped_at=ago).pk for _ in range(3)]
     states = [WorkerStateFactory(snapshot_at=ago).pk for _ in range(3)]
     entries = [AuditEntryFactory(at=ago).pk for _ in range(3)]
+
     refer("horsies_workers", workers[1])
     refer("horsies_worker_states", states[1])
     refer("horsies_audit", entries[1])
@@ -202,6 +210,7 @@ def test_a_pause_leaves_referenced_tasks_and_a_resume_runs_them(refer: Refer, ho
     flow.add(flows.number, 1, name="referenced")
     flow.add(flows.number, 2, name="other")
     handle = flow.send()
+
     task = Task.objects.get(node=0)
     refer("horsies_tasks", task.pk, how=how)
 
@@ -209,8 +218,10 @@ def test_a_pause_leaves_referenced_tasks_and_a_resume_runs_them(refer: Refer, ho
     drain()
 
     assert list(Task.objects.values_list("pk", "status")) == [(task.pk, "PENDING")]
+
     handle.resume()
     drain()
+
     assert handle.status() == "COMPLETED"
     assert Task.objects.count() == 2
     assert Task.objects.get(node=0).pk == task.pk

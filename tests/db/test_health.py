@@ -66,12 +66,15 @@ def test_a_queue_says_how_long_its_oldest_due_task_waits_by_a_probe_per_lane_and
     TaskFactory(status="COMPLETED", sent_at=now() - 2 * AGO)
     TaskFactory(parked=True, partition_key="[1]", sent_at=now() - 2 * AGO)
     put(300, priority=1, delay=dt.timedelta(days=1))
+
     assert HealthStore(connection).waits(["default"]) == {}, (
         "what is held, over, parked or not due does not wait"
     )
+
     put(300)
     put(2, lane="async", priority=7)
     TaskFactory(lane="async", priority=50, sent_at=now() - AGO)
+
     conn = connect()
     with conn.transaction():
         waits = HealthStore(conn).waits(["default", "mail", "unheard-of"])
@@ -81,6 +84,7 @@ def test_a_queue_says_how_long_its_oldest_due_task_waits_by_a_probe_per_lane_and
         assert conn.execute(READ, ["horsies_tasks"]).fetchall() == [(0,)], (
             "nothing is read past the index"
         )
+
     assert set(waits) == {"default"}
     assert 300 <= waits["default"] < 400
 
@@ -93,18 +97,21 @@ def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_
         "INSERT INTO horsies_workflows (id, name, status, on_error, finished_at) SELECT "
         "gen_random_uuid(), 'a run', "
     )
+
     conn.execute(run + "'RUNNING', 'fail', NULL FROM generate_series(1, 500)")
-    conn.execute(
-        "ANALYZE horsies_workflows"
-    )  # nearly all rows are to be counted, so it looks cheap to read all
+    # Nearly all rows are to be counted, so it looks cheap to read all.
+    conn.execute("ANALYZE horsies_workflows")
     conn.execute(run + "'COMPLETED', 'fail', now() FROM generate_series(1, 1000)")
     conn.execute("SET random_page_cost = 1000")
+
     with conn.transaction():
         found = HealthStore(conn).runs()
         assert conn.execute(READ, ["horsies_workflows"]).fetchall() == [(0,)], (
             "nothing is read past the index"
         )
+
     assert found == {"RUNNING": 500}
+
     conn = connect()
     with conn.transaction():
         (row,) = conn.execute("SELECT sum(many) FROM horsies_count_runs(30)").fetchall()
@@ -119,21 +126,27 @@ def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_hold
     stale = serving("default", silent=AGO, hostname="b")
     judged = serving("default", silent=AGO, hostname="c")
     Heartbeat.objects.filter(pk=judged.id).update(died_at=now())
+
     stopped = WorkerFactory(hostname="d", stopped_at=now() - AGO)
     WorkerFactory(stopped_at=now() - dt.timedelta(hours=1))
     WorkerFactory(seen_at=now() - dt.timedelta(days=2))
     gone = WorkerFactory(seen_at=now() - dt.timedelta(days=2))
+
     TaskFactory(status="CLAIMED", claimed_by=gone.id)
     TaskFactory.create_batch(3, status="RUNNING", claimed_by=living.id)
     TaskFactory(status="COMPLETED", claimed_by=living.id)
+
     found = {one.id: one for one in HealthStore(connection).workers(THRESHOLD)}
+
     assert list(found) == [worker.id for worker in (gone, living, stale, judged, stopped)]
     assert [one.state for one in found.values()] == ["dead", "living", "stale", "dead", "stopped"]
     assert [one.holds for one in found.values()] == [1, 3, 0, 0, 0]
+
     assert 300 <= found[stale.id].silent_seconds < 400
     assert found[living.id].queues == ["default"]
     assert found[living.id].silent_seconds < 60
     assert codes(examine(connection)) == ["STALE_WORKER"], "one that holds nothing is none"
+
     Worker.objects.exclude(pk__in=[gone.id, living.id]).delete()
     assert codes(examine(connection)) == ["STALE_WORKER"]
 
@@ -143,13 +156,16 @@ def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nob
 ):
     put(2)
     serving("default", silent=AGO)
+
     assert (queue("default").pending, queue("default").workers) == (2, 0)
     (problem,) = problems(examine(connection))
     assert (problem.code, "2 tasks due" in problem.text) == ("NO_LIVING_WORKER", True)
+
     serving("mail")
     assert codes(examine(connection)) == ["NO_LIVING_WORKER"], (
         "one that serves another queue is none"
     )
+
     serving("default", "mail")
     assert codes(examine(connection)) == []
 
@@ -199,9 +215,12 @@ def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(
     for host in ("a", "b"):
         serving("mail", hostname=host)
     put(1)
+
     assert codes(examine(connection)) == ["NO_LIVING_WORKER"]
+
     serving("default", hostname="c")
     health = examine(connection)
+
     assert [one.hostname for one in health.workers] == ["a", "b"]
     assert {one.name: one.workers for one in health.queues} == {
         "mail": 2,
@@ -216,11 +235,14 @@ def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> No
     serving("default")
     TaskFactory(sent_at=now() - AGO)
     health = examine(connection)
+
     assert codes(health) == []
     assert codes(health, max_wait_seconds=1_000) == []
     assert codes(health, max_wait_seconds=200) == ["WAITS_TOO_LONG"]
+
     queues.pause("default", actor="a test")
     Worker.objects.all().delete()
+
     assert queue("default").paused
     assert codes(examine(connection), max_wait_seconds=200) == [], "somebody wanted it so"
 
@@ -252,10 +274,12 @@ def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_t
     stop("default", "c", AGO, "cancel")
     stop("bulk", "a", AGO)
     assert codes(examine(connection)) == []
+
     stop("default", "a", AGO)
     stop("default", "b", 2 * AGO)
     stop("default", "b", AGO)
     stop("mail", "a", AGO)
+
     health = examine(connection)
     assert {one.name: one.stopped for one in health.queues} == {
         "mail": 1,
@@ -264,11 +288,14 @@ def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_t
         "default": 2,
     }
     assert codes(health) == ["ORDER_STOPPED"] * 2
+
     texts = sorted(one.text for one in problems(health))
     assert re.fullmatch(r"failed tasks stop 1 key of queue mail, the first for 30\d s", texts[0])
     assert "stop 2 keys of queue default, the first for 60" in texts[1]
+
     queues.pause("mail", actor="a test")
     assert len(codes(examine(connection))) == 1, "somebody wanted it so"
+
     queues.skip("default", {"tenant": "a"}, actor="a test", reason="broken")
     assert queue("default").stopped == 1
 
@@ -278,13 +305,16 @@ def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_e
     TaskFactory(sent_at=now() - AGO)
     serving("mail")
     serving("bulk")
+
     whole = queue("*")
     assert (whole.pending, whole.workers, whole.paused) == (1, 2, False)
     assert 300 <= (whole.oldest_seconds or 0) < 400
+
     assert codes(examine(connection), max_wait_seconds=200) == [
         "NO_LIVING_WORKER",
         "WAITS_TOO_LONG",
     ], "not once more"
+
     limit("*", max_concurrency=0)
     assert codes(examine(connection), max_wait_seconds=200) == []
 
@@ -300,10 +330,12 @@ def test_a_partition_waits_at_either_limit_whoever_set_it(name: str, overridden:
     serving("default")
     TaskFactory(parked=True, partition_key='{"tenant": "a"}', sent_at=now() - AGO)
     assert codes(examine(connection), max_wait_seconds=200) == [], "it has no limit any more"
+
     if overridden:
         queues.override("default", {name: 1}, actor="a test", reason="slow")
     else:
         limit("default", **{name: 1})
+
     assert 300 <= (queue("default").partition_seconds or 0) < 400
     assert codes(examine(connection), max_wait_seconds=200) == ["PARTITION_WAITS"]
     assert codes(examine(connection), max_wait_seconds=1_000) == []
@@ -314,15 +346,18 @@ def test_the_database_is_described_by_its_own_bookkeeping_and_told_when_it_is_ne
     health = examine(connection)
     database = health.database
     (version,) = connection.cursor().execute("SHOW server_version").fetchone()
+
     assert database.version.split()[0] == version.split()[0]
     assert (database.in_recovery, database.read_only) == (False, False)
     assert 1 <= database.connections <= database.max_connections
     assert 0 <= database.notify_queue < 0.5
     assert abs(health.clock_skew_seconds) < 60, "both clocks are this host's"
+
     full = database._replace(notify_queue=0.61, connections=95, max_connections=100)
     worse = health._replace(database=full, clock_skew_seconds=3_600.0)
     assert codes(worse) == ["NOTIFY_QUEUE", "CONNECTIONS"], "skewed clocks are no problem"
     assert "61% full" in problems(worse)[0].text
+
     replica = health._replace(database=database._replace(read_only=True, in_recovery=True))
     assert [one.code for one in problems(replica)] == ["READ_ONLY"]
     assert "a replica" in problems(replica)[0].text
@@ -334,17 +369,20 @@ def test_a_transaction_that_holds_back_xmin_is_named_until_it_ends(connect: Conn
         holder.execute("SET LOCAL application_name = 'a long report'")
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT 1")
+
         (found,) = [
             one
             for one in HealthStore(connection).database().xmin_holders
             if one.pid == holder.info.backend_pid
         ]
+
         assert (found.kind, found.name, found.state) == (
             "transaction",
             "a long report",
             "idle in transaction",
         )
         assert found.seconds is not None
+
     assert holder.info.backend_pid not in [
         one.pid for one in HealthStore(connection).database().xmin_holders
     ]
@@ -378,24 +416,29 @@ def test_prepared_transactions_hold_back_xmin_and_block_and_hidden_ones_by_the_l
         with psycopg.connect(urlsplit(url)._replace(path="/a").geturl(), autocommit=True) as conn:
             conn.execute("CREATE TABLE horsies_tasks (id int)")
         first.execute("CREATE DATABASE b TEMPLATE a")  # the table has the same number there
+
         conn = join("a")
         other = join("b")
         looker = join("a")
         waiting = join("a")
+
         lock(conn, prepare=True)
         (row,) = looker.execute(load("monitoring/xmin").encode()).fetchall()
         found = XminHolder(*row)
         assert (found.kind, found.name, found.pid) == ("prepared transaction", "forgotten", None)
         assert found.transactions >= 1
         assert blockers(other) == []
+
         ((*prepared, seconds),) = blockers(looker)
         assert prepared == [None, "forgotten", "ShareLock", "horsies_tasks", True]
         assert seconds >= 0
+
         conn.execute("ROLLBACK PREPARED 'forgotten'")
         lock(conn, prepare=False)
         looker.execute("CREATE ROLE looker")
         looker.execute("SET ROLE looker")
         assert [one[-1] for one in blockers(looker)] == [None]
+
         ended = aside(waiting.execute, "INSERT INTO horsies_tasks VALUES (1)")
         wait_until(
             lambda: [one[-1] for one in blockers(looker)] != [None], "another one waits for it"
@@ -437,7 +480,9 @@ def test_who_holds_back_xmin_for_an_hour_is_a_problem_with_a_remedy(
     holder: XminHolder, words: str | None
 ) -> None:
     health = examine(connection)
+
     found = problems(health._replace(database=health.database._replace(xmin_holders=[holder])))
+
     assert [problem.code for problem in found] == (["XMIN_HELD"] if words else [])
     assert words is None or words in f"{found[0].text}: {found[0].advice}"
 
@@ -446,11 +491,13 @@ def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_
     for name in ("late", "later", "in time", "broken", "off"):
         schedules.create(name, {"task": noop.name, "pattern": "every hour"}, actor="a test")
     schedules.disable("off", actor="a test")
+
     Schedule.objects.filter(name="late").update(next_at=now() - dt.timedelta(seconds=70))
     Schedule.objects.filter(name="later").update(next_at=now() - dt.timedelta(hours=3))
     Schedule.objects.filter(name="broken").update(
         error="no such task", next_at=now() + dt.timedelta(hours=1)
     )
+
     assert [(one.code, one.text.partition("'")[2]) for one in problems(examine(connection))] == [
         ("SCHEDULE_LATE", "later' (and 1 more) is overdue by 3.0 h"),
         ("SCHEDULE_FAILS", "broken' could not send its task: no such task"),
@@ -460,12 +507,14 @@ def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_
 def test_looking_takes_no_lock_that_others_wait_for(connect: Connect) -> None:
     put(3)
     conn = connect()
+
     with conn.transaction():
         examine(conn)
         held = conn.execute(
             "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IS NOT "
             "NULL"
         )
+
         assert {mode for (mode,) in held.fetchall()} == {"AccessShareLock"}
 
 
@@ -495,10 +544,10 @@ def test_a_pause_whose_entry_is_lost_pauses_and_tells_who_and_why_each_minute(
 ) -> None:
     with refused("horsies_audit", event="INSERT"):
         with refused("horsies_lost_records", event="INSERT"):
-            queues.pause(
-                "bulk", actor="ann"
-            )  # nor does a loss stop it that cannot be recorded either
+            # Nor does a loss stop it that cannot be recorded either.
+            queues.pause("bulk", actor="ann")
         assert told() == []
+
         audit.repeats.kinds.clear()
         assert queues.pause("mail", actor="ann", reason="full disk") == [
             "paused_at",
@@ -506,15 +555,19 @@ def test_a_pause_whose_entry_is_lost_pauses_and_tells_who_and_why_each_minute(
             "paused_reason",
         ]
         assert Queue.objects.get(pk="mail").paused_by == "ann"
+
         queues.resume("mail", actor="ann")
         queues.pause("mail", actor="ann")
+
     assert logged(log) == ["queue.pause", "queue.pause", "queue.resume"]
+
     record = log.records[1]
     assert (record.name, record.levelname) == ("horsies.audit", "ERROR")
     assert (
         "queue.pause 'mail' by 'ann', reason 'full disk'. It could not be written: refused"
         in record.getMessage()
     )
+
     assert told()[0].startswith("the audit entry 'queue.pause mail' could not be written ")
     assert "secret" not in told()[0] + log.text
 
@@ -527,11 +580,13 @@ def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(
     Schedule.objects.filter(pk="nightly").update(
         declared_in="here", declared_at=dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
     )
+
     waiting = put(1)[0]
     (failed, again) = TaskFactory.create_batch(2, status="FAILED")
     run = Workflow("flow")
     run.add(noop)
     handle = run.send()
+
     with refused("horsies_audit", event="INSERT"):
         with transaction.atomic():
             operations.cancel([waiting], actor="ann")
@@ -539,19 +594,23 @@ def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(
             new = operations.copy(failed.pk, actor="ann")
             assert redact(failed.pk, actor="ann", reason="asked")
             assert handle.pause(actor="ann")
+
         schedules.disable("nightly", actor="ann")
         schedules.delete("weekly", actor="ann")
         assert ScheduleStore(connection).gone(dt.timedelta(days=1), "scheduler") == ["nightly"]
+
     assert (
         not AuditEntry.objects.filter(actor__in=["ann", "scheduler"])
         .exclude(action="schedule.create")
         .exists()
     )
+
     assert Task.objects.get(pk=waiting).status == "CANCELLED"
     assert {Task.objects.get(pk=id_).status for id_ in (new, again.pk)} == {"PENDING"}
     assert Task.objects.get(pk=failed.pk).redacted_at is not None
     assert WorkflowRun.objects.get().status == "PAUSED"
     assert Schedule.objects.get().gone_at is not None
+
     assert logged(log) == [
         "schedule.delete",
         "schedule.disable",
@@ -566,10 +625,12 @@ def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(
 
 def test_a_pause_waits_neither_for_a_locked_audit_nor_for_another_loss(connect: Connect) -> None:
     other = connect()
+
     with other.transaction():
         other.execute("LOCK TABLE horsies_audit IN ACCESS EXCLUSIVE MODE")
         assert other.execute("SELECT horsies_lost('audit', 'another', 'why')").fetchone() == ("",)
         assert queues.pause("mail", actor="ann")
+
     assert Queue.objects.get(pk="mail").paused_at is not None
     assert LostRecord.objects.get().what == "another"
 
@@ -583,15 +644,19 @@ def test_a_lost_snapshot_is_logged_once_a_minute(
     worker = uuid.uuid4()
     conn.execute("SET statement_timeout = 50")
     snapshots = Snapshots(worker, 1, 0.0)
+
     with other.transaction(), ExitStack() as stack:
         if how == "refused":
             stack.enter_context(refused("horsies_worker_states", event="INSERT"))
         else:
             other.execute("LOCK TABLE horsies_worker_states IN SHARE MODE")
+
         snapshots.tick(conn, [], [], LOAD, 0)
         snapshots.tick(conn, [], [], LOAD, 0)
+
     assert log.text.count("could not record the worker's state: ") == 1
     (text,) = told()
     assert text.startswith(f"a snapshot of worker {worker} could not be written ")
+
     LostRecord.objects.update(at=dt.datetime.now(dt.UTC) - dt.timedelta(minutes=61))
     assert told() == [], "it is no longer told after an hour"

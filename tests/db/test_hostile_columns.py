@@ -92,11 +92,16 @@ ODD: dict[str, tuple[str, ...]] = {
 }
 COLUMNS = """
 SELECT c.column_name, c.data_type, coalesce(k.position, 0)
-FROM information_schema.columns c LEFT JOIN (
-  SELECT a.attname, p.position FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS p (number, position)
+FROM information_schema.columns c
+LEFT JOIN (
+  SELECT a.attname, p.position
+  FROM pg_index i
+  CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS p (number, position)
   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = p.number
-  WHERE i.indrelid = %s::regclass AND i.indisprimary) AS k ON k.attname = c.column_name
-WHERE c.table_schema = current_schema() AND c.table_name = %s ORDER BY c.ordinal_position"""
+  WHERE i.indrelid = %s::regclass AND i.indisprimary
+) AS k ON k.attname = c.column_name
+WHERE c.table_schema = current_schema() AND c.table_name = %s
+ORDER BY c.ordinal_position"""
 NEW = {  # another value of a key, from the number of the row
     "uuid": "gen_random_uuid()",
     "bytea": "int8send({number})",
@@ -126,6 +131,7 @@ class World:
         )
         limit("orders", partition_by_task=True, partition_policy="stop")
         limit("same", partition_by_task=True, partition_policy="coalesce")
+
         register(self.worker)
         for columns in ({}, {"died_at": now()}, {"sent_at": now() - dt.timedelta(days=2)}):
             living_worker(beat=columns)
@@ -134,10 +140,12 @@ class World:
         WorkerStateFactory(worker_id=self.worker.id)
         ScheduleTickFactory()
         AuditEntryFactory()
+
         schedules.create(
             "nightly", {"task": tasks.noop.name, "pattern": "every second"}, actor="somebody"
         )
         self.tasks()
+
         flow = Workflow("flow", key="a key")
         first = flow.add(flows.plus, flow.add(flows.number, 1), b=1)
         flow.map(flows.plus, a=[1, 2], b=first)
@@ -146,6 +154,7 @@ class World:
         flow.sleep(0)
         handle = flow.send()
         handle.signal("go", 1, key="k")
+
         for table, columns in {
             "send_keys": (
                 "digest, task_id, arguments, sent_at) VALUES ('x', gen_random_uuid(), 'y', now()"
@@ -163,10 +172,12 @@ class World:
         """Write tasks in every status."""
         for queue in ("mail", "orders"):
             put(queue=queue, kwargs=['{"to": 1}'])
+
         TaskFactory(status="RUNNING", claimed_by=self.worker.id)
         TaskFactory(status="RUNNING", sent_at=now() - dt.timedelta(days=1))
         TaskFactory(status="CLAIMED", sent_at=now() - dt.timedelta(days=1))
         TaskFactory(status="COMPLETED", sent_at=now() - dt.timedelta(days=400))
+
         ended = TaskFactory(status="FAILED")
         TaskAttemptFactory(task_id=ended.pk, error_code="X", error_message="m")
         TaskFactory(status="CANCELLED", error_code="MERGED", merged_into=ended.pk)
@@ -188,6 +199,7 @@ class World:
         del places[10 if table == "horsies_tasks" else 3 :]
         key = max(columns, key=lambda column: column[2])[0]
         number = 1_000
+
         for name, kind, _ in columns:
             for value in ("NULL", *ODD[kind if kind != "USER-DEFINED" else "text"]):
                 for place in places:
@@ -210,11 +222,13 @@ class World:
         values[key] = NEW[kinds[key]].format(number=number)
         if by == "insert":
             values[name] = value
+
         names = ", ".join(values)
         copy = (
             f"INSERT INTO {table} ({names}) SELECT {', '.join(values.values())} FROM {table} WHERE "
             f"ctid = '{place}'"
         )
+
         refusal = None
         try:
             with transaction.atomic():
@@ -247,11 +261,14 @@ class Observers:
         good = put(2)
         orphan = TaskFactory(status="RUNNING", sent_at=now() - dt.timedelta(days=1))
         old = TaskFactory(status="COMPLETED", sent_at=now() - dt.timedelta(days=400))
+
         ran = self.passes(good)
         assert ran >= set(good)
+
         self.maintenance()
         assert Task.objects.get(pk=orphan.pk).status == "FAILED"
         assert not Task.objects.filter(pk=old.pk).exists()
+
         self.reads()
         self.pages()
 
@@ -259,15 +276,18 @@ class Observers:
         """Run passes of every kind until nothing is claimed."""
         worker = self.world.worker
         ran = set()
+
         for news in (None, "default", None, None):
             passed = worker.run_pass(sync=5_000, async_=5_000, news=news)
             claims = passed.claims
             ran.update(claim.id for claim in claims)
+
             outcomes = [
                 done(claim) if claim.id in good or index % 2 else failed(claim)
                 for index, claim in enumerate(claims)
             ]
             worker.run_pass(outcomes=outcomes, expired_leases=True, news="default")
+
         ahead = worker.run_pass(
             wanted=Wanted(prefetch=9, lease=dt.timedelta(seconds=60))
         ).prefetched
@@ -286,9 +306,11 @@ class Observers:
         )
         reaper.request_sweep_at = 0.0
         reaper.tick(self.conn)
+
         overdue = OverdueWorkflows(Advancer(1_000_000))
         overdue.tick(self.conn)
         Scheduler(dt.timedelta(0)).tick(self.conn)
+
         pruner = Pruner(Retention())
         while pruner.tick(self.conn) is None:
             pass
@@ -298,17 +320,20 @@ class Observers:
         for id_ in Task.objects.values_list("pk", flat=True)[:40]:
             explain(id_)
         problems(examine(self.conn))
+
         for queue in overview.queues():
             overview.permits(queue.name)
             overview.partitions(queue.name)
             overview.keys(queue.name)
             overview.keys(queue.name, stopped=False)
+
         overview.schedules()
         overviews(WorkflowRun.objects.all(), 100)
 
     def pages(self) -> None:
         """Ask for the lists, and for pages of single rows: more of those that were attacked."""
         addresses = [reverse("admin:index"), reverse("admin:app_list", args=["horsies"])]
+
         for model in (Task, Queue, Schedule, WorkflowRun, Worker, AuditEntry):
             name = model._meta.model_name
             addresses.append(reverse(f"admin:horsies_{name}_changelist"))
@@ -316,6 +341,7 @@ class Observers:
             many = 8 if model._meta.db_table == self.table else 2
             for pk in pks[:: max(len(pks) // many, 1)]:
                 addresses.append(reverse(f"admin:horsies_{name}_change", args=[quote(pk)]))
+
         for address in addresses:
             answer = self.client.get(address)
             assert answer.status_code == 200, (address, answer.status_code, answer.content[:600])

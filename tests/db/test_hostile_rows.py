@@ -93,6 +93,7 @@ def test_a_row_that_no_statement_could_bear_or_contradicts_itself_fails(
     rule: str, columns: dict[str, Any]
 ) -> None:
     (id_,) = put()
+
     with (
         pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '),
         transaction.atomic(),
@@ -114,6 +115,7 @@ def test_no_setting_turns_the_check_of_an_insert_off(rule: str, columns: dict[st
         sql("SET LOCAL horsies.pass = 'on'")
         sql(f"UPDATE another SET id = gen_random_uuid(), {changes}", [*columns.values()])
         sql("INSERT INTO horsies_tasks SELECT * FROM another")
+
     sql("DROP TABLE another")
 
 
@@ -187,6 +189,7 @@ def test_runs_that_continue_one_another_in_a_circle_keep_nobody_waiting() -> Non
     """Fails if: the search for the last of them goes round for ever."""
     first = runs.sent()
     second = runs.sent()
+
     for one, other in ((first, second), (second, first)):
         sql(
             "UPDATE horsies_workflows SET status = 'COMPLETED', finished_at = now(), continued_as "
@@ -206,6 +209,7 @@ def test_runs_inside_one_another_are_cancelled_and_retried_once() -> None:
     """Fails if: who changes the runs inside a run goes round for ever."""
     first = runs.sent()
     second = runs.sent()
+
     for one, other in ((first, second), (second, first)):
         sql(
             "UPDATE horsies_workflows SET parent_id = %s WHERE id = %s",
@@ -217,6 +221,7 @@ def test_runs_inside_one_another_are_cancelled_and_retried_once() -> None:
     assert first.status() == second.status() == "PAUSED"
     with pytest.raises(WorkflowError, match="none of its nodes has failed"):
         first.retry()
+
     assert first.cancel()
     drain()
     assert first.status() == second.status() == "CANCELLED"
@@ -227,6 +232,7 @@ def test_the_retry_of_a_failed_run_inside_itself_ends() -> None:
     """Fails if: the search for open runs inside it goes round for ever."""
     first = runs.sent()
     second = runs.sent()
+
     for one, other in ((first, second), (second, first)):
         sql(
             "UPDATE horsies_workflows SET status = 'FAILED', parent_id = %s WHERE id = %s",
@@ -235,6 +241,7 @@ def test_the_retry_of_a_failed_run_inside_itself_ends() -> None:
     sql("SET statement_timeout = '5s'")
 
     first.retry()
+
     assert first.status() == "RUNNING"
     sql("RESET statement_timeout")
 
@@ -243,12 +250,14 @@ def test_the_retry_of_a_failed_run_inside_itself_ends() -> None:
 def test_tasks_of_an_odd_status_at_the_head_of_a_queue_start_too(
     claimer: Claimers, cap: int | None, news: str | None
 ) -> None:
-    """Fails if: a pass finds what it does not claim, again and again, and never what waits behind."""
+    """Fails if: a pass finds what it does not claim again and again, never what waits behind."""
     limit("default", max_concurrency=cap)
     odd = put(3)
+
     with transaction.atomic():
         sql("SET LOCAL horsies.pass = 'on'")
         sql("UPDATE horsies_tasks SET status = 'ODD' WHERE id = ANY (%s)", [odd])
+
     (good,) = put()
     worker = claimer()
 
@@ -269,8 +278,10 @@ def test_a_task_sent_in_the_far_future_stops_no_key(claimer: Claimers) -> None:
 
     first = put()
     second = put()
+
     sent = Task.objects.in_bulk([*first, *second, odd])
     assert sent[first[0]].sent_at < sent[second[0]].sent_at < sent[odd].sent_at
+
     worker = claimer()
     for id_ in (*first, *second, odd):
         (claim,) = worker.run_pass(sync=1).claims
@@ -284,6 +295,7 @@ def test_the_longest_key_of_a_partition_fits_into_its_indexes(claimer: Claimers)
         id_, partition_key="".join(chr(0x10000 + 7 * number) for number in range(200)), parked=True
     )
     change(id_, parked=False)
+
     assert len(claimer().run_pass(sync=1).claims) == 1
 
 
@@ -295,13 +307,16 @@ def test_a_claim_generation_at_its_maximum_blocks_no_pass_whole_or_short_and_no_
     for id_ in (worn, shortly, ahead):
         change(id_, claim_generation=LAST)
     worker = claimer()
+
     claims = worker.run_pass(sync=3).claims
     assert {claim.id: claim.generation for claim in claims} == {worn: 1, before: LAST, good: 1}
     assert len(worker.run_pass(outcomes=[*map(done, claims)]).landed) == 3
+
     short = worker.run_pass(sync=1, news="default")
     prefetched = worker.run_pass(
         wanted=Wanted(prefetch=1, lease=dt.timedelta(seconds=60))
     ).prefetched
+
     assert short.short
     assert [(claim.id, claim.generation) for claim in short.claims + prefetched] == [
         (shortly, 1),
@@ -313,7 +328,9 @@ def test_a_claim_generation_at_its_maximum_blocks_no_pass_whole_or_short_and_no_
 def test_a_version_that_is_no_number_of_ours_stops_no_pass(claimer: Claimers, wire: str) -> None:
     (odd,) = put(options=f'{{"wire": {wire}}}')
     (good,) = put()
+
     claims = claimer().run_pass(sync=2, grace=GRACE).claims
+
     assert good in [claim.id for claim in claims]
     assert explain(odd).reasons
 
@@ -337,6 +354,7 @@ def test_a_retry_policy_that_cannot_be_read_lets_its_task_fail(
     retry = {**policy, **codes} if isinstance(policy, dict) else policy
     put(2, options=json.dumps({"wire": 1, "retry": retry}), max_retries=5)
     worker = claimer()
+
     plain, asks = worker.run_pass(sync=2).claims
     failed = {"status": "FAILED", "error_code": "UNHANDLED_ERROR", "error_message": "m"}
     assert (
@@ -347,6 +365,7 @@ def test_a_retry_policy_that_cannot_be_read_lets_its_task_fail(
         )
         == 2
     )
+
     assert set(Task.objects.values_list("status", "error_code")) == {("FAILED", "UNHANDLED_ERROR")}
 
 
@@ -356,9 +375,11 @@ def test_a_pause_beyond_all_bounds_is_brought_within_ours(claimer: Claimers, mos
         "9" * 100_000, most
     )
     put(options=f'{{"retry": {pauses}}}', max_retries=5)
+
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
     worker.run_pass(outcomes=[done(claim, "FAILED", error_code="C", error_message="m")])
+
     task = Task.objects.get()
     assert (task.status, task.next_retry_at is None) == ("PENDING", False)
     assert task.next_retry_at <= task.sent_at + dt.timedelta(days=31)
@@ -384,20 +405,25 @@ def test_a_row_that_cannot_be_rescued_fails_alone(rescue: Callable[[], None]) ->
     worker = uuid.uuid4()
     TaskAttemptFactory(task_id=attempted.pk)
     together = orphan(claimed_by=attempted.claimed_by)
+
     others = [
         orphan(started_at=None),
         orphan(claimed_at=None, started_at=None),
         orphan(claimed_by=worker),
     ]
+
     policy = {"retry": {"codes": ["WORKER_CRASHED"], "intervals": "x"}}
     others.append(orphan(options=policy, max_retries=3, claimed_by=worker))
+
     rescue()
+
     assert set(Task.objects.values_list("status", "error_code")) == {("FAILED", "WORKER_CRASHED")}
     failed = Task.objects.get(pk=attempted.pk)
     assert (
         failed.result["err"]["message"].count("its attempt could not be written"),
         failed.order_stop,
     ) == (1, "stop")
+
     written = TaskAttempt.objects.filter(outcome="WORKER_FAILURE").values_list("task_id", flat=True)
     assert set(written) == {task.pk for task in (together, *others)}
 
@@ -407,12 +433,14 @@ def test_a_row_that_not_even_fails_is_named_once_and_the_others_are_rescued(
 ) -> None:
     stuck = orphan()
     good = orphan(claimed_by=stuck.claimed_by)
+
     with (
         refused("horsies_tasks", f"new.id = '{stuck.pk}'"),
         caplog.at_level(logging.ERROR, "horsies"),
     ):
         rescue()
         rescue()
+
     assert Task.objects.get(pk=good.pk).error_code == "WORKER_CRASHED"
     assert Task.objects.get(pk=stuck.pk).status == "RUNNING"
     assert caplog.text.count(f"{stuck.pk} (attempt 1) of a dead worker cannot be rescued") == 1
@@ -423,7 +451,9 @@ def test_the_admin_lists_and_shows_rows_whose_json_python_cannot_read(client: Cl
     deep, digits = put(2)
     change(deep, options=DEEP, kwargs=DEEP)
     change(digits, options='{"timeout_ms": %s}' % ("9" * 5_000))
+
     assert client.get(reverse("admin:horsies_task_changelist")).status_code == 200
+
     for id_, shown in ((deep, "[[[["), (digits, "99999")):
         page = client.get(reverse("admin:horsies_task_change", args=[id_]))
         assert page.status_code == 200
@@ -444,6 +474,7 @@ def test_keys_keep_their_order_and_floats_stay_floats_from_the_send_to_the_resul
         handle = flows.anything.send(KEYS)
     drain()
     task = Task.objects.get()
+
     assert repr((handle.get(0).ok_value, sent[0].kwargs)) == repr((KEYS, {"value": KEYS}))
     assert repr((task.kwargs, task.result)) == repr(({"value": KEYS}, {"ok": KEYS}))
     assert repr(Task.objects.values_list("kwargs", "result").get()) == repr(
@@ -456,8 +487,10 @@ def test_what_a_copy_and_the_orm_write_stays_as_it_is_too() -> None:
     Task.objects.update(
         status="FAILED", finished_at="2027-01-01 00:00Z", error_code="X", result=KEYS
     )
+
     assert run(connection, "horsies_copy", {"id": id_, "new": uuid.uuid4()})[0][2]
     assert sorted(texts(), key=str) == [(TEXT, TEXT), (TEXT, None)]
+
     task = Task.objects.get(pk=id_)
     Task.objects.all().delete()
     Task.objects.bulk_create([task])
@@ -481,6 +514,7 @@ def test_lookups_work_as_on_any_field_of_json(lookup: dict[str, Any]) -> None:
     (right,) = put(kwargs=['{"name": "Ann", "order": {"lines": ["x"]}, "customer_id": 42}'])
     Task.objects.update(result={"ok": 1})
     put(kwargs=['{"name": "Bob", "customer_id": 7, "other": null, "more": 1}'])
+
     assert [task.pk for task in Task.objects.filter(**lookup)] == [right]
 
 
@@ -488,6 +522,7 @@ def test_queries_can_name_the_columns_wherever_a_field_of_json_can_stand() -> No
     put(2, kwargs=['{"b": 2, "a": 1}', '{"a": 1, "b": 2}'])
     rows = Task.objects.all()
     calls = [{"b": 2, "a": 1}, {"a": 1, "b": 2}]
+
     assert list(rows.values_list("kwargs__a", "kwargs__b").distinct()) == [(1, 2)]
     assert [task.kwargs for task in rows.order_by("kwargs", "id").distinct()] == calls
     assert list(rows.annotate(given=F("kwargs")).values_list("given", flat=True)) == calls
@@ -495,10 +530,12 @@ def test_queries_can_name_the_columns_wherever_a_field_of_json_can_stand() -> No
     assert (
         rows.annotate(text=Cast("kwargs", TextField())).filter(text='{"a": 1, "b": 2}').count() == 2
     )
+
     assert rows.update(result=F("kwargs")) == 2
     assert rows.filter(result=F("kwargs")).count() == 2
     assert rows.update(result=Value(None, JSONField())) == 2
     assert [task.result for task in rows.union(rows)] == [None, None]
+
     raw = Task.objects.raw("SELECT * FROM horsies_tasks ORDER BY id")
     assert [list(task.kwargs) for task in raw] == [["b", "a"], ["a", "b"]]
     assert rows.defer("kwargs").first().kwargs == calls[0]
@@ -512,6 +549,7 @@ def test_what_jsonb_cannot_read_is_refused_when_it_is_written(column: str, value
     """
     with pytest.raises(DataError), transaction.atomic():
         put(kwargs=[f'{{"a": {value}}}'])
+
     (id_,) = put()
     with connection.cursor() as cursor:
         for key in ("status = 'RUNNING', claimed_by = id", "parked = false"):
@@ -526,8 +564,10 @@ def test_a_result_that_jsonb_cannot_read_fails_its_pass(claimer: Claimers, value
     put(2)
     worker = claimer()
     good, bad = worker.run_pass(sync=2).claims
+
     with pytest.raises(psycopg.DataError, match=r"(?i)unicode|value overflows numeric"):
         worker.run_pass(outcomes=[done(good), done(bad)._replace(result=f'{{"ok": {value}}}')])
+
     assert set(Task.objects.values_list("status", flat=True)) == {"RUNNING"}
 
 
@@ -541,4 +581,5 @@ def test_calls_that_differ_only_in_the_order_of_their_keys_are_of_one_partition(
         queue="mail",
         kwargs=['{"b": 1, "a": {"y": 1e2, "x": 1}}', '{"a": {"x": 1, "y": 100}, "b": 1}'],
     )
+
     assert Task.objects.values("partition_key").distinct().count() == 1

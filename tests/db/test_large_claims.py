@@ -32,10 +32,12 @@ def drain(worker: Claimer, **asked: Any) -> list[int]:
     """Claim until a pass says that nothing is left, and return how many tasks each pass took."""
     taken = []
     again = True
+
     while again:
         passed = worker.run_pass(**asked)
         again = passed.again
         taken.append(len(passed.claims) + len(passed.prefetched))
+
     return taken
 
 

@@ -88,9 +88,8 @@ class LifeOfATask(RuleBasedStateMachine):
         self.issued: list[tuple[uuid.UUID, Claim]] = []  # every claim ever made, with its worker
         self.silent: set[uuid.UUID] = set()
         self.dead: set[uuid.UUID] = set()
-        self.open: list[Callable[[], None]] | None = (
-            None  # what somebody's transaction will have done once it commits
-        )
+        # What somebody's transaction will have done once it commits.
+        self.open: list[Callable[[], None]] | None = None
         self.told: set[uuid.UUID] = set()
 
     # what is there to pick from
@@ -161,6 +160,7 @@ class LifeOfATask(RuleBasedStateMachine):
         outcomes, releases, starts = outcomes or [], releases or [], starts or []
         whole = releases or starts or expired_leases or wanted.prefetch
         short = short and not whole and all(map(self.simple, outcomes))
+
         owed = {
             "outcomes": outcomes,
             "releases": releases,
@@ -168,21 +168,26 @@ class LifeOfATask(RuleBasedStateMachine):
             "expired_leases": expired_leases,
         }
         passed = self.lives.run_pass(seat, worker, wanted, short=short, **owed)
+
         landed = self.model.settle(worker, outcomes) | self.model.release(worker, releases)
         assert passed.landed == landed
         written: list[Outcome | Claim] = [*outcomes, *releases]
         self.explain(seat, worker, [entry for entry in written if entry.id not in landed])
+
         if expired_leases:
             self.model.lapse()
+
         assert passed.dead == (worker in self.dead)
         if passed.dead:
             assert not any(
                 (passed.claims, passed.prefetched, passed.started, passed.returned, passed.expired)
             )
             return
+
         expired = [*passed.expired]
         startable = self.model.startable(worker, starts)
         assert {*passed.started, *passed.returned} <= startable.keys()
+
         for id_, life in startable.items():
             if id_ in passed.started:
                 assert not life.late
@@ -194,6 +199,7 @@ class LifeOfATask(RuleBasedStateMachine):
             else:
                 expired.remove(id_)
                 self.model.expire(id_)
+
         self.take(worker, wanted, passed.claims, passed.prefetched, again=passed.again)
         for id_ in expired:
             assert self.model.tasks[id_].due
@@ -224,8 +230,10 @@ class LifeOfATask(RuleBasedStateMachine):
         """
         assert len(claims) <= wanted.sync
         assert len(buffered) <= wanted.prefetch
+
         allowed = self.model.claimable()
         taken = []
+
         for ahead, claim in [
             *((False, claim) for claim in claims),
             *((True, claim) for claim in buffered),
@@ -238,12 +246,14 @@ class LifeOfATask(RuleBasedStateMachine):
                 life.attempts_before + life.retry_count + 1,
             )
             self.issued.append((worker, claim))
+
         if wanted.lease is None:
             full = self.model.overfull(claimed=True)
             caps = {
                 f"tenant {life.tenant}" if life.queue == "tenants" else life.queue for life in taken
             }
             assert not caps & {*full}
+
         if len(claims) < wanted.sync and not again:
             assert not [life for life in allowed.values() if life.queue == "plain"]
 
@@ -255,6 +265,7 @@ class LifeOfATask(RuleBasedStateMachine):
         life = self.pick(place, *((Status.CLAIMED,) if moment == "lapsed" else GOING))
         if life is None:
             return
+
         self.lives.move(moment, life.id)
         if moment == "due" and life.status is Status.PENDING:
             life.due = True
@@ -271,6 +282,7 @@ class LifeOfATask(RuleBasedStateMachine):
         if life := self.pick(place, Status.CLAIMED):
             self.lives.move("lapsed", life.id)
             life.lease = False
+
         at = self.lives.seats[seat]
         self.round(at, at.worker, Wanted(), expired_leases=True)
 
@@ -298,10 +310,12 @@ class LifeOfATask(RuleBasedStateMachine):
         for seat in self.lives.seats:
             if seat.worker not in self.silent:
                 self.lives.beat(seat)
+
         died = self.silent - self.dead if judge else set()
         told = WorkerStore(self.lives.looker).reap(
             THRESHOLD, judge=judge, many=1_000, max_crashes=MAX_CRASHES
         )
+
         self.dead |= died
         self.model.gone |= died
         assert sorted((kind, id_) for kind, id_, *_ in told) == sorted(
@@ -366,6 +380,7 @@ class LifeOfATask(RuleBasedStateMachine):
     ) -> None:
         at = self.at(seat, Status.RUNNING)
         running = self.claims(at, Status.RUNNING)
+
         chosen = {
             claim.id: claim
             for place in places
@@ -374,6 +389,7 @@ class LifeOfATask(RuleBasedStateMachine):
         written = [
             outcome(c.id, c.generation, end) for c, end in zip(chosen.values(), ends, strict=False)
         ]
+
         starts = [] if short else self.claims(at, Status.CLAIMED)
         self.round(at, at.worker, wanted(slots), outcomes=written, starts=starts, short=short)
 
@@ -417,6 +433,7 @@ class LifeOfATask(RuleBasedStateMachine):
         older = [entry for entry in self.issued if self.holds_again(*entry)]
         state = Status.RUNNING if how.startswith("settle") else Status.CLAIMED
         fit = [entry for entry in older if self.model.tasks[entry[1].id].status is state]
+
         self.write(self.lives.seats[seat], self.stale(places, fit or older), end, how)
 
     def write(self, at: Seat, claimed: tuple[uuid.UUID, list[Claim]], end: str, how: str) -> None:
@@ -441,6 +458,7 @@ class LifeOfATask(RuleBasedStateMachine):
         lives = [
             life for claim in claims if (life := self.model.mine(worker, claim, Status.CLAIMED))
         ]
+
         assert TaskStore(seat.conn).renew(worker, claims, LEASE) == len(lives)
         for life in lives:
             life.lease = True
@@ -456,6 +474,7 @@ class LifeOfATask(RuleBasedStateMachine):
         mine = [
             life for life in self.model.tasks.values() if life.owner == at.worker and not life.final
         ]
+
         assert held == {
             (
                 life.id,
@@ -515,11 +534,14 @@ class LifeOfATask(RuleBasedStateMachine):
         """Everything that is over goes, but what somebody has locked."""
         store = RetentionStore(self.lives.looker)
         self.lives.looker.execute("DELETE FROM horsies_prunings")
+
         pruned = 0
         while (batch := store.prune_tasks(Kept((), others=True, age=timedelta(0)), 1_000)).more:
             pruned += batch.tasks
+
         gone = finals(self.model) - self.model.locked
         assert pruned == len(gone)
+
         for id_ in gone:
             del self.model.tasks[id_]
         self.told -= gone
@@ -532,11 +554,13 @@ class LifeOfATask(RuleBasedStateMachine):
         """
         ids = [one.id for one in self.picked(places, *Status)]
         life = fresh(life)
+
         somebody = self.lives.somebody
         somebody.execute("BEGIN")
         verdicts = TaskStore(somebody).cancel(ids, self.lives.channel, terminate=terminate)
         assert verdicts == {id_: self.model.verdict(id_) for id_ in ids}
         self.lives.send(somebody, life)
+
         self.model.locked = set(ids)
         self.open = [
             lambda: self.model.cancel(ids, terminate=terminate),
@@ -574,24 +598,30 @@ class LifeOfATask(RuleBasedStateMachine):
         """
         if sys.exc_info()[0]:  # a step failed: that is what the report shall show
             return
+
         if self.open is not None:
             self.somebody_ends(commit=False)
+
         for place in range(3):
             self.fall_silent(place)
         self.reap(judge=True)
         self.replace(0)
+
         at = self.lives.seats[0]
         store = QueueStore(self.lives.looker)
+
         for life in self.model.free(Status.PENDING):
             self.lives.move("due", life.id)
             life.due = True
             life.pausing = False
+
         while self.model.free(Status.PENDING, Status.RUNNING):
             before = len(finals(self.model))
             store.request_sweep()
             for name in store.sweeps():
                 while store.sweep(name, 1_000):
                     pass
+
             running = self.claims(at, Status.RUNNING)
             self.round(
                 at,
@@ -599,9 +629,11 @@ class LifeOfATask(RuleBasedStateMachine):
                 Wanted(sync=9),
                 outcomes=[outcome(c.id, c.generation, "completed") for c in running],
             )
+
             assert running or len(finals(self.model)) > before or self.claims(at, Status.RUNNING), (
                 "stuck"
             )
+
         self.lives.compare(self.model)
 
 

@@ -77,13 +77,17 @@ def test_a_snooze_that_ends_its_task_stops_the_key_only_if_the_task_has_failed(
     worker = claimer()
     first, later = of(*"aa")
     (one,) = claim(worker)
+
     Task.objects.filter(pk=first).update(snooze_count=0)
     if status == "CANCELLED":
         cancel(first)
+
     snoozes = Outcome(
         one.id, one.generation, "SNOOZED", "null", "SNOOZED", retry={"seconds": 1, "most": most}
     )
+
     assert end(worker, snoozes) == ([] if stops else [later])
+
     ended = Task.objects.get(pk=first)
     assert (ended.status, ended.order_stop) == (status, stops)
 
@@ -96,11 +100,14 @@ def test_what_is_sent_after_the_failure_is_not_cancelled_though_what_was_sent_be
     other = connect()
     _bad, held = of(*"aa")
     (one,) = claim(worker)
+
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
         assert end(worker, failed(one)) == []
         (new,) = of("a")
+
     sweep()
+
     assert Task.objects.get(pk=held).error_code == "ORDER_CANCELLED"
     assert started(worker) == [new]
 
@@ -111,26 +118,31 @@ def test_what_was_sent_before_the_failed_task_and_became_visible_after_its_start
     ordered("cancel")
     worker = claimer()
     sender = connect()
+
     with sender.transaction():
         early = insert(sender, '{"customer_id": "a"}')
         (later,) = of("a")
         (one,) = claim(worker)
     assert one.id == later
+
     end(worker, failed(one))
     started(worker)
+
     assert Task.objects.get(pk=early).status == "RUNNING"
 
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "delete"])
 def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) -> None:
-    """Naive: only who settles looks for the next one, so keys stand still for up to half a minute."""
+    """Naive: only who settles looks for the next one; keys stand still for up to half a minute."""
     ordered()
     worker = claimer()
     (first,) = of("a", max_retries=1, good_until=now() + dt.timedelta(hours=1))
     (second,) = of("a")
     (one,) = claim(worker)
+
     assert end(worker, failed(one, retry=1_800)) == []
     assert parked() == 1
+
     if how == "cancel":
         cancel(first)
     elif how == "expire":
@@ -139,6 +151,7 @@ def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) ->
     else:
         Task.objects.filter(pk=first).delete()
         sweep()
+
     assert started(worker) == [second]
 
 
@@ -151,9 +164,12 @@ def test_a_stopped_key_with_many_tasks_does_not_starve_another(claimer: Claimers
     of("a")
     (one,) = claim(worker)
     worker.run_pass(outcomes=[failed(one)])
+
     of(*["a"] * 3_000)
     (other,) = of("b")
+
     passed = [worker.run_pass(sync=2) for _ in range(2)]
+
     assert [[claim.id for claim in each.claims] for each in passed] == [[], [other]]
     assert passed[0].again, "the engine runs another pass at once"
     assert parked() == 3_000
@@ -166,11 +182,14 @@ def test_the_task_that_stops_a_key_is_neither_pruned_nor_purged(claimer: Claimer
     bad, later, gone = of("a", "a", "b")
     worker.run_pass(outcomes=[failed(one) if one.id == bad else done(one) for one in claim(worker)])
     Task.objects.filter(finished_at__isnull=False).update(finished_at=now() - dt.timedelta(days=90))
+
     store = RetentionStore(worker.conn)
     assert store.prune_tasks(Kept((), True, dt.timedelta(days=1)), 100).tasks == 1
     assert worker.conn.execute("SELECT horsies_delete_finished(%s)", [[bad]]).fetchone() == (0,)
+
     step, *_more = selection.act_on_all(selection.matching("FAILED"), "purge", actor="ada")
     assert step.verdicts == {"KEPT": 1}
+
     assert started(worker) == []
     assert set(Task.objects.values_list("pk", flat=True)) == {bad, later}
 
@@ -178,8 +197,10 @@ def test_the_task_that_stops_a_key_is_neither_pruned_nor_purged(claimer: Claimer
 @pytest.mark.parametrize("columns", [{"delay": dt.timedelta(hours=1)}, {"priority": 1}])
 def test_a_delay_or_a_priority_is_refused_whoever_inserts(columns: dict[str, Any]) -> None:
     ordered()
+
     with pytest.raises(Exception, match='queue "default" is ordered'), transaction.atomic():
         of("a", **columns)
+
     assert not Task.objects.exists()
 
 
@@ -191,18 +212,22 @@ def test_a_queue_that_becomes_ordered_starts_none_before_all_have_a_place(
     worker = claimer()
     other = connect()
     first, second = of(*"aa")
+
     ordered()
     (third,) = of("a")
     assert claim(worker) == []
+
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [first])
         sweep()
         assert claim(worker) == []
+
     sweep()
     found = []
     while claims := claim(worker):
         found += [one.id for one in claims]
         worker.run_pass(outcomes=[done(one) for one in claims])
+
     assert found == [first, second, third]
 
 
@@ -220,15 +245,20 @@ def test_a_key_stays_stopped_under_a_new_rule_unless_it_is_unknown_or_none(
     (bad,) = of("a")
     (one,) = claim(worker)
     worker.run_pass(outcomes=[failed(one)])
+
     if redacted:
         assert redact(bad, actor="me", reason="asked")
+
     (later,) = of("a")
     assert claim(worker) == []
+
     limit("default", partition_by_args=["customer_id", "region"])
     if not redacted:
         assert claim(worker) == []
         limit("default", partition_policy=None)
+
     sweep()
+
     assert Task.objects.get(pk=bad).order_stop is None
     assert started(worker) == [later]
 
@@ -239,11 +269,14 @@ def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
     flow = Workflow("booking")
     flow.add(flows.number, 1)
     handle = flow.send()
+
     settle(worker, claim(worker), [None], "BROKEN")
     assert handle.status() == "FAILED"
+
     WorkflowRun.objects.update(finished_at=now() - dt.timedelta(days=90))
     store = RetentionStore(worker.conn)
     assert store.prune_runs(dt.timedelta(days=1), 100)[0] == 0
+
     Task.objects.update(order_stop=None)
     assert store.prune_runs(dt.timedelta(days=1), 100)[0] == 1
 
@@ -257,14 +290,17 @@ def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(
     ordered()
     worker = claimer()
     other = connect()
+
     (first,) = of("a", max_retries=1)
     (one,) = claim(worker)
     assert end(worker, failed(one, retry=1_800)) == []
     (second,) = of("a")
+
     with other.transaction():
         other.execute("SELECT * FROM horsies_cancel(%s, false, 'c')", [[first]])
         assert claim(worker) == []
         assert parked() == 0
+
     assert started(worker) == [second]
 
 
@@ -278,15 +314,19 @@ def test_a_run_that_is_paused_or_retried_lets_the_next_task_of_its_key_start(
     worker = claimer()
     flow = Workflow("booking", on_error="fail")
     flow.add(flows.number, 1)
+
     paused = flow.send()
     failing = flow.send()
     (later,) = put(kwargs=['{"n": 1}'])
+
     (first,) = claim(worker)
     worker.run_pass(releases=[first])
     assert parked() == 2
+
     assert paused.pause()
     (second,) = claim(worker)
     assert end(worker, failed(second)) == []
+
     failing.retry()
     assert started(worker) == [later]
 
@@ -297,13 +337,17 @@ def test_a_retried_undo_lets_the_next_task_of_its_key_start(claimer: Claimers) -
     flow = Workflow("booking")
     flow.add(flows.act, after=flow.add(flows.charge, 1, undo=flows.refund))
     handle = flow.send()
+
     settle(worker, claim(worker), [1001])
     settle(worker, claim(worker), [None], "BROKEN")
     (undo,) = claim(worker)
+
     (later,) = put(kwargs=['{"amount": 1}'])
     settle(worker, [undo], [None], "BROKEN")
     assert started(worker) == []
+
     handle.retry()
+
     assert started(worker) == [later]
 
 
@@ -314,9 +358,11 @@ def test_a_cancel_in_a_long_transaction_holds_up_no_change_of_limits(connect: Co
     ordered()
     (first, _) = of(*"aa")
     other = connect()
+
     with other.transaction():
         other.execute("SELECT * FROM horsies_cancel(%s, false, 'c')", [[first]])
         limit("default", paused_at="now", paused_by="ann")
+
     assert Task.objects.get(pk=first).status == "CANCELLED"
 
 
@@ -343,11 +389,13 @@ def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(
     sender = connect()
     equal()
     (one,) = claim(worker)
+
     with sender.transaction():
         late = insert(sender, '{"index": "a"}')
         second, third = equal(2)
         (two,) = claim(worker, outcomes=[done(one)])
         assert len(merged()) == 1
+
     (three,) = claim(worker, outcomes=[done(two)])
     assert three.id == late
 
@@ -358,11 +406,14 @@ def test_a_survivor_that_was_cancelled_and_is_given_back_reopens_one(claimer: Cl
     worker = claimer()
     ids = equal(4)
     (one,) = claim(worker)
+
     cancel(one.id)
     assert claim(worker, 0, 0, releases=[one]) == []
     assert len(merged()) == 2
+
     (again,) = claim(worker)
     assert end(worker, done(again)) == []
+
     results = {id_: get_handle(id_).get(0) for id_ in ids}
     assert results.pop(one.id).err_value.error_code == "TASK_CANCELLED"
     assert [result.ok_value for result in results.values()] == [1] * 3
@@ -404,6 +455,7 @@ def test_what_ends_without_a_start_gives_back_what_was_merged_into_it(
     coalescing()
     worker = claimer()
     ids = equal(1_500, good_until=now() + dt.timedelta(hours=1))
+
     assert claim(worker) == []
     (survivor,) = set(merged().values())
     Task.objects.exclude(pk=survivor).update(good_until=None)
@@ -418,9 +470,9 @@ def test_what_ends_without_a_start_gives_back_what_was_merged_into_it(
 
     assert one.id != survivor
     assert Task.objects.get(pk=survivor).status in ("CANCELLED", "EXPIRED")
-    later = claim(
-        worker, outcomes=[done(one)]
-    )  # one that the pass reopened after it had merged others
+
+    # One that the pass reopened after it had merged others.
+    later = claim(worker, outcomes=[done(one)])
     assert len(later) == (how == "claim late")
     worker.run_pass(outcomes=[done(each) for each in later])
     results = TaskStore(connection).find(set(ids) - {survivor})
@@ -435,6 +487,7 @@ def test_the_result_of_a_merged_task_stays_as_long_as_its_row(claimer: Claimers,
     coalescing()
     worker = claimer()
     ids = equal(3, options='{"wire": 1, "keep_result": 60000}')
+
     (one,) = claim(worker)
     worker.run_pass(outcomes=[done(one)])
     Task.objects.filter(pk=one.id).update(finished_at=now() - dt.timedelta(days=3))
@@ -474,6 +527,7 @@ def test_what_waits_for_its_retry_takes_no_others_ahead_of_its_start(claimer: Cl
     worker = claimer()
     (first,) = equal(max_retries=1)
     worker.run_pass(outcomes=[failed(one, retry=0) for one in claim(worker)])
+
     equal(1_500)
     assert claim(worker) == []
     assert merged()
@@ -492,17 +546,22 @@ def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -
     (late,) = equal(good_until=now() + dt.timedelta(hours=1))
     (future,) = equal(delay=dt.timedelta(hours=1))
     (due,) = equal()
+
     ago = now() - dt.timedelta(minutes=1)
     run = uuid.uuid4()
     Task.objects.filter(pk=due).update(sent_at=ago, enqueued_at=ago)
     Task.objects.filter(pk=late).update(good_until=now())
+
     (node,) = equal()
     Task.objects.filter(pk=node).update(workflow_id=run, node=1, node_index=0)
+
     (one,) = claim(worker)
     assert (one.id, merged()) == (due, {})
     assert Task.objects.get(pk=late).status in ("PENDING", "EXPIRED")
+
     (two,) = claim(worker, outcomes=[done(one)])
     assert two.id == node
+
     assert claim(worker, outcomes=[done(two)]) == []
     assert Task.objects.get(pk=future).status == "PENDING"
 
@@ -515,10 +574,13 @@ def test_a_merged_task_is_retried_with_the_one_that_ran_and_can_be_redacted(
     equal(3)
     (one,) = claim(worker)
     first, second = merged()
+
     with pytest.raises(TaskNotRetryable, match=f"merged into task {one.id}"):
         operations.retry(first)
     assert all(redact(id_, actor="me", reason="asked") for id_ in (first, second))
+
     worker.run_pass(releases=[one])
+
     assert set(Task.objects.filter(status="CANCELLED").values_list("pk", flat=True)) == {
         first,
         second,
@@ -531,6 +593,7 @@ def test_a_redaction_takes_along_what_was_merged_into_the_task(claimer: Claimers
     worker = claimer()
     equal(3)
     (one,) = claim(worker)
+
     (chained,) = equal(1, key="b")
     first, second = merged()
     ended = {"status": "CANCELLED", "error_code": "MERGED", "finished_at": dt.datetime.now(dt.UTC)}
@@ -552,9 +615,11 @@ def test_rows_that_another_session_has_locked_are_left_for_the_next_run(
     worker = claimer()
     other = connect()
     ids = equal(3)
+
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [ids[2]])
         (one,) = claim(worker)
+
     assert len(merged()) == 1
     (two,) = claim(worker, outcomes=[done(one)])
     assert two.id == ids[2]
@@ -570,8 +635,10 @@ def test_who_waits_for_a_merged_task_hears_of_the_run_that_answers_it(
     ids = equal(3)
     WaiterStore(worker.conn).register(uuid.uuid4(), dt.timedelta(minutes=1))
     listener.execute(f'LISTEN "{worker.channel}_done"')
+
     (one,) = claim(worker)
     heard(listener)
+
     assert end(worker, done(one)) == []
     assert sorted(" ".join(heard(listener)).split()) == sorted(map(str, ids))
 
@@ -642,11 +709,13 @@ class World:
         back = dt.timedelta(seconds=self.random.choice([0, 0, 600]))  # a clock that was set back
         id_ = uuid.UUID(int=self.random.getrandbits(128))
         kwargs = json.dumps({"customer_id": key})
+
         if self.random.random() < 0.2:  # by a client that knows no rule
             id_ = insert(connection.cursor(), kwargs, lane)
             Task.objects.filter(pk=id_).update(max_retries=2)
         else:
             put(kwargs=[kwargs], lane=lane, max_retries=2, now=now() - back, ids=[id_])
+
         at = Task.objects.get(pk=id_).sent_at
         assert self.policy == "coalesce" or all(other.at < at for other in self.order(key))
         self.lives[id_] = Life(id_, key, lane, at)
@@ -655,6 +724,7 @@ class World:
         """Return what the next pass has to write about some that run, and tell the model."""
         outcomes = []
         releases = []
+
         for life in [
             one
             for one in self.lives.values()
@@ -663,10 +733,12 @@ class World:
             one = self.claims[life.id]
             how = self.random.choice(["done", "done", "failed", "retry", "retry now", "release"])
             life.status = {"done": "COMPLETED", "failed": "FAILED"}.get(how, "PENDING")
+
             if how.startswith("retry") and Task.objects.get(pk=life.id).retry_count >= 2:
                 how = "failed"
                 life.status = "FAILED"
             life.due = how != "retry"
+
             if how == "release":
                 releases.append(one)
                 self.reopened.append(life)
@@ -677,6 +749,7 @@ class World:
                 life.stops = self.policy if self.policy in ("stop", "cancel") else ""
             else:
                 outcomes.append(failed(one, retry=3_600 if how == "retry" else 0))
+
         return {"outcomes": outcomes, "releases": releases}
 
     def cancel_behind(self, key: str) -> list[Life]:
@@ -695,6 +768,7 @@ class World:
         """
         ended = Task.objects.get(pk=bad.id).finished_at
         assert ended is not None
+
         for other in self.order(bad.key):
             if (
                 other.status == "PENDING"
@@ -702,22 +776,27 @@ class World:
                 and other.at <= ended
             ):
                 other.status = "CANCELLED"
+
         bad.stops = ""
 
     def run_pass(self) -> None:
         self.reopened: list[Life] = []
         owed = self.settle()
+
         slots = self.random.choice(
             [{"sync": 99, "async": 99}, {"sync": 99, "async": 99}, {"sync": 99}, {"async": 99}]
         )
         claims = claim(self.worker, slots.get("sync", 0), slots.get("async", 0), **owed)
+
         for survivor in self.reopened:
             self.take_reopened(survivor)
         for life in self.lives.values():  # a clock that was set back makes none wait
             life.due = life.due or Task.objects.filter(pk=life.id, enqueued_at__lte=now()).exists()
+
         expected: set[uuid.UUID] = set()
         for key in KEYS:
             expected |= self.start(key, {one.id for one in claims}, slots)
+
         assert {one.id for one in claims} == expected
         self.claims |= {one.id: one for one in claims}
 
@@ -731,8 +810,10 @@ class World:
                 "merged_into", flat=True
             )
         )
+
         again = [life for life in folded if life.id in into or len(folded) == 1]
         assert len(again) == bool(folded)
+
         for life in folded:
             life.into = None if life in again else again[0].id
             if life in again:
@@ -743,18 +824,22 @@ class World:
         order = self.cancel_behind(key)
         if not order or any(life.status == "RUNNING" for life in order):
             return set()
+
         head = order[0]
         if self.policy == "coalesce" and not head.begun:
             due = [life for life in order if life.due and life.lane in lanes]
             head = next((life for life in due if life.id in claimed), due[0]) if due else head
+
         if head.stops or not head.due or head.lane not in lanes:
             return set()
+
         head.status = "RUNNING"
         head.begun = True
         for other in order if self.policy == "coalesce" else ():
             if other is not head and other.due:
                 other.status = "CANCELLED"
                 other.into = head.id
+
         return {head.id}
 
     def cancel(self) -> None:
@@ -781,6 +866,7 @@ class World:
             why = {"actor": "me", "reason": "broken data"}
             found = QueueStore(connection).skip(None, "default", arguments, task=None, **why)
             assert found.id == (stopped and stopped.id)
+
             if stopped:
                 stopped.stops = ""
                 self.cancel_behind(key)
@@ -806,6 +892,7 @@ class World:
         assert {row.pk: row.merged_into for row in rows.values()} == {
             life.id: life.into for life in self.lives.values()
         }
+
         stops = {row.pk: row.order_stop for row in rows.values() if row.order_stop}
         assert stops == {life.id: life.stops for life in self.lives.values() if life.stops}
 
@@ -820,9 +907,11 @@ def test_what_starts_merges_stops_and_is_cancelled_is_as_the_model_says(
     world = World(claimer(), seed, coalesce)
     events = [world.send] * 3 + [world.run_pass] * 2
     events += [world.cancel, world.retry, world.skip, world.hasten, world.change]
+
     for _ in range(60):
         world.random.choice(events)()
         world.compare()
+
     for _ in range(300):  # whatever stands still is let go, and everything ends
         if all(life.finished for life in world.lives.values()):
             break
@@ -830,4 +919,5 @@ def test_what_starts_merges_stops_and_is_cancelled_is_as_the_model_says(
         world.skip()
         world.run_pass()
         world.compare()
+
     assert not Task.objects.filter(finished_at__isnull=True).exists()

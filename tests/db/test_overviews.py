@@ -80,9 +80,11 @@ def test_a_claim_holds_a_permit_until_its_lease_ends_but_fills_no_partition_in_s
     held = {"status": "CLAIMED", "queue_name": "default", "kwargs": {"tenant": "a"}}
     TaskFactory(**held, claim_expires_at=now + dt.timedelta(minutes=1))
     TaskFactory(**held, claim_expires_at=now - dt.timedelta(seconds=1))
+
     shown = overview("default")
     assert (shown.running, shown.claimed, shown.full_partitions) == (0, 1, 1)
     assert len(OverviewStore(connection).permits("default", 10)) == 1
+
     assert overview("default", claimed=False).full_partitions == 0
     assert OverviewStore(connection).partitions("default", 5, claimed=False) == []
 
@@ -102,11 +104,14 @@ def test_declared_override_and_effective_limits_stand_side_by_side() -> None:
         return shown.declared["max_concurrency"], shown.override, shown.effective["max_concurrency"]
 
     limit("mail", max_concurrency=5, local_limit=2)
+
     assert seen(override(None)) == (5, {"max_concurrency": None}, None), "it lifts the limit"
+
     shown = override(9)
     assert seen(shown) == (5, {"max_concurrency": 9}, 9)
     assert shown.declared["local_limit"] == shown.effective["local_limit"] == 2
     assert (shown.override_by, shown.override_reason, shown.override_until) == ("ann", "sale", None)
+
     limit("mail", paused_at="now", paused_by="bob")
     paused = overview("mail")
     assert (seen(paused), paused.paused_by) == ((5, {"max_concurrency": 9}, 0), "bob")
@@ -120,10 +125,13 @@ def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or
     put(4, priority=5, delay=dt.timedelta(hours=1))
     TaskFactory(queue_name="default", parked=True, partition_key="{}")
     put(10_001, queue="mail")
+
     shown = overview("default")
     mail = overview("mail")
+
     assert (shown.pending, shown.pending_more) == (6, False)
     assert (mail.pending, mail.pending_more) == (10_000, True)
+
     store = OverviewStore(connection)
     assert store.queues(["nowhere"], claimed=True) == store.permits("nowhere", 5) == []
     assert store.partitions("nowhere", 5, claimed=True) == []
@@ -134,14 +142,18 @@ def test_the_cluster_counts_all_queues_and_comes_first_if_capped_paused_or_asked
 ) -> None:
     store = OverviewStore(connection)
     queues = ["mail", "bulk", "twin", "default"]
+
     assert overview("*").effective["max_concurrency"] is None
     assert [queue.name for queue in store.queues(None, claimed=True)] == queues
+
     limit("*", paused_at="now", paused_by="ann")
     assert [queue.name for queue in store.queues(None, claimed=True)] == ["*", *queues]
+
     limit("*", max_concurrency=3, paused_at=None, paused_by=None)
     put(2, queue="mail")
     put(3, queue="bulk")
     claimer(mail=1, bulk=50).run_pass(sync=9)
+
     found = store.queues(None, claimed=True)
     assert [queue.name for queue in found] == ["*", *queues]
     assert (found[0].running, found[0].pending) == (3, 2)
@@ -155,6 +167,7 @@ def test_partitions_at_their_limit_are_counted_and_listed_those_with_most_tasks_
     for name, count in (("a", 3), ("b", 1), ("c", 4)):
         tenant(name, count)
     claimer().run_pass(sync=9)
+
     store = OverviewStore(connection)
     assert overview("default").full_partitions == 2
     assert store.partitions("default", 5, claimed=True) == [
@@ -162,10 +175,12 @@ def test_partitions_at_their_limit_are_counted_and_listed_those_with_most_tasks_
         PartitionLoad(key("a"), 2, 2, 1, False),
         PartitionLoad(key("b"), 1, 2, 0, False),
     ]
+
     TaskFactory.create_batch(999, queue_name="default", parked=True, partition_key=key("c"))
     assert store.partitions("default", 1, claimed=True) == [
         PartitionLoad(key("c"), 2, 2, 1_000, True)
     ], "to a bound"
+
     limit("default", partition_max_concurrency=None)
     assert {load.limit for load in store.partitions("default", 5, claimed=True)} == {None}
 
@@ -178,10 +193,13 @@ def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(
     serving("default", "mail")
     serving("mail")
     tenant("a", 4)
+
     claimer().run_pass(sync=4)
     assert (overview("default").workers, overview("default").full_partitions) == (2, 0)
+
     claimer().run_pass(sync=4)
     assert overview("default").full_partitions == 1
+
     (load_,) = OverviewStore(connection).partitions("default", 5, claimed=True)
     assert (load_.running, load_.limit) == (2, 2)
 
@@ -194,14 +212,18 @@ def test_a_slot_names_its_task_worker_child_partition_and_whether_it_lives_the_o
     worker = claimer()
     dead = claimer()
     gone = claimer()
+
     for one in (worker, worker, dead, gone):
         one.run_pass(sync=1)
+
     serving(id=worker.id, hostname="web-7")
     HeartbeatFactory(worker_id=worker.id, role="runner", pid=4242, holding=[str(ids[1])])
     HeartbeatFactory(id=dead.id, worker_id=dead.id, role="claimer", died_at=dt.datetime.now(dt.UTC))
+
     first, second, *others = OverviewStore(connection).permits("default", 10)
     started_at = Task.objects.get(pk=ids[0]).started_at
     held = ("tests.nothing", "RUNNING", key("a"), worker.id, "web-7", None, started_at, True)
+
     assert first == PermitHolder(ids[0], *held)
     assert (second.task_id, second.child_pid) == (ids[1], 4242)
     assert [slot.alive for slot in others] == [False, False]
@@ -230,10 +252,13 @@ def test_stopped_keys_are_listed_by_the_failed_task_the_longest_stopped_first_an
     stopping("c", 5, order_stop="cancel")
     stopping("d", 5, order_stop=None)
     stopping("e", 5, queue_name="mail")
+
     tenant("a", 2)
     tenant("c")
+
     store = OverviewStore(connection)
     found = store.keys("default", 10, stopped=True)
+
     assert found == [
         OrderedKey(key("a"), early.id, early.task_name, "FAILED", found[0].since, 2, False),
         OrderedKey(key("b"), late.id, late.task_name, "FAILED", found[1].since, 0, False),
@@ -242,14 +267,16 @@ def test_stopped_keys_are_listed_by_the_failed_task_the_longest_stopped_first_an
         Task.objects.get(pk=one.id).finished_at for one in (early, late)
     ]
     assert store.keys("default", 1, stopped=True) == found[:1]
+
     tenant("a", 999)
     (first, _) = store.keys("default", 10, stopped=True)
     assert (first.behind, first.behind_more) == (1_000, True), "to a bound"
-    second = stopping(
-        "b", 0
-    )  # it ran beside the other one, under the rule before: a skip of it would find nothing
+
+    # It ran beside the other one, under the rule before: a skip of it would find nothing.
+    second = stopping("b", 0)
     listed = [one.task_id for one in store.keys("default", 10, stopped=True)]
     assert listed == [early.id, late.id], "one that does not come first is not what stops its key"
+
     Task.objects.filter(pk=late.id).update(order_stop=None)
     assert [one.task_id for one in store.keys("default", 10, stopped=True)] == [early.id, second.id]
 
@@ -259,13 +286,16 @@ def test_all_keys_are_listed_with_the_task_that_comes_first_whatever_it_does(
 ) -> None:
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     assert OverviewStore(connection).keys("default", 10, stopped=False) == []
+
     (running, _) = tenant("a", 2)
     (waiting,) = tenant("c")
     failed = stopping("b", 1)
     claimer().run_pass(sync=1)
+
     found = OverviewStore(connection).keys("default", 10, stopped=False)
     told = [(one.partition, one.task_id, one.status, one.behind, one.since) for one in found]
     rows = Task.objects.in_bulk()
+
     assert told == [
         (key("a"), running, "RUNNING", 1, rows[running].started_at),
         (key("b"), failed.id, "FAILED", 0, rows[failed.id].finished_at),
@@ -280,6 +310,7 @@ def test_all_keys_cost_a_probe_each_however_many_tasks_wait(connect: Connect) ->
         tenant(name, 3_000)
     stopping("b", 1, claim_generation=1)
     conn = connect()
+
     for state in ("stale", "analyzed"):
         for stopped in (False, True):
             asked = {"queue": "default", "many": 2, "bound": 10, "stopped": stopped}
@@ -296,6 +327,7 @@ def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> 
         store.partitions("mail", 5, claimed=True)
         store.keys("mail", 5, stopped=True)
         limit("mail", max_concurrency=7)
+
     assert overview("mail").effective["max_concurrency"] == 7
 
 
@@ -303,17 +335,19 @@ def test_tasks_are_read_through_their_indexes_however_many_there_are(
     connect: Connect, claimer: Claimers
 ) -> None:
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
-    for state in islice(
-        states(connect(), kwargs=['{"tenant": "a"}'] * 20_000), 1, None
-    ):  # an empty one may be read
+
+    # An empty table may be read from end to end: the first state is left out.
+    for state in islice(states(connect(), kwargs=['{"tenant": "a"}'] * 20_000), 1, None):
         claimer().run_pass(sync=50, async_=50)
         reader = claimer()
         notices = explained(reader)
+
         store = OverviewStore(reader.conn)
         store.queues(None, claimed=True)
         for queue in ("default", "*"):
             store.permits(queue, 100)
             store.partitions(queue, 20, claimed=True)
+
         shown = "\n".join(plans(notices, ""))
         for index in ("horsies_tasks_claim", "horsies_tasks_parked", "horsies_tasks_holding"):
             assert index in shown, state
@@ -324,8 +358,10 @@ def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Con
     put(5)
     conn = connect()
     conn.execute("ANALYZE horsies_tasks")
+
     asked = {"names": ["default"], "bound": 10_000}
     query = text_of("horsies_count_pending", asked)
+
     assert conn.execute(query, asked).fetchall() == [("default", 5)]
     assert blocks(conn, query, asked) < 200
 
@@ -354,6 +390,7 @@ def counted(
     """Put a row into the history that began so many minutes or hours before the present one."""
     seconds = int(width.total_seconds())
     at = dt.datetime.fromtimestamp(now(conn).timestamp() // seconds * seconds, dt.UTC) - ago * width
+
     with conn.cursor() as cursor:
         cursor.execute(
             f"{INTO} VALUES (%s, %s, %s, %s, %s, %s, 0, %s)",
@@ -379,6 +416,7 @@ def test_steps_hold_what_was_counted_in_them(
     conn = connect()
     chance = random.Random(7)
     wait_until(lambda: now(conn).second < 40, "the minute is that of all rows")
+
     expected: dict[str, dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     groups: Counter[tuple[str, str]] = Counter()
     keys = [
@@ -387,9 +425,11 @@ def test_steps_hold_what_was_counted_in_them(
         for queue in ("mail", "bulk")
         for result in RESULTS
     ]
+
     for ago, queue, result in chance.sample(keys, 300):
         n = chance.randrange(1, 9)
         place = points - 1 - ago // each
+
         counted(
             conn,
             width,
@@ -400,22 +440,28 @@ def test_steps_hold_what_was_counted_in_them(
             n,
             bucket=ago % 16,
         )
+
         other = HOUR if width == MINUTE else MINUTE
         counted(conn, other, ago, queue, "shop.other", result, 99)
+
         if place >= 0:
             expected[queue][place][result] += n
             groups["shop.pay", result] += n * (result not in NO_FAILURE)
+
     found = series(conn, span, points)
     failed = HistoryStore(conn).failures(span, 9)
+
     for queue, steps in expected.items():
         assert len(found[queue]) == points
         for place in range(points):
             counts = steps[place]
             step = found[queue][place]
+
             assert step.completed == counts[COMPLETED] + counts[RETURNED]
             assert step.failed == counts["OH_NO"] + counts["TASK_TIMEOUT"]
             assert sum(step.waits) == counts[CLAIMED]
             assert sum(step.runs) == counts.total() - counts[CLAIMED]
+
     assert found.keys() == expected.keys()
     assert [tuple(one) for one in failed] == [(*key, n) for key, n in groups.most_common() if n]
 
@@ -428,8 +474,10 @@ def test_a_queue_of_which_nothing_was_counted_is_missing_and_a_step_without_coun
 ) -> None:
     conn = connect()
     assert (series(conn, HOUR, 60), HistoryStore(conn).failures(HOUR, 5)) == ({}, [])
+
     counted(conn, MINUTE, 3, "mail", "", CLAIMED, bucket=2)
     (steps,) = series(conn, HOUR, 60).values()
+
     assert [step for step in steps if step != Step()] == [Step(waits=(0, 0, 1, *NONE[3:]))]
 
 
@@ -440,12 +488,14 @@ def test_steps_and_failures_are_read_through_the_key_of_the_history(connect: Con
         notices = explained(Claimer(session))
         series(session, HOUR, 60)
         HistoryStore(session).failures(HOUR, 5)
+
         text = "\n".join(notices)
         assert len(re.findall(r"Index Cond: \(\(width = .*\) AND \(at > ", text)) == 2, (
             state,
             text,
         )
         assert "Seq Scan" not in text, state
+
         if state == "empty":
             rows = (
                 "SELECT 60, now() - n * interval '1 min', 'mail', 'shop.' || m, 'COMPLETED', 1, 0, "
@@ -467,14 +517,18 @@ def test_gates_that_wait_are_counted_by_workflow_and_name_with_the_oldest(connec
         flow.gate("approve", timeout=timeout)
         flow.sleep(2 * HOUR, name="a night")
         runs.append(flow.send())
+
     other = Workflow("other")
     other.gate("look")
     ended = other.send()
     drain(raise_errors=False)
+
     runs[2].approve("approve", actor="ada")
     ended.cancel(actor="ada")
     drain(raise_errors=False)
+
     (found,) = HealthStore(connection).waiting_gates()
+
     assert (found.workflow, found.gate, found.many, found.run) == (
         "order",
         "approve",

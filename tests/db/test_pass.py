@@ -81,6 +81,7 @@ def test_rows_that_a_pass_writes_are_not_checked_and_those_that_anybody_else_wri
     called = (
         "SELECT coalesce(pg_stat_get_xact_function_calls('horsies_check_task()'::regprocedure), 0)"
     )
+
     with worker.conn.transaction():
         worker.conn.execute("SET LOCAL track_functions = 'pl'")
         for news in ("default", None):  # a short pass, a whole one
@@ -127,14 +128,17 @@ def test_a_write_counts_under_the_claim_of_its_worker_in_a_status_that_it_may_mo
         for owner, number in ((uuid.uuid4(), 1), (worker.id, 2))
     ]
     before = table()
+
     act(
         worker, [Claim(id_, 1, "sync", "t", "{}") for id_ in [*own.values(), uuid.uuid4(), *others]]
     )
     after = table()
+
     assert {kind for kind, id_ in own.items() if after[id_] != before[id_]} == may
     assert [id_ for id_ in others if after[id_] != before[id_]] == []
     attempted = {own["RUNNING"]} if may == {"RUNNING"} else set()
     assert set(TaskAttempt.objects.values_list("task_id", flat=True)) == attempted
+
     TaskAttemptFactory(task_id=others[0])  # of another worker, whose claim had the same number
     assert worker.store.unsettled(worker.id, [Claim(others[0], 1, "sync", "t", "{}")]) == {
         others[0]: "lost"
@@ -146,10 +150,12 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     (id_,) = put(kwargs=['{"a": 1}'])
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
+
     task = Task.objects.get(pk=id_)
     assert task.claimed_at is not None
     sent_at = task.sent_at.timestamp()
     due_in = (task.enqueued_at - task.claimed_at).total_seconds()
+
     assert claim == Claim(
         id_,
         1,
@@ -161,16 +167,20 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
         due_in=due_in,
     )
     assert task.claimed_at == task.started_at is not None
+
     assert worker.run_pass(outcomes=[done(claim)]).landed == {id_}
     task = Task.objects.get(pk=id_)
     attempt = TaskAttempt.objects.get(task_id=id_)
+
     assert (task.status, task.result, task.error_code) == ("COMPLETED", {"ok": 1}, None)
     assert (attempt.attempt, attempt.outcome, attempt.claim_generation) == (1, "COMPLETED", 1)
     assert (attempt.worker_id, attempt.child_pid) == (worker.id, 42)
     assert (attempt.started_at, attempt.finished_at) == (task.started_at, task.finished_at)
+
     moments = [task.enqueued_at, task.sent_at, task.started_at, task.finished_at]
     assert moments == sorted(moments)
     assert abs((timezone.now() - task.finished_at).total_seconds()) < 60
+
     unused = ("snooze_count", "attempts_before", "ordered", "order_stop", "merged_into")
     assert {name: getattr(task, name) for name in unused} == dict.fromkeys(unused), (
         "no zeros, which each row would write"
@@ -186,18 +196,23 @@ def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_compl
     """
     options = options_text(RetryPolicy.fixed([60], auto_retry_for=["OH_NO"]), None)
     put(2, max_retries=1, options=options)
+
     worker = claimer()
     first, second = worker.run_pass(sync=2).claims
     Task.objects.filter(pk=first.id).update(claim_generation=2)
     TaskAttemptFactory(task_id=first.id, attempt=1, claim_generation=1)
+
     failed = {"error_code": "OH_NO", "error_message": "it broke"}
     older = done(first, "FAILED", **failed)
     newest = done(first._replace(generation=2))
+
     worker.run_pass(outcomes=[older, newest, done(second, "FAILED", **failed)])
+
     assert dict(Task.objects.values_list("id", "status")) == {
         first.id: "COMPLETED",
         second.id: "PENDING",
     }
+
     attempts = TaskAttempt.objects.filter(task_id=first.id).order_by("claim_generation")
     assert list(attempts.values_list("attempt", "claim_generation")) == [(1, 1), (1, 2)]
     assert TaskAttempt.objects.get(task_id=second.id).outcome == "FAILED"
@@ -210,6 +225,7 @@ def test_a_pass_says_when_the_next_task_is_due_although_another_queue_has_work(
     put(queue="bulk", delay=dt.timedelta(hours=1))
     put(queue="bulk", priority=5, delay=dt.timedelta(minutes=5))
     worker = claimer(mail=1, bulk=50)
+
     for expected in ([now], []):
         passed = worker.run_pass(sync=5, async_=5)
         assert [claim.id for claim in passed.claims] == expected
@@ -223,16 +239,20 @@ def test_tasks_past_their_good_until_expire_at_the_claim_and_never_run_and_hide_
     late = put(1_200, good_until=aware(seconds=-1))
     first, fine = put(2, good_until=aware(hours=1))
     worker = claimer()
+
     assert [claim.id for claim in worker.run_pass(sync=1, news="default").claims] == [first], (
         "a short pass passes them over"
     )
+
     passed = worker.run_pass(sync=1)
     (claim,) = passed.claims
     assert (claim.id, set(passed.expired)) == (fine, set(late))
+
     task = Task.objects.get(pk=late[0])
     assert (task.status, task.error_code) == ("EXPIRED", "TASK_EXPIRED")
     assert task.result["err"]["error_code"] == "TASK_EXPIRED"
     assert not TaskAttempt.objects.exists()
+
     Task.objects.filter(pk=fine).update(good_until=aware(seconds=-1))
     worker.run_pass(outcomes=[done(claim)])
     assert Task.objects.get(pk=fine).status == "COMPLETED", (
@@ -251,10 +271,12 @@ def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(
     (id_,) = put()
     other = connect()
     watcher = connect()
+
     with worker.conn.transaction():
         (claim,) = worker.run_pass(sync=1).claims
         cancel = aside(TaskStore(other).cancel, [id_], worker.channel, terminate=False)
         wait_for_waiting(watcher, other)
+
     assert cancel.result() == {id_: "REQUESTED"}
     assert worker.run_pass(outcomes=[done(claim)]).landed == {id_}
     assert Task.objects.get().status == "COMPLETED"
@@ -267,12 +289,15 @@ def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_
     somebody = connect()
     other = connect()
     watcher = connect()
+
     with somebody.transaction():
         somebody.execute("SELECT FROM horsies_tasks WHERE id = %s FOR NO KEY UPDATE", [id_])
         cancel = aside(TaskStore(other).cancel, [id_], worker.channel, terminate=False)
         wait_for_waiting(watcher, other)
         (unlocked,) = watcher.execute("SELECT clock_timestamp()").fetchall()[0]
+
     assert cancel.result() == {id_: "CANCELLED"}
+
     query = "SELECT finished_at, cancel_requested_at FROM horsies_tasks WHERE id = %s"
     finished, requested = watcher.execute(query, [id_]).fetchall()[0]
     assert finished >= unlocked
@@ -282,6 +307,7 @@ def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_
 def test_a_cancel_of_what_is_over_changes_nothing() -> None:
     ids = {TaskFactory(status=status).pk for status in FINISHED}
     before = list(Task.objects.order_by("id").values())
+
     assert operations.cancel(ids, terminate=True) == dict.fromkeys(ids, "FINISHED")
     assert list(Task.objects.order_by("id").values()) == before
 
@@ -302,11 +328,14 @@ def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(
 
     cancels = [aside(cancel, connect(), seed) for seed in range(3)]
     claims = worker.run_pass(sync=5).claims
+
     while claims or not all(one.done() for one in cancels):
         passed = worker.run_pass(sync=5, outcomes=[done(claim) for claim in claims])
         claims = [claim for claim in claims if claim.id not in passed.landed] + passed.claims
+
     for one in cancels:
         one.result()
+
     assert {task.status for task in Task.objects.filter(pk__in=ids)} <= TERMINAL
     assert TaskAttempt.objects.count() == Task.objects.filter(status="COMPLETED").count()
 
@@ -318,8 +347,8 @@ NOTE = (
     $$ BEGIN RAISE NOTICE '%', current_setting('synchronous_commit'); RETURN NULL; END $$
     """,
     """
-    CREATE CONSTRAINT TRIGGER notes_the_commit AFTER UPDATE ON horsies_tasks DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW EXECUTE FUNCTION notes_the_commit()
+    CREATE CONSTRAINT TRIGGER notes_the_commit AFTER UPDATE ON horsies_tasks
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION notes_the_commit()
     """,
 )
 
@@ -374,14 +403,18 @@ def test_claims_and_starts_do_not_wait_for_the_disk_unless_they_are_asked_to(not
     noted.run_pass(starts=[noted.ahead()])
     noted.claim(news="default")
     assert noted.taken() == ["off"] * 4
+
     noted.claim(durable=True)
     noted.claim(durable=True, news="default")
     assert noted.taken() == ["on"] * 2
+
     assert noted.claimer.conn.execute("SHOW synchronous_commit").fetchone() == ("on",), (
         "the session's is as before"
     )
+
     limit("default", max_concurrency=9, partition_by_args=["a"], partition_max_concurrency=1)
     put(2, kwargs=['{"a": 1}'] * 2)
+
     noted.claim()
     noted.run_pass(2)
     assert Task.objects.filter(parked=True).count() == 1
@@ -394,8 +427,10 @@ def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted) -> 
     outcome = done(noted.claim())
     outcome = done(noted.claim(outcomes=[outcome]))
     assert noted.taken() == ["off", "on", "on"]
+
     noted.claim(outcomes=[outcome], news="default")
     assert noted.taken() == ["on", "on"]
+
     put(
         max_retries=1, options=options_text(RetryPolicy.fixed([60], auto_retry_for=["OH_NO"]), None)
     )
@@ -403,6 +438,7 @@ def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted) -> 
         outcomes=[done(noted.claim(), "FAILED", error_code="OH_NO", error_message="it broke")]
     )
     assert Task.objects.filter(status="PENDING").count() == 1
+
     put()
     noted.run_pass(releases=[noted.claim()])
     assert noted.taken() == ["off", "on"] * 2
@@ -413,16 +449,19 @@ def test_what_expires_or_goes_back_on_the_way_waits(noted: Noted) -> None:
     put()
     noted.claim()
     assert noted.taken() == ["on"] * 2
+
     put()
     claim = noted.ahead()
     Task.objects.filter(pk=claim.id).update(good_until=aware(seconds=-1))
     assert noted.run_pass(starts=[claim]).expired == [claim.id]
     assert noted.taken() == ["off", "on"]
+
     put()
     claim = noted.ahead()
     limit("default", max_concurrency=0)
     assert noted.run_pass(starts=[claim]).returned == [claim.id], "for want of a permit"
     assert noted.taken() == ["off", "on"]
+
     limit("default", max_concurrency=None)
     noted.ahead()
     Task.objects.filter(pk=claim.id).update(claim_expires_at=aware(seconds=-1))
@@ -496,11 +535,11 @@ def test_the_database_decides_as_the_pure_rule_does(
     late.
     """
     good_until = None if until is None else NOW + dt.timedelta(seconds=until)
-    asked = (
-        json.dumps(True if failure.delay_seconds is None else failure.delay_seconds)
-        if failure.asked
-        else None
-    )
+
+    asked = None
+    if failure.asked:
+        asked = json.dumps(True if failure.delay_seconds is None else failure.delay_seconds)
+
     ((due_at, poison),) = sql(
         "SELECT extract(epoch FROM due_at)::float8, poison "
         "FROM horsies_retry_decision(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -519,6 +558,7 @@ def test_the_database_decides_as_the_pure_rule_does(
             NOW,
         ],
     )
+
     expected = decide(
         failure,
         policy,
@@ -528,6 +568,7 @@ def test_the_database_decides_as_the_pure_rule_does(
         good_until=good_until,
         cancelled=cancelled,
     )
+
     assert poison == (expected == "POISON")
     assert due_at == (
         pytest.approx(expected.timestamp(), abs=1e-5) if isinstance(expected, dt.datetime) else None
@@ -543,6 +584,7 @@ def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest() 
         "FROM generate_series(0, 2) AS n, generate_series(1, 1000)) AS drawn GROUP BY n ORDER BY n",
         [options_text(policy, None)],
     )
+
     for pause, (_, low, high) in zip((100, 200, 400), drawn, strict=True):
         assert 0.75 * pause <= low < 0.8 * pause
         assert min(390, 1.2 * pause) <= high <= min(390, 1.25 * pause)
@@ -553,11 +595,14 @@ def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker
     (id_,) = put(max_retries=2, options=options_text(POLICY, None))
     (claim,) = worker.run_pass(sync=1).claims
     assert claim.attempt == 1
+
     passed = worker.run_pass(sync=1, outcomes=[failed(claim)])
     assert passed.landed == {id_}
     assert 0 < (passed.due_in or 0) <= 60
+
     task = Task.objects.get(pk=id_)
     (attempt,) = TaskAttempt.objects.filter(task_id=id_)
+
     assert (task.status, task.retry_count) == ("PENDING", 1)
     assert task.claimed_by is task.error_code is task.result is None
     assert task.next_retry_at == task.enqueued_at == attempt.finished_at + dt.timedelta(seconds=60)
@@ -576,8 +621,10 @@ def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_
     stored = {"strategy": "fixed", "intervals": [0], "jitter": False, "most": None, "codes": []}
     put(2, max_retries=1, options=json.dumps({"wire": 1, "retry": stored}))
     first, again = worker.run_pass(sync=2).claims
+
     raised = {"classes": class_names(OSError())}
     worker.run_pass(outcomes=[failed(first, **raised), failed(again, **raised, retry=True)])
+
     assert [Task.objects.get(pk=claim.id).status for claim in (first, again)] == [
         "FAILED",
         "PENDING",
@@ -595,16 +642,18 @@ def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retr
     holds_row = connect()
     holds_attempts = connect()
     watcher = connect()
+
     holds_attempts.execute("BEGIN")
-    holds_attempts.execute(
-        "LOCK TABLE horsies_task_attempts IN SHARE MODE"
-    )  # they can be read, and not be written
+    # They can be read, and not be written.
+    holds_attempts.execute("LOCK TABLE horsies_task_attempts IN SHARE MODE")
     holds_row.execute("BEGIN")
     holds_row.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [claim.id])
+
     passing = aside(lambda: worker.run_pass(outcomes=[failed(claim)]))
     wait_for_waiting(watcher, worker.conn)
     holds_row.execute("COMMIT")
     holds_attempts.execute("COMMIT")
+
     assert passing.result(30).landed == set()
     assert worker.run_pass(outcomes=[failed(claim)]).landed == {claim.id}
     assert Task.objects.get().status == "PENDING"

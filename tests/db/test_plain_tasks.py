@@ -69,15 +69,18 @@ def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
         send_plain(plain_tasks["greet"], "Ann", "hi"),
         send_plain(plain_tasks["greet"], greeting="hi", name="Ann"),
     ]
+
     limit("default", partition_by_args=["no such name"], partition_max_concurrency=1)
     worker = claimer()
     assert len(worker.run_pass(sync=9).claims) == 1, "the other one is parked"
+
     limit("default", **rule)
     sweep(many=10)
     ids += [
         send_plain(plain_tasks["greet"], "Ann", "hi"),
         send_plain(plain_tasks["greet"], greeting="hi", name="Ann"),
     ]
+
     assert {row(id_).partition_key for id_ in ids} == {expected}
     assert worker.run_pass(sync=9).claims == []
 
@@ -89,7 +92,9 @@ def test_a_claim_computes_the_key_of_a_plain_task_whose_rule_is_old(
     same = send_plain(plain_tasks["greet"], name="Ann")
     sql("UPDATE horsies_tasks SET partition_version = NULL, partition_key = NULL")
     limit("default", partition_by_args=["name"], partition_max_concurrency=1)
+
     assert [claim.id for claim in claimer().run_pass(sync=9).claims] == [id_]
+
     (reason,) = (one for one in explain(same).reasons if one.code == "PARTITION_AT_LIMIT")
     assert reason.details["partition"] == '{"name": "Ann"}'
 
@@ -144,8 +149,10 @@ def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(
     assert read_options(json.dumps(row(id_).options)).wire == 2, (
         "which tests/db/test_claims.py sees left to others"
     )
+
     claims = claimer().run_pass(sync=1).claims
     assert UnknownTasks(timedelta(minutes=5)).split(claims) == (claims, [])
+
     typed = row(tasks.add.with_options(timeout_ms=500).send(1).task_id)
     assert (typed.codec, typed.options) == (None, {"wire": 1, "timeout_ms": 500}), (
         "what it does run"
@@ -163,8 +170,10 @@ def test_a_task_that_changed_its_kind_fails_clearly(
     monkeypatch.setitem(
         registry._tasks, plain_tasks["greet"].name, define(greet, name=plain_tasks["greet"].name)
     )
+
     drain(raise_errors=False)
     found = [row(id_).result["err"] for id_ in (was_plain, was_typed)]
+
     assert [one["error_code"] for one in found] == ["WORKER_SERIALIZATION_ERROR"] * 2
     assert "was sent an argument that it does not take" in found[0]["message"]
     assert "was it sent by a task with typed arguments" in found[1]["message"]
@@ -178,25 +187,32 @@ def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks
         get_handle(send_plain(plain_tasks[name], arg))
         for name, arg in (("breaks", "it broke"), ("double", 1))
     )
+
     drain(raise_errors=False)
     first, second = handle.info().attempts
+
     assert [(one.attempt, one.will_retry, one.exception_class) for one in (first, second)] == [
         (1, True, "builtins.ValueError"),
         (2, False, "builtins.ValueError"),
     ]
+
     for attempt in (first, second):
         assert attempt.traceback.endswith("ValueError: it broke\n")
         assert "in breaks" in attempt.traceback
+
     (attempt,) = done.info().attempts
     assert (attempt.exception_class, attempt.traceback) == (None, None)
+
     _, machine, _ = command("horsies_task")
     assert "ValueError" not in json.dumps(machine("show", handle.task_id))
     assert (
         machine("show", handle.task_id, "--payload")["attempts"][0]["traceback"] == first.traceback
     )
+
     copy = uuid7()
     old = row(handle.task_id)
     assert TaskStore(connection).copy(old.pk, copy).copied
+
     assert (row(copy).codec, row(copy).kwargs, row(copy).options) == (
         old.codec,
         old.kwargs,
@@ -220,14 +236,18 @@ def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(claimer: C
         ({"site": ["s"] * 900, "line": 10**12}, None, None),
         ({"site": "s", "line": "7; or so"}, None, None),
     ]
+
     worker = claimer()
     put(len(kept) + 1)
     good, *hostile = worker.run_pass(sync=len(kept) + 1).claims
+
     outcomes = [Outcome(good.id, good.generation, "COMPLETED", '{"ok": 1}')]
     for claim, (exception, *_) in zip(hostile, kept, strict=True):
         result = json.dumps(error("BROKEN", "no", exception=exception))
         outcomes.append(Outcome(claim.id, claim.generation, "FAILED", result, "BROKEN", "no"))
+
     assert len(worker.run_pass(outcomes=outcomes).landed) == len(kept) + 1
+
     for claim, (_, class_, traceback) in zip(hostile, kept, strict=True):
         attempt = TaskAttempt.objects.get(task_id=claim.id)
         assert (attempt.exception_class, attempt.traceback) == (class_, traceback)
@@ -243,27 +263,33 @@ def test_plain_and_typed_tasks_mix_by_their_stored_priority(
         for stored in (201, 101, 51, 1)
     }
     (last, middle) = (*put(priority=100), *put(priority=50))
+
     claims = [claim.id for claim in claimer().run_pass(sync=9).claims]
+
     assert claims == [sent[1], middle, sent[51], last, sent[101], sent[201]]
 
 
 def test_a_schedule_sends_a_plain_task(plain_tasks: Plain) -> None:
-    """Naive: its arguments are stored in the form of a task, and wrapped once more when it is sent."""
+    """Naive: its arguments are stored in the form of a task, and wrapped again when it is sent."""
     name = plain_tasks["greet"].name
     schedules.create(
         "greetings", {"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}}, actor="ada"
     )
     stored = Schedule.objects.get(name="greetings").definition["kwargs"]
     assert stored == {"name": "Ann"}
+
     id_ = schedules.run_now("greetings", actor="ada")
     assert (row(id_).codec, row(id_).kwargs) == ("plain", {"args": [], "kwargs": {"name": "Ann"}})
     assert (row(id_).priority, row(id_).options) == (101, {"wire": 2})
+
     drain()
     assert plain.RAN == [("greet", ("Ann", "hello"), {"loud": False})]
+
     in_wire_form = schedules.in_wire_form(
         {"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}}
     )
     assert in_wire_form["kwargs"] == {"name": "Ann"}
+
     with pytest.raises(schedules.ScheduleError, match="missing a required argument: 'name'"):
         schedules.change("greetings", {"kwargs": {}}, actor="ada")
 
@@ -293,20 +319,25 @@ def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) ->
     inner = Workflow("inner")
     flow = Workflow("plain")
     inner.returns(inner.add(double.name, inner.input("n")))
+
     one = flow.add(DjangoTask(double), 3, name="one")
     two = flow.add(double.name, one, name="two")
+
     flow.add(plain_tasks["greet"].name, two, loud=True)
     flow.add(plain_tasks["listed"].name, [one, two])
     flow.add(flows.plus, two, b=1)
     flow.add(plain_tasks["at"].name, two, scale=2, name="positional only")
     flow.map(double.name, n=flow.map(double.name, n=[50, 51], name="map"), name="map over map")
     flow.add(inner, n=two)
+
     handle = flow.send()
     assert stored("double") == [{"args": [], "kwargs": {"n": n}} for n in (3, 50, 51)]
+
     drain()
     promoted = [each["kwargs"]["n"] for each in stored("double")[3:]]
     assert sorted(promoted) == [6, 12, 100, 102]
     assert all(each["args"] == [] for each in stored("double"))
+
     assert set(Task.objects.values_list("codec", flat=True)) == {"plain", None}
     assert {name: each.ok_value for name, each in handle.results().items()} == {
         "one": 6,
@@ -338,7 +369,9 @@ def test_a_plain_task_undoes_and_is_undone_by_name(
     )
     flow.add(flows.broken, after=first)
     handle = flow.send()
+
     drain(raise_errors=False)
+
     result, before = (8, 1) if undone == "double" else (4, 0)
     assert plain.RAN[before:] == [
         (undo, (4, result), {"comment": "undone"} if undo == "halve" else {})
@@ -353,26 +386,31 @@ def test_a_partition_counts_plain_tasks_that_are_promoted_or_found_by_a_sweep(
     flow.add(plain_tasks["double"].name, 9)
     flow.map(plain_tasks["double"].name, n=flow.add(plain_tasks["listed"].name, [7]))
     flow.send()
+
     limit("default", partition_by_args=["n"], partition_max_concurrency=1)
     sweep(many=10)
     drain()
+
     doubles = Task.objects.filter(task_name=plain_tasks["double"].name).order_by("pk")
     assert list(doubles.values_list("partition_key", flat=True)) == ['{"n": 9}', '{"n": 7}']
 
 
 def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
-    """Naive: a plain function takes what comes, so that a misspelt name fails when the node runs."""
+    """Naive: a plain function takes what comes: a misspelt name fails when the node runs."""
     flow = Workflow("plain")
     flow.add(plain_tasks["greet"].name, nmae="Ann")
     flow.add(plain_tasks["double"].name, flow.add(flows.number, 1), allow_failed=True)
     flow.add(flows.number, 1, undo=plain_tasks["greet"].name)
+
     flow.add(plain_tasks["double"].name, flow.add(flows.number, 1, name="fits"), name="fits-2")
     flow.add(flows.plus, flow.add(plain_tasks["listed"].name, [1], name="fits-3"), name="fits-4")
     flow.add(
         plain_tasks["note"].name, anything=flow.add(flows.number, 1, name="fits-5"), name="fits-6"
     )
+
     with pytest.raises(WorkflowDefinitionError) as refused:
         flow.send()
+
     found = str(refused.value)
     for said in (
         "greet: greet() got an unexpected keyword argument 'nmae'",
@@ -381,6 +419,7 @@ def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
         "parameter of",
     ):
         assert said in found
+
     assert "TaskResult" not in found
     assert "fits" not in found
 
@@ -395,13 +434,14 @@ def check() -> list[dict[str, Any]]:
 def test_the_check_of_workflows_knows_plain_signatures(
     plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: *args and **kwargs are taken for parameters, or the arguments are compared with types."""
+    """Naive: *args and **kwargs count as parameters, or the arguments are compared with types."""
     flow = Workflow("waiting")
     first = flow.add(flows.number, 1)
     name = plain_tasks["greet"].name
     flow.add(plain_tasks["note"].name, after=first, anything=1)
     flow.add(name, "Ann", after=first)
     flow.send()
+
     assert check() == []
 
     def typed(name: str) -> str:
@@ -411,8 +451,10 @@ def test_the_check_of_workflows_knows_plain_signatures(
         registry._tasks, name, plain.define_plain(lambda who, name=1: None, name=name)
     )
     assert [(one["code"], one["argument"]) for one in check()] == [("MISSING_ARGUMENT", "who")]
+
     monkeypatch.setitem(registry._tasks, name, plain.define_plain(lambda name: None, name=name))
     assert check() == []
+
     monkeypatch.setitem(registry._tasks, name, define(typed, name=name))
     (found,) = check()
     said = "it takes typed arguments by name now, and they are written for what it was before"
@@ -426,18 +468,23 @@ def test_options_gates_growth_and_retries_know_plain_tasks(plain_tasks: Plain) -
     flow.add(plain_tasks["grows"].name, 21)
     flow.add(plain_tasks["breaks"].name, "again")
     handle = flow.send()
+
     task = Task.objects.get(queue_name="mail")
     assert (task.priority, task.options, task.codec) == (201, {"wire": 2}, "plain")
+
     drain(raise_errors=False)
     assert ("tell", ("review",), {}) in plain.RAN
     assert stored("double") == [{"args": [], "kwargs": {"n": n}} for n in (3, 21)]
+
     node = WorkflowNode.objects.get(name="added")
     assert (node.codec, explain_node(handle.workflow_id, node.number).status) == (
         "plain",
         "COMPLETED",
     )
+
     open_gate(handle, "review")
     handle.retry()
     drain(raise_errors=False)
+
     assert stored("breaks") == [{"args": [], "kwargs": {"message": "again"}}] * 2
     assert handle.progress().open == 0

@@ -97,10 +97,12 @@ def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_other
     unfinished = [
         TaskFactory(status=status, sent_at=ago).pk for status in ("PENDING", "CLAIMED", "RUNNING")
     ]
+
     for id_ in (*old, *young):
         TaskAttemptFactory(task_id=id_)
         TaskAttemptFactory(task_id=id_, attempt=2)
         step(id_)
+
     assert prune(connect()) == len(old)
     assert left() == {*young, *unfinished}
     for model in (TaskAttempt, TaskStep):
@@ -114,12 +116,15 @@ def test_each_queue_is_kept_as_long_as_was_set_for_it(connect: Connect) -> None:
         for queue in ("default", "mail", "bulk", "payments", "undeclared")
         for hours in (2, 30)
     }
+
     kept = kept_by(DAY, {"mail": HOUR, "bulk": HOUR, "payments": None, "default": DAY})
     assert len(kept) == 2
     assert kept_by(None, {"mail": None}) == [], "all of them for ever"
     assert kept_by(None, {"mail": HOUR}) == [Kept(("mail",), others=False, age=HOUR)]
+
     for one in kept:
         prune(connect(), one)
+
     gone = {name for name, id_ in ids.items() if id_ not in left()}
     assert gone == {
         ("mail", 2),
@@ -139,11 +144,14 @@ def entries(conn: psycopg.Connection[Any], kept: Kept, many: int = 500) -> int:
 def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Connect) -> None:
     conn = connect()
     kept = Kept(("payments",), others=True, age=DAY)
+
     for batch in range(20):
         finished(9 * DAY - batch * HOUR, 100, queue_name="payments")
     finished(3 * DAY, 5)
+
     assert entries(conn, kept) > 2_000
     assert entries(conn, kept) < 5
+
     finished(2 * DAY, 5)
     assert entries(conn, kept) < 30
     assert Task.objects.exclude(queue_name="payments").count() == 0
@@ -154,9 +162,12 @@ def test_full_batches_do_not_read_again_what_those_before_them_deleted_also_of_o
 ) -> None:
     for batch in range(40):
         finished(9 * DAY - batch * HOUR, 5)
+
     assert entries(connect(), EVERYTHING, many=10) < 1_000
+
     kept = finished(3 * DAY, 130, queue_name="payments")
     finished(3 * DAY, 130)
+
     assert prune(connect(), Kept(("payments",), others=True, age=DAY)) == 130
     assert left() == set(kept)
 
@@ -165,14 +176,20 @@ def test_rounds_of_any_age_go_on_where_the_last_one_ended_and_begin_anew_after_a
     connect: Connect,
 ) -> None:
     conn = connect()
-    finished(9 * DAY), finished(5 * DAY), finished(2 * DAY)
+    finished(9 * DAY)
+    finished(5 * DAY)
+    finished(2 * DAY)
+
     assert prune(conn, EVERYTHING._replace(age=7 * DAY)) == 1
     assert prune(conn, EVERYTHING._replace(age=DAY)) == 2
+
     finished(DAY / 2)
     assert prune(conn, EVERYTHING._replace(age=7 * DAY)) == 0
     assert prune(conn, EVERYTHING._replace(age=HOUR)) == 1
+
     finished(9 * DAY)
     assert prune(conn) == 0, "it came in behind the round"
+
     Pruning.objects.update(began_at=F("began_at") - 8 * DAY)
     assert prune(conn) == 1
 
@@ -188,6 +205,7 @@ def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still
     (again,) = finished(8 * DAY)
     finished(7 * DAY, 3)
     conn.execute("SET lock_timeout = '1ms'")
+
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
         change = (
@@ -195,9 +213,11 @@ def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still
             "WHERE id = %s"
         )
         other.execute(change, [again])
+
         assert prune(conn, many=many) == 4
         assert left() == {held, again}
         assert prune(conn, many=many) == 0
+
     assert prune(conn, many=many) == 1
     assert left() == {again}
 
@@ -206,9 +226,11 @@ def test_one_prunes_at_a_time_and_the_others_leave_it_to_that_one(connect: Conne
     conn = connect()
     other = connect()
     finished(count=3)
+
     with other.transaction():
         assert RetentionStore(other).prune_tasks(EVERYTHING, 1).tasks == 1
         assert RetentionStore(conn).prune_tasks(EVERYTHING, 1) == (0, 0, False)
+
     assert prune(conn) == 2
 
 
@@ -217,11 +239,14 @@ def test_another_set_of_queues_is_swept_from_the_beginning_and_rows_about_sets_o
 ) -> None:
     conn = connect()
     finished(queue_name="payments")
+
     assert prune(conn, Kept(("payments",), others=True, age=DAY)) == 0
     assert prune(conn, EVERYTHING) == 1
     assert Pruning.objects.count() == 2
+
     Pruning.objects.update(pruned_at=F("pruned_at") - 31 * DAY)
     prune(conn, Kept(("mail",), others=True, age=DAY))
+
     (row,) = Pruning.objects.all()
     assert "mail" in row.key
 
@@ -234,12 +259,15 @@ def test_pruning_reads_tasks_through_their_indexes(claimer: Any, connect: Connec
             finished(DAY / 2, 2_000)
         else:
             admin.execute("ANALYZE horsies_tasks")
+
         (id_,) = finished(2 * DAY)
         TaskAttemptFactory(task_id=id_)
         Pruning.objects.all().delete()
+
         worker = claimer()
         notices = explained(worker)
         assert prune(worker.conn, Kept(("payments",), others=True, age=DAY), many=100) == 1, state
+
         shown = "\n".join(plans(notices, ""))
         assert "horsies_tasks_finished" in shown, state
         assert not re.search(r"Seq Scan on horsies_task_attempts\b|Sort ", shown), state
@@ -255,8 +283,10 @@ def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_li
     )
     young = WorkerFactory(stopped_at=now())
     Heartbeat.objects.filter(pk=dead.pk).update(died_at=ago)
+
     for worker in (dead, silent, alive):
         HeartbeatFactory(worker_id=worker.pk)
+
     assert RetentionStore(connect()).prune_workers(7 * DAY, 50) == 2
     assert set(Worker.objects.values_list("pk", flat=True)) == {silent.pk, alive.pk, young.pk}
     assert set(Heartbeat.objects.values_list("worker_id", flat=True)) == {silent.pk, alive.pk}
@@ -278,6 +308,7 @@ def test_old_snapshots_and_entries_of_the_audit_and_fire_times_go_in_batches_and
     model.objects.all().delete()
     for age in (9, 8, 7, 1):
         make(**{moment: now() - age * DAY})
+
     store = RetentionStore(connect())
     assert [prune(store, 2 * DAY, 2) for _ in range(3)] == [2, 1, 0]
     assert model.objects.count() == 1
@@ -290,10 +321,12 @@ def test_the_last_fire_time_of_a_schedule_stays_while_there_is_the_schedule(
     schedules.create(
         "nightly", {"task": "tests.apps.project.tasks.noop", "pattern": "every day"}, actor="a test"
     )
+
     last = now() - 8 * DAY
     for name in ("nightly", "deleted"):
         for fire_at in (last - DAY, last):
             ScheduleTickFactory(schedule_name=name, fire_at=fire_at, sent_at=fire_at)
+
     assert RetentionStore(connect()).prune_ticks(2 * DAY, 50) == 3
     (left,) = ScheduleTick.objects.values_list("schedule_name", "fire_at")
     assert left == ("nightly", last)
@@ -321,12 +354,15 @@ def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_s
         *finished(2 * HOUR, options={"wire": 1, "timeout_ms": 300}),
     ]
     TaskAttemptFactory(task_id=old[0])
+
     assert prune(conn, OwnRetention(False)) == 1
     assert prune(conn, OwnRetention(3_600_000)) == 1
     assert left() == set(stay)
     assert not TaskAttempt.objects.exists()
+
     own = {OwnRetention(False), OwnRetention(3_600_000)}
     assert RetentionStore(conn).own_retentions() == own
+
     Pruning.objects.update(pruned_at=now() - 40 * DAY)
     prune(conn)
     assert RetentionStore(conn).own_retentions() == own, "they outlive a month without workers"
@@ -390,9 +426,11 @@ def test_options_of_any_kind_stop_no_round_and_only_what_outlives_its_queue_stay
     id_ = keeping(keep, 2 * DAY)
     conn = connect()
     keeping(keep, 2 * DAY, status="FAILED")
+
     if keep not in (False, 3_600_000):
         for kept in (OwnRetention(False), OwnRetention(60_000), OwnRetention(WEEK)):
             assert prune(conn, kept) == 0
+
     stays = keep in (10**30, WEEK)
     assert prune(conn) == (1 if stays else 2)
     assert left() == ({id_} if stays else set())
@@ -413,26 +451,28 @@ def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(
     other = connect()
     worker = claimer()
     conn.execute("SET lock_timeout = '1s'")
+
     put(4)
     done = [TaskFactory(status=status).pk for status in FINISHED]
-    found = [
-        task.id
-        for task in SelectionStore(conn).page(Selection("PENDING", now() + DAY), many=10, read=10)[
-            0
-        ]
-    ]
+    page = SelectionStore(conn).page(Selection("PENDING", now() + DAY), many=10, read=10)
+    found = [task.id for task in page[0]]
+
     (claim,) = worker.run_pass(sync=1).claims
     locked = next(id_ for id_ in found if id_ != claim.id)
+
     with other.transaction():
         other.execute(
             "SELECT FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [[locked, done[0]]]
         )
         assert act(conn, "cancel", found, ["PENDING"]) == {"CANCELLED": 2, "LOCKED": 2}
         assert act(conn, "purge", done, [*FINISHED]) == {"DELETED": 3, "LOCKED": 1}
+
     row = Task.objects.get(pk=claim.id)
     assert (row.status, row.cancel_requested_at, row.claimed_by) == ("RUNNING", None, worker.id)
+
     ids = [TaskFactory(status=status).pk for status in ("PENDING", "CLAIMED", "RUNNING")]
     TaskAttemptFactory(task_id=ids[0])
+
     assert act(conn, "purge", [*ids, done[0]]) == {"DELETED": 1, "KEPT": 3}
     assert set(Task.objects.filter(finished_at=None).values_list("pk", flat=True)) == {
         locked,
@@ -453,9 +493,12 @@ def test_a_batch_is_deleted_by_ids_also_when_planned_as_if_none_had_finished(
     admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
     put(100)
     admin.execute("VACUUM ANALYZE horsies_tasks")
+
     done = TaskFactory.create_batch(20, status="COMPLETED")
     notices = explained(worker)
+
     assert act(worker.conn, "purge", [task.pk for task in done]) == {"DELETED": 20}
+
     found = plans(notices, "FROM horsies_tasks t")
     assert len(found) == 3
     for plan in found:
@@ -466,13 +509,16 @@ def ended_run(width: int = 5) -> Any:
     """Run a workflow with a map and a run inside it to its end."""
     child = Workflow("child")
     child.add(flows.number, 1)
+
     flow = Workflow("run")
     flow.add(flows.total, flow.map(flows.plus, a=list(range(width))))
     flow.add(child)
     flow.signal("go")
+
     handle = flow.send()
     handle.signal("go")
     drain()
+
     return handle
 
 
@@ -495,15 +541,19 @@ def test_a_run_is_deleted_with_all_that_belongs_to_it_and_younger_runs_stay() ->
     old = set(Task.objects.values_list("pk", flat=True))
     young = ended_run()
     tasks = set(Task.objects.values_list("pk", flat=True))
+
     for task in tasks:
         step(task)
     both = rows()
+
     store = RetentionStore(connection)
     assert store.prune_runs(DAY, 1_000) == (1, 7, 7, False)
     assert rows() == [count // 2 for count in both]
+
     assert set(WorkflowSignal.objects.values_list("workflow_id", flat=True)) == {young.workflow_id}
     assert set(TaskStep.objects.values_list("task_id", flat=True)) == tasks - old
     assert (young.status(), young.get(0).is_ok()) == ("COMPLETED", True)
+
     assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)
 
 
@@ -513,13 +563,13 @@ def test_a_call_does_not_read_again_the_runs_that_it_deleted(connect: Connect) -
         WorkflowRun(id=uuid.uuid4(), finished_at=now() - 9 * DAY + number * HOUR, **old).save_base(
             raw=True
         )
+
     conn = connect()
-    assert (
-        entries_read(
-            conn, "horsies_workflows_finished", lambda: RetentionStore(conn).prune_runs(DAY, 1_000)
-        )
-        < 400
+    read = entries_read(
+        conn, "horsies_workflows_finished", lambda: RetentionStore(conn).prune_runs(DAY, 1_000)
     )
+
+    assert read < 400
     assert not WorkflowRun.objects.exists()
 
 
@@ -527,10 +577,12 @@ def test_the_row_of_a_large_run_is_the_last_to_go() -> None:
     handle = ended_run(width=40)
     age(2)
     batches = 0
+
     while RetentionStore(connection).prune_runs(DAY, 10)[3]:
         batches += 1
         if sum(rows()[1:]):
             assert handle.status() == "COMPLETED", "what is left can be found"
+
     assert batches >= 4
     assert rows() == [0, 0, 0, 0, 0]
 
@@ -540,6 +592,7 @@ def test_retention_of_tasks_leaves_those_of_workflows_to_the_run() -> None:
     flows.number.send(1)
     drain()
     age(2)
+
     assert RetentionStore(connection).prune_tasks(Kept((), others=True, age=DAY), 1_000).tasks == 1
     assert handle.results()["plus"].ok_value == [1, 2, 3, 4, 5]
 
@@ -549,20 +602,25 @@ def test_a_run_whose_task_still_runs_stays(inside: bool) -> None:
     flow = Workflow("cancelled")
     flow.add(flows.number, 1)
     if inside:
-        child, flow = flow, Workflow("parent")
+        child = flow
+        flow = Workflow("parent")
         flow.add(child)
+
     handle = flow.send()
     Task.objects.update(status="RUNNING", claimed_by=handle.workflow_id, claimed_at=now())
     handle.cancel()
     age(2)
+
     store = RetentionStore(connection)
     assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)
     assert handle.status() == "CANCELLED"
+
     Task.objects.update(
         status="CANCELLED", claimed_by=None, finished_at=now(), error_code="TASK_CANCELLED"
     )
     drain()  # takes it into account
     age(2)
+
     assert store.prune_runs(DAY, 1_000)[0] == 1
     assert sum(rows()) == 0
 
@@ -582,12 +640,14 @@ def told(**columns: Any) -> Task:
         "partition_key": json.dumps(secret),
         **columns,
     }
+
     if columns.get("status") == "FAILED":
         exception = {"type": "ValueError", "message": SECRET, "repr": SECRET, "traceback": SECRET}
         values |= {
             "result": error("CARD_DECLINED", SECRET, data=[SECRET], exception=exception),
             "error_code": "CARD_DECLINED",
         }
+
     task = TaskFactory(**values)
     raised = {
         "error_message": SECRET,
@@ -596,9 +656,11 @@ def told(**columns: Any) -> Task:
         "site": SECRET,
         "site_line": 7,
     }
+
     for attempt in (1, 2):
         TaskAttemptFactory(task_id=task.pk, attempt=attempt, error_code="CARD_DECLINED", **raised)
     step(task.pk, secret)
+
     return task
 
 
@@ -626,15 +688,19 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_wh
     step(other)
     before = everything()
     assert SECRET in before
+
     with transaction.atomic():
         redact(task.pk, **WHY)
         transaction.set_rollback(True)
     assert everything() == before, "it belongs to the transaction around it"
+
     assert redact(task.pk, **WHY) is True
     after = Task.objects.get(pk=task.pk)
     rows = everything()
+
     assert SECRET not in rows
     assert after.redacted_at is not None
+
     for name in (
         "status",
         "error_code",
@@ -645,13 +711,16 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_wh
         "claimed_by",
     ):
         assert getattr(after, name) == getattr(task, name), name
+
     attempts = TaskAttempt.objects.values_list("error_code", "error_message", "site_line")
     assert list(attempts) == [("CARD_DECLINED", "redacted", None)] * 2
     assert [one.task_id for one in TaskStep.objects.all()] == [other]
+
     entry = AuditEntry.objects.latest("pk")
     assert (entry.action, entry.subject) == ("task.redact", str(task.pk))
     assert (entry.actor, entry.reason) == ("ada", "request 17")
     assert (entry.before, entry.after) == (None, {"task_name": task.task_name, "status": status})
+
     assert redact(task.pk, **WHY) is False
     assert everything() == rows
 
@@ -663,6 +732,7 @@ def test_a_redacted_value_is_an_error_that_says_so_and_a_redacted_error_keeps_it
     failed = told(status="FAILED")
     redact(task.pk, **WHY)
     redact(failed.pk, **WHY)
+
     for handle, code in (
         (get_handle(task.pk), "RESULT_REDACTED"),
         (TaskHandle(task.pk, tasks.add.definition.result), "RESULT_REDACTED"),
@@ -693,14 +763,17 @@ def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
     run, _, refusal = command("horsies_task")
     task = told(status="COMPLETED")
     waits = told(result=None)
+
     assert run("redact", task.pk, "--reason=request 17") == f"Task {task.pk} is redacted.\n"
     assert (
         run("redact", task.pk, "--reason=request 17")
         == "Nothing changed: it is already redacted.\n"
     )
+
     assert AuditEntry.objects.latest("pk").actor.startswith("shell:")
     with pytest.raises(ValueError, match="needs a reason"):
         redact(task.pk, actor="ada", reason=" ")
+
     said = {
         waits.pk: "is PENDING.*cancel it first",
         uuid.uuid4(): "there is no task",

@@ -34,9 +34,9 @@ IDLE = psycopg.pq.TransactionStatus.IDLE
 BATCH = 50
 INDEXES = ("horsies_tasks_claim", "horsies_tasks_holding")
 LEASE = timedelta(minutes=5)
-EARLIER = timedelta(
-    seconds=-1
-)  # tasks that are due since then: cursors stay a little behind the clock
+
+# Tasks that are due since then: cursors stay a little behind the clock.
+EARLIER = timedelta(seconds=-1)
 
 
 @pytest.fixture
@@ -74,6 +74,7 @@ def drain(worker: Claimer, count: int) -> dict[str, int]:
     for _ in range(count // BATCH):
         claims = worker.run_pass(sync=BATCH, outcomes=complete(claims)).claims
         assert len(claims) == BATCH
+
     return {
         index: entries(worker, index, sync=1, outcomes=complete(worker.store.held(worker.id)))
         for index in INDEXES
@@ -87,8 +88,10 @@ def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_tr
     limit("default", max_concurrency=cap)
     worker = sighted()
     blind = claimer()
+
     for _ in range(50):
         put(100, delay=EARLIER)
+
     with pinned(connect()):
         assert len(blind.run_pass(sync=2).claims) == 2  # they run all the time
         early = drain(worker, 1_000)
@@ -96,6 +99,7 @@ def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_tr
         assert entries(blind, "horsies_tasks_claim", sync=1) > 4_000  # what is dead is still there
         if cap:
             assert entries(blind, "horsies_tasks_holding", sync=1) > 4_000
+
     assert max(*early.values(), *late.values()) < 10 * BATCH  # entries of the last batches
 
 
@@ -105,13 +109,16 @@ def test_a_pass_says_that_it_read_far_over_dead_entries_and_a_short_one_over_lat
     """Naive: how long it took says so, too, and a busy machine makes all passes take long."""
     worker = claimer()
     put(3_001, delay=EARLIER)
+
     with pinned(connect()):
         claims = worker.run_pass(sync=500).claims
         passed = worker.run_pass(sync=2_500, outcomes=complete(claims))
         assert not passed.far, "it read 500, two or three times"
         assert not worker.run_pass(outcomes=complete(passed.claims)).far, "it scanned nothing"
         assert worker.run_pass(sync=1).far
+
     assert not worker.run_pass(sync=1, news="default").far, "3,000 entries are few pages"
+
     put(10_000, good_until=now() - timedelta(days=1))
     assert (passed := worker.run_pass(sync=1, news="default")).short
     assert passed.far
@@ -123,10 +130,12 @@ def test_a_queue_in_which_nothing_waits_costs_few_probes_however_much_passed(
 ) -> None:
     limit("default", max_concurrency=10)
     worker = sighted()
+
     with pinned(connect()):
         for _ in range(300):
             put(10, delay=EARLIER)
             worker.run_pass(outcomes=complete(worker.run_pass(sync=10).claims))
+
         worker.settle_in()
         worker.settle_in()
         assert entries(worker, "horsies_tasks_claim", sync=10, async_=10) < 50
@@ -170,9 +179,11 @@ class Hours:
         due: dict[str, Any] = self.pick.choice(
             ({}, {"delay": EARLIER}, {"due_at": aware(hours=-1)})
         )
+
         kwargs = [f'{{"tenant": {self.pick.randrange(3)}}}'] * count
         lane = self.pick.choice(("sync", "sync", "async"))
         priority = self.pick.choice((1, 100, 100, 200))
+
         put(count, kwargs=kwargs, lane=lane, priority=priority, max_retries=9, **due)
 
     def send_late(self) -> None:
@@ -201,12 +212,14 @@ class Hours:
         held = [
             claim for claim in one.store.held(one.id) if claim.running and self.pick.random() < 0.7
         ]
+
         back = [claim for claim in held if self.pick.random() < 0.3]
         outcomes = [
             self.pick.choice((done(claim), failed(claim, retry=0)))
             for claim in held
             if claim not in back
         ]
+
         one.run_pass(outcomes=outcomes, releases=back)
 
     def take(self) -> None:
@@ -216,7 +229,10 @@ class Hours:
         """Take tasks into a buffer, or start what is there, if its lease has not ended and there is
         room.
         """
-        one, self.ahead, starts = self.others[1], [], self.ahead
+        one = self.others[1]
+        starts = self.ahead
+        self.ahead = []
+
         if starts:
             one.run_pass(starts=starts)
         else:
@@ -245,8 +261,10 @@ class Hours:
         asked: dict[str, Any] = {"sync": self.pick.randrange(5), "async_": self.pick.randrange(3)}
         back = self.worker.store.held(self.worker.id)[: int(self.pick.random() < 0.3)]
         asked |= {"releases": back, "expired_leases": self.pick.random() < 0.3}
+
         with self.worker.conn.transaction(force_rollback=True):
             expected = [claim.id for claim in Claimer.run_pass(self.worker, **asked).claims]
+
         assert claimed(self.worker, **asked) == expected
 
 
@@ -258,6 +276,7 @@ def test_whatever_happens_a_pass_claims_what_one_without_marks_would(
     hours = Hours(seed, sighted(), [claimer(), claimer()], connect(), connect())
     events = [hours.send] * 4 + [hours.end] * 3 + [hours.send_late, hours.hold, hours.limit] * 2
     events += [hours.take, hours.take_ahead, hours.lapse, hours.reap, hours.set_the_clock_back]
+
     for _ in range(80):
         hours.pick.choice(events)()
         hours.compare()
@@ -273,8 +292,10 @@ def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(
     sender = connect()
     put()
     claims = worker.run_pass(sync=10).claims
+
     with send_quietly(sender) as quiet:
         worker.settle_in()
+
     assert claimed(worker, outcomes=complete(claims)) == [quiet]
 
 
@@ -287,19 +308,24 @@ def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_ne
     worker = sighted(mail=10, bulk=20)
     other = connect()
     sender = connect()
+
     for name in ("mail", "bulk"):
         limit(name, max_concurrency=5)
         put(queue=name)
+
     assert len(worker.run_pass(sync=10).claims) == 2
     worker.settle_in()
     put(queue="mail")
+
     with other.transaction():
         mail = "ARRAY(SELECT l FROM horsies_limits l WHERE l.queue_name = 'mail')"
         other.execute(f"SELECT horsies_lock_caps({mail}, NULL)")
+
         passing = aside(worker.run_pass, sync=10)
         wait_for_waiting(sender, worker.conn)
         with send_quietly(sender, queue="bulk") as quiet:
             pass
+
         longer = (
             "SELECT clock_timestamp() > enqueued_at + %s * interval '2 s' FROM horsies_tasks WHERE "
             "id = %s"
@@ -308,6 +334,7 @@ def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_ne
             lambda: sender.execute(longer, [LAG_SECONDS, quiet]).fetchone()[0],
             "the locks are held for long",
         )
+
     assert len(passing.result().claims) == 1
     assert claimed(worker) == [quiet]
 
@@ -320,7 +347,9 @@ def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(
     put(3)
     worker.run_pass(sync=2)
     (id_,) = put(priority=priority, due_at=aware(hours=-1))
+
     claims = worker.run_pass(sync=10).claims  # before any notification is read
+
     assert claims[0 if priority < 100 else -1].id == id_
     assert len(claims) == 2
 
@@ -333,14 +362,19 @@ def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_w
     gone = sighted()
     worker = sighted()
     other = sighted()
+
     gone.run_pass(wanted=Wanted(prefetch=1, lease=LEASE))
     assert claimed(other, 1) == [after]
+
     for one in (worker, other):
         one.settle_in()
+
     woken = other.woken
     Task.objects.filter(pk=id_).update(claim_expires_at=aware(hours=-1))
+
     (claim,) = worker.run_pass(sync=1, expired_leases=True).claims
     other.hears()
+
     assert (claim.id, other.woken) == (id_, woken)
     worker.run_pass(outcomes=complete([claim]))
 
@@ -353,13 +387,16 @@ def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(
     worker.run_pass(sync=10)
     worker.settle_in()
     assert '"since": 1' in worker.cursors.text(0.0)
+
     assert worker.notifications.listener.connection is not None
     backend = worker.notifications.listener.connection.info.backend_pid
     connect().execute("SELECT pg_terminate_backend(%s)", [backend])
     worker.hears()
     assert not worker.notifications.healthy
+
     (id_,) = put(due_at=aware(hours=-1))
     assert claimed(worker) == [id_]
+
     worker.notifications.listen()
     assert worker.notifications.healthy
     assert '"since": 1' not in worker.cursors.text(0.0)

@@ -66,6 +66,7 @@ def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> N
         "SELECT indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
         "WHERE c.relname LIKE 'horsies%%' AND NOT i.indisprimary"
     )
+
     assert [name for (name,) in names if not re.fullmatch(r"horsies_[a-z_]+|.*_like", name)] == []
     assert sql(
         "SELECT DISTINCT data_type::text FROM pg_sequences WHERE sequencename LIKE 'horsies%%'"
@@ -83,12 +84,15 @@ def test_a_schema_in_which_every_role_may_create_functions_is_a_warning(schema: 
                 "CREATE SCHEMA queue; ALTER TABLE horsies_tasks SET SCHEMA queue; SET LOCAL "
                 "search_path = public, queue"
             )
+
         cursor.execute(f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC")
         assert check_schema(databases=["default"]) == []
+
         cursor.execute(f"GRANT CREATE ON SCHEMA {schema} TO PUBLIC")
         (message,) = run_checks(tags=[Tags.database], databases=["default"])
         assert (message.id, f"the schema '{schema}'" in message.msg) == ("horsies.W006", True)
         assert check_schema() == check_schema(databases=["other"]) == []
+
         assert message.hint is not None
         cursor.execute(message.hint.partition(": ")[2])
         assert run_checks(tags=[Tags.database], databases=["default"]) == []
@@ -106,7 +110,8 @@ CREATE TYPE horsies_candidate AS (one int);
 CREATE FUNCTION horsies_lock_caps(p_caps horsies_candidate) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION horsies_send(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION horsies_fits(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
-CREATE OR REPLACE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''an older one''; END';
+CREATE OR REPLACE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql
+AS 'BEGIN RAISE EXCEPTION ''an older one''; END';
 """
 
 
@@ -138,7 +143,9 @@ def before() -> Iterator[set[Any]]:
         "trigger",
         "sequence",
     }
+
     yield found
+
     sql("RESET search_path")
     drop_tables()
     call_command("migrate", verbosity=0)
@@ -152,7 +159,9 @@ def elsewhere() -> Iterator[None]:
     sql("CREATE SCHEMA elsewhere")
     sql("CREATE TABLE elsewhere.django_migrations (LIKE public.django_migrations INCLUDING ALL)")
     sql("SET search_path = elsewhere, public")
+
     yield
+
     sql("RESET search_path")
     sql("DROP SCHEMA elsewhere CASCADE")
 
@@ -173,6 +182,7 @@ def test_migrations_run_back_to_their_tables_and_to_zero_and_forward_again(
         assert {
             name for kind, name, *_ in made() if kind in ("storage", "function", "trigger")
         } == left
+
         call_command("migrate", "horsies", verbosity=0)
         assert made() == before
 
@@ -183,7 +193,9 @@ def test_tables_that_were_dropped_are_migrated_over_what_they_left_behind(
 ) -> None:
     drop_tables()
     sql(f"{left};")
+
     call_command("migrate", "horsies", verbosity=0)
+
     assert made() == before
     assert runs_a_task()
 
@@ -191,10 +203,12 @@ def test_tables_that_were_dropped_are_migrated_over_what_they_left_behind(
 def test_what_dropped_tables_left_behind_is_gone_after_migrating_back(before: set[Any]) -> None:
     for table in TABLES:
         sql(f"DROP TABLE IF EXISTS {table} CASCADE")
-    sql(
-        "DELETE FROM django_migrations WHERE app = 'horsies' AND name > '0003'"
-    )  # what these do, they do to the tables
+
+    # What these do, they do to the tables.
+    sql("DELETE FROM django_migrations WHERE app = 'horsies' AND name > '0003'")
+
     call_command("migrate", "horsies", "0001", verbosity=0)
+
     assert {kind for kind, *_ in made()} == {"sequence", "constraint"}  # that of the domain
 
 
@@ -206,10 +220,12 @@ def test_without_migrations_tables_and_functions_are_those_of_the_migrations_and
     call_command("migrate", run_syncdb=True, verbosity=0)
     assert made() == before
     assert runs_a_task()
+
     sql(OLDER)
     sql("CREATE VIEW of_the_project AS SELECT kwargs, result FROM horsies_tasks")
     call_command("migrate", run_syncdb=True, verbosity=0)
     assert made() == before
+
     with CaptureQueriesContext(connection) as queries:
         call_command("flush", interactive=False, verbosity=0)
     assert not [one for one in queries if " FUNCTION horsies_" in one["sql"]]
@@ -221,8 +237,10 @@ def test_functions_of_another_schema_on_the_search_path_are_left_alone(
 ) -> None:
     call_command("migrate", "horsies", verbosity=0)
     assert {tuple(line[:3]) for line in made()} == {tuple(line[:3]) for line in before}
+
     call_command("migrate", "horsies", "zero", verbosity=0)
     assert made() == set()
+
     sql("SET search_path = public")
     assert made() == before
 
@@ -237,15 +255,15 @@ def printed(name: str, **how: Any) -> str:
 def test_the_printed_sql_of_the_migrations_makes_the_same_and_takes_it_back(
     before: set[Any], elsewhere: None
 ) -> None:
-    def one_by_one(
-        text: str,
-    ) -> None:  # as psql runs them, so that indexes can be built concurrently
+    # As psql runs them, so that indexes can be built concurrently.
+    def one_by_one(text: str) -> None:
         for statement in re.findall(r"(?s)[^;]*(?:CONCURRENTLY|ALTER TABLE)[^;]*;", text):
             sql(statement)
 
     sql("".join(printed(name) for name in MIGRATIONS[:3]))
     one_by_one(printed("0004"))
     assert made() == before
+
     one_by_one(printed("0004", backwards=True))
     sql("".join(printed(name, backwards=True) for name in reversed(MIGRATIONS[:3])))
     assert made() == set()
@@ -297,7 +315,9 @@ def own(settings: Any) -> Iterator[dict[str, Any]]:
         "HOST": INSTANCE,
         "OPTIONS": {},
     }
+
     yield connections.databases["own"]
+
     del connections.databases["own"]
     if hasattr(connections._connections, "own"):
         del connections["own"]
@@ -313,6 +333,7 @@ def test_a_backend_opens_the_connection_without_pool_and_the_session_is_that_of_
         "prepare_threshold": 7,
         "options": "-c lock_timeout=5 -c default_transaction_isolation=serializable",
     }
+
     with direct_connection(
         "own", application_name=NAME, prepare=True, statement_timeout_ms=4_000
     ) as conn:
@@ -325,12 +346,15 @@ def test_a_backend_opens_the_connection_without_pool_and_the_session_is_that_of_
                 "application_name",
             )
         ]
+
         with conn.transaction():
             assert conn.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
+
         values = conn.execute(
             """SELECT '{"a": 1}'::jsonb, '2026-01-02 03:04Z'::timestamptz"""
         ).fetchone()
         ((prepared,),) = conn.execute("SELECT count(*) FROM pg_prepared_statements").fetchall()
+
     assert shown == ["read committed", "0", "4s", NAME]
     assert values == ({"a": 1}, dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC))
     assert prepared > 0
@@ -355,6 +379,7 @@ def test_a_receiver_finds_the_new_connection_under_its_alias_and_nobody_finds_it
         assert found == [True]
         assert connection.connection is before
         assert conn.autocommit
+
         connections.close_all()
         assert conn.execute("SHOW search_path").fetchone() == ("horsies_test, public",)
 
@@ -389,8 +414,10 @@ def test_a_receiver_that_raises_or_leaves_a_transaction_is_told_and_no_connectio
         if said
         else "left a transaction open"
     )
+
     with receiving(receiver), pytest.raises(kind, match=f"(?s){words}"):
         opened()
+
     watching = connect()
     wait_until(
         lambda: watching.execute(OPEN, [NAME]).fetchone() == (0,), "the connection is closed"
@@ -405,8 +432,10 @@ def test_a_password_that_the_server_refuses_or_the_backend_does_not_get_is_a_dat
 
     own["PASSWORD"] = "wrong"
     own["USER"] = "nobody of this name"
+
     with pytest.raises(psycopg.OperationalError, match="nobody of this name"):
         direct_connection("own", application_name=NAME)
+
     monkeypatch.setattr(type(connections["own"]), "get_new_connection", no_token)
     with pytest.raises(
         psycopg.OperationalError, match="backend of 'own' raised TimeoutError: no token"
@@ -428,7 +457,7 @@ def test_a_password_that_the_server_refuses_or_the_backend_does_not_get_is_a_dat
 def test_all_errors_of_a_backend_become_those_of_psycopg(
     own: dict[str, Any], monkeypatch: pytest.MonkeyPatch, raised: Exception, kind: type[Exception]
 ) -> None:
-    """Fails if the threads of a worker, which wait out errors of psycopg, end with one of Django's."""
+    """Fails if a worker's threads, which wait out errors of psycopg, end with one of Django's."""
 
     def refuse(self: Any, parameters: Any) -> Any:
         raise raised
@@ -523,8 +552,10 @@ def test_what_waits_for_a_result_polls_while_a_receiver_raises(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     handle = tasks.add.send(1)
+
     with receiving(broken):
         assert handle.get(timeout_ms=300).err_value.error_code == "WAIT_TIMEOUT"
+
     assert "callers poll instead: the receiver tests.db.test_schema.broken" in caplog.text
 
 
@@ -556,6 +587,7 @@ def test_whatever_asks_an_unmigrated_database_says_migrate_a_send_in_its_own_err
     unmigrated: None, verb: str
 ) -> None:
     kind, code = (TaskSendError, "ENQUEUE_FAILED.*") if "send" in verb else (ProgrammingError, "")
+
     with pytest.raises(
         kind, match=f"{code}the database 'default' does not have the tables .*: {MIGRATE}"
     ):
@@ -569,6 +601,7 @@ def test_a_send_that_an_unmigrated_database_refused_ends_the_transaction_around_
         with pytest.raises(TaskSendError, match=MIGRATE):
             tasks.add.send(1)
         Task.objects.exists()
+
     assert str(NotMigrated("queue", "no table")).endswith(
         ": run 'python manage.py migrate --database=queue'"
     )

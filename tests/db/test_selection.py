@@ -49,6 +49,7 @@ def ids_of(selection: Selection, *, many: int, read: int) -> list[uuid.UUID]:
     store = SelectionStore(connection)
     after = None
     found = []
+
     while True:
         page, after = store.page(selection, after, many=many, read=read)
         assert len(page) <= many
@@ -67,26 +68,30 @@ def made(pick: random.Random, moment: dt.datetime) -> Task:
         "sent_at": moment - dt.timedelta(minutes=pick.randrange(4)),
         "partition_key": pick.choice((None, "x", "y")),
     }
+
     if status == "PENDING":
         values["parked"] = values["partition_key"] is not None and pick.random() < 0.5
     else:
         values["claimed_by"] = uuid.UUID(int=pick.randrange(2))
+
     if status in FINISHED:
         values["finished_at"] = moment - dt.timedelta(minutes=pick.randrange(4))
     if status in ("FAILED", "CANCELLED", "EXPIRED"):
         values["error_code"] = pick.choice(("OH_NO", "TASK_CANCELLED"))
+
     if pick.random() < 0.1:
         values |= {"workflow_id": uuid.uuid4(), "node": 1, "node_index": 0}
+
     task: Task = TaskFactory(**values)
     if status == "FAILED":
         site = pick.choice((None, "shop/tasks.py in pay"))
-        TaskAttemptFactory(
-            task_id=task.pk, attempt=1, site="shop/tasks.py in early"
-        )  # before somebody retried it
+        # The first attempt is from before somebody retried it.
+        TaskAttemptFactory(task_id=task.pk, attempt=1, site="shop/tasks.py in early")
         TaskAttemptFactory(
             task_id=task.pk, attempt=2, claim_generation=2, site=site, finished_at=task.finished_at
         )
         task.failed_at = site  # type: ignore[attr-defined]
+
     return task
 
 
@@ -96,6 +101,7 @@ def fits(task: Task, chosen: Selection, runs: bool = False) -> bool:
     """
     groups = {"UNSUCCESSFUL": ("FAILED", "CANCELLED", "EXPIRED"), "FINISHED": FINISHED}
     at = task.sent_at if chosen.status is None else task.finished_at or task.sent_at
+
     return (
         (chosen.status is None or task.status in groups.get(chosen.status, (chosen.status,)))
         and (runs or task.workflow_id is None)
@@ -152,17 +158,21 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
     pick = random.Random(seed)
     moment = now()
     rows = [made(pick, moment) for _ in range(70)]
+
     for _ in range(60):
         chosen = anything(pick, moment)
         listed, bounded = module.newest(chosen)
         pages = list(listed)
+
         assert not bounded
         assert len(pages) == len({row.pk for row in pages}), chosen
         assert {row.pk for row in pages} == {
             row.pk for row in rows if fits(row, chosen, runs=True)
         }, chosen
+
         if chosen.status != "PENDING":
             assert pages == sorted(pages, key=key_of(chosen.status), reverse=True)
+
         chosen = chosen._replace(status=chosen.status or "FAILED", until=chosen.until or moment)
         found = ids_of(chosen, many=pick.choice((1, 3, 100)), read=pick.choice((2, 7, 1_000)))
         assert len(found) == len(set(found)), chosen
@@ -172,17 +182,20 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
 def test_a_list_looks_at_the_newest_of_its_own_time_and_says_if_there_are_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Naive: the newest 30,000 are from after the night that is asked for, and the night is empty."""
+    """Naive: the newest 30,000 are from after the night that is asked for, which looks empty."""
     monkeypatch.setattr(module, "DEEPEST", 5)
     night = now() - dt.timedelta(hours=12)
     old = failures(3, finished_at=night)
     failures(9)
     hour = dt.timedelta(hours=1)
+
     for status in ("FAILED", "FINISHED"):
         listed, bounded = module.newest(Selection(status, night + hour))
         assert (bounded, {row.pk for row in listed}) == (False, set(old))
+
         listed, bounded = module.newest(Selection(status, since=night - hour, names=["x"]))
         assert (bounded, list(listed)) == (True, [])
+
         assert (
             module.newest(Selection(status, since=night + hour, until=night + 2 * hour))[1] is False
         )
@@ -192,21 +205,24 @@ def test_a_list_looks_at_the_newest_of_its_own_time_and_says_if_there_are_more(
 def test_a_page_reads_no_more_of_its_index_than_it_may(
     claimer: Claimers, connect: Connect, status: str
 ) -> None:
-    """Naive: each page begins at the first entry again, so that 300,000 tasks are read 600 times."""
+    """Naive: each page begins at the first entry again: 300,000 tasks are read 600 times."""
     kinds: dict[str, Any] = {
         "status": {"UNSUCCESSFUL": "FAILED", "FINISHED": "COMPLETED"}.get(status, status)
     }
     TaskFactory.create_batch(600, **kinds)
     TaskFactory.create_batch(600, status="COMPLETED" if status != "FINISHED" else "PENDING")
     connect().execute("ANALYZE horsies_tasks")
+
     worker = claimer()
     store = SelectionStore(worker.conn)
     chosen = Selection(status, now() + LATER)
     _first, after = store.page(chosen, many=300, read=1_000)
+
     notices = explained(worker)
     worker.conn.execute("SET auto_explain.log_analyze = on", prepare=False)
     page, _after = store.page(chosen, after, many=20, read=50)
     assert len(page) == 20
+
     (plan,) = plans(notices, "fitting")
     read = [
         int(rows)
@@ -214,6 +230,7 @@ def test_a_page_reads_no_more_of_its_index_than_it_may(
             r"Index Scan using horsies_tasks_\w+ .*?\(actual .*?rows=(\d+)", plan
         )
     ]
+
     assert read, plan
     assert max(read) <= 51, plan
 
@@ -234,18 +251,23 @@ def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(
     failures(40)
     TaskFactory(status="COMPLETED")
     chosen = matching("FAILED")
+
     first = act(chosen, "retry", **WHO)
     assert (first.tasks, first.verdicts) == (7, {"RETRIED": 7})
+
     steps = [*act_on_all(chosen, "retry", **WHO)]
     assert sum(step.verdicts.get("RETRIED", 0) for step in steps) == 33
+
     acts = Counter(entry.after["act"] for entry in AuditEntry.objects.filter(action="task.retry"))
     assert sorted(acts.values()) == [1, len(steps)], "the parts of an act have one id in the audit"
+
     failures(1, partition_key='{"to":"ann@example.org"}')
     act(matching("FAILED", queue="default", partition='{"to":"ann@example.org"}'), "retry", **WHO)
     after = AuditEntry.objects.filter(action="task.retry").latest("pk").after
     assert ("partition" in after["selection"], "ann@" in str(after)) == (True, False), (
         "no value of a partition"
     )
+
     assert Counter(Task.objects.values_list("status", flat=True)) == {"PENDING": 41, "COMPLETED": 1}
     failures(3, finished_at=now() + LATER)  # after the selection
     assert [step.tasks for step in act_on_all(chosen, "retry", **WHO)] == [0]
@@ -261,14 +283,17 @@ def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why
     TaskFactory(status="CANCELLED", error_code="MERGED", merged_into=plain, finished_at=now())
     gone = failures(1)[0]
     redact(gone, actor="ada", reason="asked")
+
     done = tasks.noop.send()
     Task.objects.filter(pk=done.task_id).update(
         status="CANCELLED", finished_at=now(), error_code="TASK_CANCELLED"
     )
+
     other = connect()
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
         (step,) = act_on_all(matching("UNSUCCESSFUL"), "retry", **WHO)
+
     assert (step.tasks, step.verdicts) == (
         5,
         {"RETRIED": 2, "MERGED": 1, "REDACTED": 1, "LOCKED": 1},
@@ -285,8 +310,10 @@ def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(
     failures(30, queue_name="mail")
     listener = connect()
     listener.execute(f'LISTEN "{channel_prefix(listener)}_new"', prepare=False)
+
     began = now()
     [*act_on_all(matching("FAILED"), "retry", spread=dt.timedelta(hours=1), **WHO)]
+
     due = sorted(row.enqueued_at - began for row in Task.objects.all())
     assert (
         dt.timedelta(0)
@@ -295,6 +322,7 @@ def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(
         < due[-1]
         <= dt.timedelta(hours=1, minutes=1)
     )
+
     heard = [notify.payload for notify in listener.notifies(timeout=5, stop_after=1)]
     assert [text.split()[1] for text in heard] == ["mail"]
     assert [*listener.notifies(timeout=0)] == []
@@ -317,13 +345,16 @@ def test_each_verb_does_to_all_what_it_does_to_one_and_the_audit_says_who_why_an
     values = {"status": status, "sent_at": now() - dt.timedelta(seconds=1), **before}
     task = TaskFactory(queue_name="mail", kwargs={"to": "ann"}, **values)
     TaskFactory(queue_name="bulk", **values)
+
     first, *_parked = act_on_all(matching(status, queue="mail"), verb, **WHO)
     assert first.verdicts == verdicts
+
     task.refresh_from_db()
     assert (task.status, task.terminate) == (after, verb == "terminate")
     assert (task.redacted_at is not None, task.kwargs) == (
         (True, {}) if verb == "redact" else (False, {"to": "ann"})
     )
+
     entry = AuditEntry.objects.filter(action=f"task.{verb}").latest("pk")
     assert (entry.subject, entry.actor, entry.reason) == ("mail", "ada", "a night")
     assert json.loads(entry.after["verdicts"]) == verdicts
@@ -362,8 +393,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize(("ask", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_meant_is_refused_in_words(ask: Callable[[], Any], words: str) -> None:
     failures(1)
+
     with pytest.raises(ValueError, match=re.escape(words)):
         ask()
+
     assert Task.objects.get().status == "FAILED"
 
 
@@ -371,11 +404,13 @@ def test_a_part_of_a_name_stands_for_the_known_names_that_have_it() -> None:
     noop = tasks.noop.name
     assert matching("FAILED", name=noop).names == [noop]
     assert set(matching("FAILED", name="project.tasks.ra").names or ()) >= {tasks.raises.name}
+
     sql(
         "INSERT INTO horsies_history "
         "VALUES (3600, now(), 'default', 'gone.from_the_code', 'COMPLETED', 1, 0, array_fill(0, "
         "'{16}'))"
     )
+
     found = matching("FAILED", name="from_the").names
     assert found == ["from_the", "gone.from_the_code"], "the text may be a name, too"
     assert matching("FAILED", name="gone.from_the_code").names == ["gone.from_the_code"]
@@ -384,17 +419,21 @@ def test_a_part_of_a_name_stands_for_the_known_names_that_have_it() -> None:
 def test_a_preview_counts_by_name_and_code_and_shows_some(monkeypatch: pytest.MonkeyPatch) -> None:
     failures(3, task_name="shop.pay")
     failures(6, task_name="shop.ship")
+
     found = preview(matching("FAILED"))
     assert (found.many, found.more, len(found.examples)) == (9, False, 5)
     assert found.kinds == [("shop.ship", "OH_NO", 6), ("shop.pay", "OH_NO", 3)]
+
     monkeypatch.setattr(module, "DEEPEST", 8)
     assert preview(matching("FAILED"))[:2] == (8, True)
+
     failures(1, task_name="shop.late", finished_at=now())
     late = preview(matching("FAILED", name="shop.late"))
     assert late[:3] == (1, False, [("shop.late", "OH_NO", 1)]), "behind nine others"
     assert preview(matching("FAILED", name="shop.late"), first=True)[:2] == (0, True), (
         "a page reads the first entries"
     )
+
     limit("mail", partition_by_args=[], partition_max_concurrency=1)
     put(2, queue="default")
     TaskFactory(queue_name="mail", parked=True, partition_key="x")
@@ -409,7 +448,8 @@ QUEUES = {"default": 100, "mail": 100, "bulk": 100}
 MOVES = """
 CREATE TABLE moves (number int GENERATED ALWAYS AS IDENTITY, id uuid, ended boolean, code text);
 CREATE FUNCTION note_move() RETURNS trigger LANGUAGE plpgsql AS
-  'BEGIN INSERT INTO moves (id, ended, code) VALUES (NEW.id, NEW.finished_at IS NOT NULL, NEW.error_code); RETURN NULL; END';
+  'BEGIN INSERT INTO moves (id, ended, code)
+   VALUES (NEW.id, NEW.finished_at IS NOT NULL, NEW.error_code); RETURN NULL; END';
 CREATE TRIGGER note_move AFTER UPDATE ON horsies_tasks FOR EACH ROW
 WHEN ((OLD.finished_at IS NULL) <> (NEW.finished_at IS NULL)) EXECUTE FUNCTION note_move()
 """
@@ -458,16 +498,20 @@ def mixed(worker: Claimer) -> None:
     """
     limit("mail", partition_by_args=["customer_id"], partition_policy="stop")
     limit("bulk", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
+
     put(12)
     put(4, queue="mail", kwargs=[json.dumps({"customer_id": n % 2}) for n in range(4)])
     put(3, queue="bulk", kwargs=['{"a": 1}'] * 3)
     cancel(*put(2))
+
     for _ in range(4):
         errands.returns.enqueue("tuple")
+
     for order in (1, 2, 1, 2, 1):
         of_order.send(order)
         outcomes: list[Any] = [failed(one) for one in claim(worker, slots=40)]
         worker.run_pass(outcomes=outcomes)
+
     TaskFactory.create_batch(2, status="EXPIRED")
     TaskFactory.create_batch(2, status="FAILED", workflow_id=uuid.uuid4(), node=1)
 
@@ -482,13 +526,15 @@ class Night:
         self.threads = threads
         self.verdicts: Counter[str] = Counter()
         self.ids = list(Task.objects.order_by("pk").values_list("pk", flat=True))
-        self.again = set(
-            self.pick.sample(self.ids, 6)
-        )  # they fail again when they run, and nobody clicks on them
+
+        # They fail again when they run, and nobody clicks on them.
+        self.again = set(self.pick.sample(self.ids, 6))
         self.redacted: dict[uuid.UUID, int] = {}
+
         sent = Task.objects.filter(task_name__contains="errands").values_list("pk", flat=True)
         self.results = [errands.returns.get_result(str(id_)) for id_ in sent]
         self.waits: list[tuple[uuid.UUID, int, Future[TaskResult[Any]]]] = []
+
         self.acts = [
             act_on_all(matching(status), "retry", actor=actor)
             for status, actor in (("UNSUCCESSFUL", "ada"), ("FAILED", "bob"), ("CANCELLED", "ada"))
@@ -565,9 +611,11 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
     monkeypatch.setattr(module, "BATCH", 3)
     worker = claimer(**QUEUES)
     mixed(worker)
+
     never = set(Task.objects.filter(merged_into__isnull=False).values_list("pk", flat=True))
     never |= set(Task.objects.filter(workflow_id__isnull=False).values_list("pk", flat=True))
     assert len(never) == 4
+
     threads = ThreadPoolExecutor(20)
     night = Night(seed, worker, connect(), threads)
     moves = [
@@ -581,20 +629,24 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
         night.wait,
         night.look,
     ]
+
     for _ in range(60):
         before = set(night.redacted)
         night.pick.choice(moves)()
         for id_ in set(night.redacted) - before:
             night.redacted[id_] = returned()[id_]
+
         unfinished = Task.objects.filter(task_name=of_order.name, finished_at=None).values_list(
             "kwargs", flat=True
         )
         assert max(Counter(json.dumps(kwargs) for kwargs in unfinished).values(), default=0) <= 1, (
             "unique"
         )
+
     for steps in night.acts:
         for step in steps:
             night.verdicts.update(step.verdicts)
+
     last = sum(
         (
             Counter(step.verdicts)
@@ -603,24 +655,29 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
         Counter(),
     )
     assert not last.keys() - {"RETRIED", "MERGED", "REDACTED", "DUPLICATE"}
+
     found = returned()
     once_more = set(found) & night.again  # those that failed again are due to the last act, too
     assert all(many == 1 or id_ in once_more for id_, many in found.items())
     assert sum(found.values()) == night.verdicts["RETRIED"] + last["RETRIED"]
     assert not never & set(found)
     assert {id_: found[id_] for id_ in night.redacted} == night.redacted
+
     entries = AuditEntry.objects.filter(action="task.retry").values_list("after", flat=True)
     audited = sum((Counter(json.loads(after["verdicts"])) for after in entries), Counter())
     assert audited == night.verdicts + last
     assert SendKey.objects.count() <= 2
+
     while claims := claim(worker, slots=40):
         worker.run_pass(outcomes=[done(one) for one in claims])
     night.look()
+
     for id_, before, wait in night.waits:
         got = wait.result(60)
         after = [*ends(id_)[before:], *["RESULT_REDACTED"] * (id_ in night.redacted)]
         code = None if got.is_ok() else got.err_value.error_code
         assert code in after, "the first end after the call, or a later one"
+
     threads.shutdown()
 
 
@@ -645,7 +702,9 @@ def test_two_people_who_retry_the_same_night_at_the_same_time_retry_each_task_on
 
     people = [aside(retry, clicks) for clicks in (False, False, True)]
     told = sum((Counter(each) for one in people for each in one.result()), Counter())
+
     assert told["RETRIED"] == sum(returned().values())
     assert set(returned().values()) == {1}
+
     [*act_on_all(matching("FAILED"), "retry", actor="ada")]
     assert returned() == {task.pk: 1 for task in tasks}

@@ -38,14 +38,17 @@ from tests.support import refusing
 @pytest.mark.promise("S3.1", "S3.4")
 def test_a_task_exists_exactly_when_the_senders_transaction_commits(connect: Connect) -> None:
     other = connect()
+
     with transaction.atomic():
         tasks.add.send(1)
         with pytest.raises(RuntimeError), transaction.atomic():
             Group.objects.create(name="with the task")
             tasks.add.send(2)
             raise RuntimeError
+
         assert Task.objects.get().kwargs == {"a": 1}
         assert other.execute("SELECT count(*) FROM horsies_tasks").fetchone() == (0,)
+
     assert other.execute("SELECT kwargs FROM horsies_tasks").fetchall() == [({"a": 1},)]
     assert not Group.objects.exists()
 
@@ -54,11 +57,13 @@ def test_a_task_exists_exactly_when_the_senders_transaction_commits(connect: Con
 def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connect: Connect) -> None:
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
+
     with transaction.atomic():
         for number in range(5):
             tasks.add.send(number)
         tasks.mail.send("a@example.org")
         assert list(listener.notifies(timeout=0)) == []
+
     heard = [item.payload.split(" ")[1] for item in listener.notifies(timeout=10, stop_after=2)]
     assert sorted(heard) == ["default", "mail"]
     assert list(listener.notifies(timeout=0)) == []
@@ -77,11 +82,13 @@ def test_every_option_is_stored_whether_the_driver_or_the_server_binds_parameter
         **connection.settings_dict["OPTIONS"],
         "server_side_binding": server_side_binding,
     }
+
     with closing(other):
         store = TaskStore(other)
         table = store.send(new(due_at=due_at, good_for=dt.timedelta(days=36_500), max_retries=3))
         store.send(new(delay=dt.timedelta(days=2), good_until=due_at, now=due_at), table)
         store.send_timed(new(options='{"timeout_ms": 500}', codec="plain"), table)
+
     due, delayed, timed = Task.objects.order_by("id")
     assert (due.priority, due.max_retries) == (7, 3)
     assert due.good_until > due.enqueued_at
@@ -106,6 +113,7 @@ def test_the_row_carries_what_was_sent() -> None:
         0,
         0,
     )
+
     sender = tasks.anoop.with_options(queue="bulk", delay=60).with_options(
         priority=3, good_until=until, delay=0
     )
@@ -117,6 +125,7 @@ def test_the_row_carries_what_was_sent() -> None:
         until,
     ), "options add up"
     assert row.enqueued_at == row.sent_at
+
     row = Task.objects.get(pk=tasks.add.send(1, b=2).task_id)
     assert row.kwargs == {"a": 1, "b": 2}, "by name, and without defaults"
     assert tasks.add(2, b=3) == 5
@@ -140,6 +149,7 @@ def test_send_many_sends_all_in_order_each_statement_with_a_moment_of_its_own(ch
     with transaction.atomic():
         handles = tasks.add.send_many(calls(120))
         handles.append(tasks.add.send(a=120))
+
     found = Task.objects.order_by("enqueued_at", "id").values_list("id", "kwargs__a", "enqueued_at")
     assert [(handle.task_id, number) for number, handle in enumerate(handles)] == [
         (id_, a) for id_, a, _ in found
@@ -153,10 +163,12 @@ def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_piec
 ) -> None:
     tasks.add.send_many(calls(110))
     rows = Task.objects.order_by("id").values_list("kwargs", flat=True)
+
     with transaction.atomic():
         handles = tasks.add.send_many(
             {"a": kwargs["a"] + 110} for kwargs in rows.iterator(chunk_size=10)
         )
+
     assert len(handles) == 110
     assert sorted(kwargs["a"] for kwargs in rows) == list(range(220))
 
@@ -172,6 +184,7 @@ def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
         chunks = list(
             enqueue.encoded(tasks.echo.definition, template, [{"text": text} for text in texts])
         )
+
         assert (
             [len(chunk.ids) for chunk in chunks] == [len(chunk.kwargs) for chunk in chunks] == sizes
         )
@@ -183,6 +196,7 @@ def test_what_is_wrong_with_a_late_item_of_many_undoes_all_and_leaves_the_transa
     supported: bool, chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enqueue.Pipeline, "is_supported", lambda: supported)
+
     with transaction.atomic():
         tasks.add.send(1)
         for many, said in (
@@ -193,13 +207,16 @@ def test_what_is_wrong_with_a_late_item_of_many_undoes_all_and_leaves_the_transa
             with pytest.raises(TaskSendError, match=f"VALIDATION_FAILED.*{said}"):
                 tasks.add.send_many(many)
         assert Task.objects.count() == 1
+
         with (
             refusing.refused("horsies_tasks", "(NEW.kwargs ->> 'a')::int >= 110", "INSERT"),
             pytest.raises(Error, match="refused"),
             transaction.atomic(),
         ):
             tasks.add.send_many(calls(300))
+
         tasks.add.send_many(calls(120))
+
     assert Task.objects.count() == 121
 
 
@@ -236,11 +253,13 @@ def test_what_cannot_be_sent_is_refused_by_name_before_the_transaction_is_touche
     what: str,
 ) -> None:
     send, words = REFUSED[what]
+
     with transaction.atomic():
         with pytest.raises(
             TaskSendError, match="PAYLOAD_TOO_LARGE" if what == "size" else "VALIDATION_FAILED"
         ) as caught:
             send()
+
         assert [word for word in words if word not in str(caught.value)] == []
         assert not Task.objects.exists()
 
@@ -251,9 +270,11 @@ def test_a_large_argument_passes_with_a_warning_that_does_not_show_it_and_the_li
     enqueue._warned.clear()
     with caplog.at_level(logging.WARNING, "horsies"):
         tasks.echo.send("y" * 1_100_000)
+
     assert Task.objects.get().kwargs == {"text": "y" * 1_100_000}
     assert "tests.apps.project.tasks.echo" in caplog.text
     assert "yyy" not in caplog.text
+
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 400_000}
     with pytest.raises(TaskSendError, match="PAYLOAD_TOO_LARGE"):
         tasks.echo.send("\N{SNOWMAN}" * 300_000)
@@ -270,6 +291,7 @@ def test_the_async_verbs_send_as_their_twins_do_which_on_a_running_loop_name_the
             tasks.add.send(6)
 
     async_to_sync(view)()
+
     assert [
         kwargs["a"] for kwargs in Task.objects.order_by("id").values_list("kwargs", flat=True)
     ] == [1, 2, 3, 4, 5]
@@ -282,8 +304,10 @@ def test_a_send_while_apps_load_or_tasks_are_imported_is_refused_in_that_thread_
         with pytest.raises(TaskSendError, match="SEND_SUPPRESSED.*Module-level code"):
             tasks.add.send(1)
         assert other.submit(registry.discovering).result(30) is False
+
     tasks.add.send(1)
     assert Task.objects.count() == 1
+
     monkeypatch.setattr(apps, "ready", False)
     with pytest.raises(TaskSendError, match="SEND_SUPPRESSED.*still loading"):
         tasks.add.send(1)
@@ -294,18 +318,22 @@ def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_refuses_the_v
 ) -> None:
     """As a character that its encoding does not have, which is one error of class 22 of many."""
     other = connect()
+
     with (
         refusing.refused("horsies_tasks", event="INSERT", code="22P05"),
         pytest.raises(TaskSendError) as caught,
     ):
         tasks.add.send(1)
     assert (caught.value.code, caught.value.retryable) == ("VALIDATION_FAILED", False)
+
     with other.transaction(), pytest.raises(TaskSendError) as caught, transaction.atomic():
         other.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
         sql("SET LOCAL lock_timeout = '100ms'")
         tasks.echo.send("a secret")
+
     said = "the database did not accept the task: canceling statement due to lock timeout"
     assert caught.value.message == said, "neither the statement nor its arguments"
+
     other.execute("SELECT pg_terminate_backend(%s)", sql("SELECT pg_backend_pid()")[0])
     with pytest.raises(TaskSendError) as caught:
         tasks.add.send(1)
@@ -322,12 +350,15 @@ def test_ids_grow_within_a_process_whatever_the_clock_does_and_those_of_the_data
     ids = [clockwork.next() for _ in range(500)] + clockwork.take(500)
     assert ids == sorted(set(ids))
     assert {(id_.version, id_.variant) for id_ in ids} == {(7, uuid.RFC_4122)}
+
     own = [uuid7() for _ in range(1000)]
     assert own == sorted(set(own))
+
     with connection.cursor() as cursor:
         now = "extract(epoch FROM clock_timestamp())::float8"
         cursor.execute(f"SELECT {now}, horsies_uuid7(1715004), {now}")
         before, id_, after = cursor.fetchone()
+
     units = (id_.int >> 80) << 12 | id_.int >> 64 & 0xFFF
     assert before - 1e-6 <= units / 4_096_000 <= after + 1e-6, "to the microsecond"
     assert (id_.version, id_.variant, id_.hex[17:23]) == (7, uuid.RFC_4122, "1a2b3c")
@@ -360,12 +391,14 @@ def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_
     None
 ):
     good = tasks.add.with_options(good_until=HOUR)
+
     with transaction.atomic():
         sql("SELECT pg_sleep(0.05)")  # the transaction is older than what is done in it
         ((before,),) = sql("SELECT clock_timestamp()")
         delayed = [tasks.add.schedule(1, 1), tasks.add.with_options(delay=1).send(1)]
         handles = [good.send(1), good.schedule(60, 1), *good.send_many([{"a": 1}, {"a": 2}])]
         ((after,),) = sql("SELECT clock_timestamp()")
+
     for handle in delayed:
         assert before <= row(handle).enqueued_at - dt.timedelta(seconds=1) <= after
     for handle in handles:
@@ -390,6 +423,7 @@ def test_a_delay_among_the_options_is_what_schedule_takes_for_every_verb(delay: 
         *async_to_sync(later)(),
     ]
     expected = row(tasks.add.schedule(delay, 1))
+
     for handle in handles:
         found = row(handle)
         if isinstance(delay, dt.datetime):
@@ -398,6 +432,7 @@ def test_a_delay_among_the_options_is_what_schedule_takes_for_every_verb(delay: 
             assert (
                 found.enqueued_at - found.sent_at == expected.enqueued_at - expected.sent_at == HOUR
             )
+
     assert row(handles[0]).kwargs == {"a": 1, "b": 2}
 
 
@@ -473,7 +508,9 @@ def test_a_moment_among_the_options_that_cannot_be_is_refused(
             TaskSendError, match=f"VALIDATION_FAILED.*tests.apps.project.tasks.add: .*{words}"
         ):
             send()
+
     if "delay" in options:
         with pytest.raises(TaskSendError, match=words.removeprefix("delay")):
             tasks.add.schedule(options["delay"], 1)
+
     assert not Task.objects.exists()

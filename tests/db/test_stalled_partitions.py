@@ -69,6 +69,7 @@ def test_a_locked_next_task_is_told_of_and_tried_again(
     worker = impatient(claimer())
     other = connect()
     _first, second, third = of(*"aaa")
+
     (one,) = claim(worker, 1)
     claim(worker)
     assert parked() == 2
@@ -91,7 +92,11 @@ def test_no_notification_contains_a_partition_key(
     claimer: Claimers, connect: Connect, how: str
 ) -> None:
     """Fails if: a role without any grant can read values of arguments by LISTEN."""
-    by("customer_id") if how == "cap" else ordered("stop" if how == "first" else how)
+    if how == "cap":
+        by("customer_id")
+    else:
+        ordered("stop" if how == "first" else how)
+
     worker = impatient(claimer())
     other = connect()
     listener = connect()
@@ -124,9 +129,11 @@ def test_stalled_partitions_of_other_queues_are_left(
     _first, second = of(*"aa")
     (one,) = claim(worker, 1)
     claim(worker)
+
     with other.transaction():
         lock(other, second)
         end(worker, done(one))
+
     store = TaskStore(connection)
     channel = channel_prefix(connection)
 
@@ -148,9 +155,11 @@ def test_a_notified_task_that_has_ended_names_its_partition(
     _first, second, third = of(*"aaa")
     (one,) = claim(worker, 1)
     claim(worker)
+
     with other.transaction():
         lock(other, second, third)
         assert end(worker, done(one)) == []
+
     (stalled,) = told()
     assert stalled.task == second
     Task.objects.filter(pk=second).update(good_until=Now())
@@ -169,6 +178,7 @@ def test_a_locked_task_that_waits_to_be_merged_is_tried_again(
     worker = impatient(claimer())
     other = connect()
     equal()
+
     (one,) = claim(worker)
     (later,) = equal()
     claim(worker)
@@ -207,6 +217,7 @@ def test_nobody_is_told_of_tasks_that_a_paused_run_keeps(
     of(*"aa")
     (one,) = claim(worker, 1)
     claim(worker)
+
     run = Workflow("a run")
     run.add(flows.act)
     handle = run.send()
@@ -284,6 +295,7 @@ def test_many_behind_a_failed_task_are_cancelled_at_once(
     (bad,) = of("a")
     (one,) = claim(worker)
     of(*["a"] * 2_500)
+
     assert end(worker, failed(one)) == []
     (later,) = of("a")
 
@@ -378,6 +390,7 @@ def test_whoever_ends_the_first_task_tells_of_a_locked_one(
     first, second = of(*"aa")
     (one,) = claim(worker, 1)
     claim(worker)
+
     if how == "skip":
         end(worker, failed(one))
     else:
@@ -385,9 +398,10 @@ def test_whoever_ends_the_first_task_tells_of_a_locked_one(
 
     with other.transaction():
         lock(other, second)
-        cancel(first) if how == "cancel" else operations.skip(
-            first, actor="ann", reason="broken data"
-        )
+        if how == "cancel":
+            cancel(first)
+        else:
+            operations.skip(first, actor="ann", reason="broken data")
         (stalled,) = told()
     try_again(stalled)
 

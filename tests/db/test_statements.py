@@ -36,6 +36,7 @@ def test_the_statement_can_be_prepared_with_its_parameters_typed(
     for parameter in re.findall(r"%\((\w+)\)s", text):
         numbers.setdefault(parameter, f"${len(numbers) + 1}")
     assert name in CALLS or not re.findall(r"%\((\w+)\)s(?!::)", text), "every parameter is cast"
+
     prepared = re.sub(r"%\((\w+)\)s", lambda match: numbers[match[1]], text).replace("%%", "%")
     connect().execute(f"PREPARE checked AS {prepared}".encode())
 
@@ -44,11 +45,13 @@ def test_a_discarded_session_is_as_it_was_when_it_was_opened(connect: Connect) -
     session = connect()
     session.execute("SET search_path = pg_catalog")
     session.execute("SELECT set_config('shop.tenant', 'acme', false), pg_advisory_lock(1)")
+
     discard(session)
     (found,) = session.execute(
         "SELECT current_setting('search_path'), current_setting('shop.tenant', true), "
         "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"
     ).fetchall()
+
     assert found == ('"$user", public', "", 0)
 
 
@@ -58,6 +61,7 @@ def test_the_installed_function_is_the_one_in_the_file(connect: Connect, name: s
     (installed,) = (
         connect().execute("SELECT prosrc FROM pg_proc WHERE proname = %s", [name]).fetchall()
     )
+
     assert installed[0] == body
 
 
@@ -68,10 +72,12 @@ def explained(worker: Claimer) -> list[str]:
         worker.conn.execute("LOAD 'auto_explain'", prepare=False)
     except psycopg.Error as error:
         pytest.skip(f"auto_explain cannot be loaded: {error}")
+
     worker.conn.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
     for setting in ("log_min_duration = 0", "log_nested_statements = on"):
         worker.conn.execute(f"SET auto_explain.{setting}", prepare=False)
     worker.conn.execute("SET client_min_messages = log", prepare=False)
+
     return notices
 
 
@@ -94,8 +100,10 @@ def states(admin: Any, **columns: Any) -> Iterator[str]:
     """
     admin.execute("ANALYZE horsies_tasks")
     yield "empty"
+
     put(20_000, **columns)
     yield "stale"
+
     put(20_000, lane="async", **columns)
     admin.execute("ANALYZE horsies_tasks")
     yield "large"
@@ -108,6 +116,7 @@ def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
         worker = claimer()
         notices = explained(worker)
         worker.run_pass(outcomes=complete(worker.run_pass(sync=4, async_=4).claims))
+
         claiming = plans(notices, "t.finished_at IS NULL AND NOT t.parked")
         assert claiming, state
         for plan in claiming:
@@ -125,16 +134,19 @@ def test_the_short_pass_reads_tasks_by_indexes_and_sorts_only_what_it_claimed(
             Claim(uuid.uuid4(), 1, "sync", "gone", "{}")
         ]
         assert worker.run_pass(sync=4, async_=4, news="default", outcomes=complete(claims)).short
+
         settling, claiming = (
             plans(notices, f"{name} AS MATERIALIZED")[0] for name in ("ended", "found")
         )
+
         assert settling.count("using horsies_tasks_pkey") == 2, state
         assert "Nested Loop" not in settling, state  # of outcomes with outcomes: each with each
+
         assert claiming.count("using horsies_tasks_claim") == 1, state
         assert claiming.count("using horsies_tasks_pkey") == 1, state
-        assert claiming.count("using horsies_workflows_pkey") == 1, (
-            state
-        )  # not by a call for each row
+        # Runs are looked up in this plan, and not by a call for each row.
+        assert claiming.count("using horsies_workflows_pkey") == 1, state
+
         for plan, sorts in ((settling, 0), (claiming, 1)):
             assert plan.count("Sort\n") + plan.count("Sort  (") <= sorts, state
 
@@ -146,24 +158,30 @@ def test_caps_count_by_the_index_of_what_is_in_flight_and_unpark_by_that_of_the_
     put(30, queue="mail", kwargs=['{"tenant": 2}', '{"tenant": 3}', '{"tenant": 4}'] * 10)
     other = claimer(mail=1)
     assert other.run_pass(sync=1).claims
+
     for state in states(connect(), queue="mail", kwargs=['{"tenant": 1}'] * 20_000):
         worker = claimer(mail=1)
         notices = explained(worker)
         claims = worker.run_pass(sync=2).claims
         assert claims, state
+
         worker.run_pass(sync=2, outcomes=complete(claims), expired_leases=True)
         QueueStore(worker.conn).request_sweep()
         QueueStore(worker.conn).sweep("mail", 100)
         WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)
+
         counting = plans(notices, "horsies_holds_permit")
         shown = "\n".join(notices)
         assert counting, state
+
         for plan in counting:
             assert not re.search(
                 r"Scan using (?!horsies_tasks_holding)\w+ on horsies_tasks [a-z]\b", plan
             ), plan
+
         assert "horsies_tasks_parked" in shown, state
         assert "horsies_tasks_deadline" in shown, state
+
         worker.run_pass(outcomes=complete(worker.store.held(worker.id)))
 
 
@@ -192,6 +210,7 @@ def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect
         [ids[0]],
     )
     conn.execute("ANALYZE horsies_tasks, horsies_schedule_ticks")
+
     params = {
         "name": "nightly",
         "fire_times": [datetime.now(UTC)],
@@ -199,9 +218,11 @@ def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect
         "skip": True,
         "now": None,
     }
+
     plan = "\n".join(
         line for (line,) in conn.execute(f"EXPLAIN {load('schedules/tick')}".encode(), params)
     )
+
     assert "Index Scan Backward using horsies_schedule_ticks_pkey" in plan
     assert "using horsies_tasks_pkey" in plan
     assert not re.search("Seq Scan on horsies_(tasks|schedule_ticks)|Sort", plan)
@@ -211,10 +232,12 @@ def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect:
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     worker = claimer()
     serving("default", id=worker.id, task_names=["tests.other"])
+
     admin = connect()
     columns = (
         "workflow_id, number, name, kind, status, task_name, queue_name, lane, priority, due_at"
     )
+
     for statement in (
         "INSERT INTO horsies_schedules (name) VALUES ('nightly')",
         "INSERT INTO horsies_schedule_ticks (schedule_name, fire_at, task_id) SELECT 'nightly', "
@@ -227,17 +250,20 @@ def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect:
         "ANALYZE horsies_schedule_ticks, horsies_workflows, horsies_workflow_nodes",
     ):
         admin.execute(statement.encode())
+
     expected: dict[str, tuple[list[Any], list[str]]] = {
         "parked_waits": ([["default"]], ["tasks_parked"]),
         "unknown_tasks": ([["default"], timedelta(0), timedelta(days=1)], ["tasks_claim"]),
         "failing_schedules": ([], ["schedule_ticks_pkey", "tasks_pkey"]),
         "halted_runs": ([], ["workflows_halted", "workflow_nodes_due", "workflows_pkey"]),
     }
+
     for state in states(admin):
         for name, (given, indexes) in expected.items():
             reader = claimer()
             notices = explained(reader)
             getattr(HealthStore(reader.conn), name)(*given)
+
             shown = "\n".join(plans(notices, ""))
             assert [index for index in indexes if f"horsies_{index}" not in shown] == [], (
                 state,
@@ -262,6 +288,7 @@ def blocks(conn: psycopg.Connection[Any], query: str, params: Any) -> int:
             found.append(
                 int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
             )
+
     return min(found)
 
 
@@ -296,10 +323,11 @@ def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a
     put(2_000, priority=1, delay=timedelta(days=1))
     worker = claimer()
     claims = worker.run_pass(sync=2).claims
-    assert (
-        entries(worker, "horsies_tasks_claim", outcomes=complete(claims)) < 20
-    )  # it looks whether to wake others
+
+    # It looks whether to wake others.
+    assert entries(worker, "horsies_tasks_claim", outcomes=complete(claims)) < 20
     assert entries(worker, "horsies_tasks_claim", sync=2) < 20
+
     limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
     put(500, queue="mail", kwargs=[f'{{"tenant": {number}}}' for number in range(500)])
     assert len(claimer(mail=1).run_pass(sync=500).claims) == 500
@@ -319,7 +347,9 @@ def test_a_claim_reads_only_what_it_takes_after_all_was_deleted_and_much_came(
     TaskFactory.create_batch(2_000, status="COMPLETED")
     admin.execute("DELETE FROM horsies_tasks")
     admin.execute("ANALYZE horsies_tasks")
+
     TaskFactory.create_batch(2_000, status="COMPLETED")
     put(10)
     worker = claimer()
+
     assert entries(worker, "horsies_tasks_pkey", sync=5) < 100

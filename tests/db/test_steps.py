@@ -90,14 +90,17 @@ def test_a_step_of_an_attempt_that_was_given_up_in_its_middle_is_not_recorded(
 
     running = aside(lambda: code_of(zombie, old).step("make", slow, "a", atomic=atomic))
     assert inside.wait(30)
+
     assert crash(zombie, old)
     new = claimed(other)
     assert code_of(other, new).step("make", make, "a") == "a"
+
     go.set()
     with pytest.raises(
         StaleAttempt, match=rf"task {old.id} no longer belongs to worker {zombie.id}, generation 1"
     ):
         running.result(30)
+
     assert names() == (["a"] if atomic else ["a", "by the zombie"])
     assert list(TaskStep.objects.values_list("task_id", "name", "result")) == [
         (old.id, "make", "a")
@@ -111,13 +114,16 @@ def test_only_the_present_attempt_takes_a_step_also_after_it_was_asked_to_stop(
     zombie = claimer(default=100)
     other = claimer(default=100)
     old = claimed(zombie)
+
     refused(other, old)
     refused(zombie, old._replace(generation=2))
+
     assert crash(zombie, old)
     refused(zombie, old)
     new = claimed(other)
     refused(zombie, old)
     assert names() == []
+
     assert other.store.cancel([new.id], other.channel, terminate=False) == {new.id: "REQUESTED"}
     assert code_of(other, new).step("make", make, "a") == "a"
     other.run_pass(outcomes=[Outcome(new.id, new.generation, "COMPLETED", '{"ok": 1}')])
@@ -134,12 +140,15 @@ def test_a_task_is_not_given_to_another_worker_while_a_step_of_it_is_being_commi
     zombie = claimer(default=100)
     other = claimer(default=100)
     old = claimed(zombie)
+
     gate.close(place)
     running = aside(lambda: code_of(zombie, old).step("make", make, "a"))
     gate.held()
+
     assert not crash(zombie, old)
     gate.open()
     assert running.result(30) == "a"
+
     assert crash(zombie, old)
     assert code_of(other, claimed(other)).step("make", lambda name: make("again"), "a") == "a"
     assert names() == ["a"]
@@ -158,6 +167,7 @@ def test_the_same_name_twice_at_once_is_recorded_once(claimer: Claimers, aside: 
 
     running = [aside(lambda: current.step("make", both, "a")) for _ in range(2)]
     errors = [one.exception(30) for one in running]
+
     assert sorted(type(error) for error in errors if error) == [StepError]
     assert "has been recorded meanwhile" in str(next(error for error in errors if error))
     assert len(names()) == 1
@@ -168,9 +178,11 @@ def test_a_record_finds_its_task_by_the_key_though_the_table_was_small(claimer: 
     worker = claimer(default=100)
     claim = claimed(worker)
     worker.conn.execute("ANALYZE horsies_tasks")
+
     plans = explained(worker)
     fence = Fence(claim.id, worker.id, claim.generation)
     assert all(worker.store.record_step(fence, name, "d", "1") for name in ("a", "b"))
+
     found = {notice.partition("plan:")[2] for notice in plans}
     (plan,) = {each for each in found if "FROM horsies_tasks t" in each}
     assert "Index Scan using horsies_tasks_pkey" in plan

@@ -67,6 +67,7 @@ def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Ha
     """
     flow = Workflow("order")
     undo: dict[str, Any] = {"undo": flows.unact}
+
     top = flow.add(flows.act, name="top", **undo)
     plain = flow.add(flows.act, after=top, name="plain")
     left = flow.add(flows.act, after=plain, name="left", **undo)
@@ -76,6 +77,7 @@ def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Ha
     flow.add(flows.act, name="apart", **undo)
     flow.add(flows.act, after=flow.nodes[1:], allow_failed=True, name="late")
     flow.add(flows.broken, after=flow.nodes[-1], name="bad")
+
     handle = flow.send()
     while names := hand.take():
         for name in sorted(names):
@@ -84,6 +86,7 @@ def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Ha
             hand.end(name, code="BROKEN" if name in ("bad", "refused") else None)
         if handle.status() == "COMPENSATING":
             break
+
     names = dict(WorkflowNode.objects.filter(kind="undo").values_list("number", "name"))
     edges = {
         (names[up].removeprefix("undo "), names[down].removeprefix("undo "))
@@ -91,6 +94,7 @@ def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Ha
             "upstream", "downstream"
         )
     }
+
     assert edges == {("leaf", "left"), ("grown", "left"), ("left", "top"), ("right", "top")}
     assert {name for name, status in undos(handle).items() if status == "ENQUEUED"} == {
         "leaf",
@@ -98,6 +102,7 @@ def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Ha
         "right",
         "apart",
     }
+
     hand.finish()
     assert set(undos(handle).values()) == {"COMPLETED"}
 
@@ -108,12 +113,15 @@ def test_undos_keep_to_max_in_flight_and_not_to_the_deadline_of_the_run(hand: Ha
     for place in range(5):
         flow.add(flows.act, place, name=f"n{place}", undo=flows.unact)
     flow.add(flows.broken, after=[*flow.nodes], name="bad")
+
     handle = flow.send()
     while handle.status() == "RUNNING":
         names = hand.take()
         hand.end(*names, code="BROKEN" if names == {"bad"} else None)
+
     assert len(hand.take()) == 2
     assert set(Task.objects.filter(status="RUNNING").values_list("good_until", flat=True)) == {None}
+
     hand.finish()
     assert len(sent(handle)) == 5
 
@@ -126,16 +134,20 @@ def test_a_cancelled_run_is_undone_once_its_tasks_have_stopped(hand: Hand) -> No
     handle = chain("first", "second", "third", undo=flows.unact).send()
     go(hand, "first")
     hand.take()
+
     assert handle.cancel(actor="ada") is True
     assert (handle.status(), undos(handle), statuses(handle)["third"]) == (
         "COMPENSATING",
         {},
         "CANCELLED",
     )
+
     assert [handle.cancel(), handle.pause(), handle.resume()] == [False, False, False]
     refuses("being undone", handle.retry)
+
     hand.end("second", code="TASK_CANCELLED")
     assert undos(handle) == {"first": "PENDING", "second": "ENQUEUED"}
+
     hand.finish()
     assert [kwargs["result"] for _, _, kwargs in sent(handle)] == [None, 1]
     assert (handle.status(), handle.get(0).err_value.error_code) == (
@@ -156,6 +168,7 @@ def slow_begin() -> Iterator[None]:
         f"CREATE {begin} RETURNS int LANGUAGE sql VOLATILE AS 'SELECT begin_undo(p_workflow) FROM "
         "pg_sleep(0.05)'"
     )
+
     yield
     sql(f"DROP {begin}")
     sql(f"ALTER FUNCTION begin_undo RENAME TO {name}")
@@ -169,12 +182,15 @@ def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once_also_on_a_slow_
     what is owed.
     """
     handle = chain("first", "second", undo=flows.unact).send()
+
     assert handle.cancel()
     assert (handle.status(), undos(handle)) == ("CANCELLED", {}), "nothing has begun"
+
     handle.retry()
     go(hand, "first")
     handle.cancel()
     assert (handle.status(), undos(handle)) == ("COMPENSATING", {"first": "ENQUEUED"})
+
     hand.finish()
     assert handle.status() == "CANCELLED"
 
@@ -188,8 +204,10 @@ def test_a_paused_run_is_undone_when_it_is_resumed_or_cancelled(
     go(hand, "first")
     go(hand, "bad", code="BROKEN")
     assert (handle.status(), undos(handle)) == ("PAUSED", {})
+
     getattr(handle, verb)()
     assert (handle.status(), undos(handle)) == ("COMPENSATING", {"first": "ENQUEUED"})
+
     hand.finish()
     assert handle.status() == end
 
@@ -200,11 +218,14 @@ def test_a_run_inside_takes_no_undo_and_ends_before_the_run_around_it_is_undone(
     flow = chain("first", undo=flows.unact)
     flow.add(child, name="child")
     handle = flow.send()
+
     go(hand, "first")
     with pytest.raises(WorkflowDefinitionError, match="its run is a node of another one"):
         inside(hand.claims["inside"]).add(flows.act, undo=flows.unact)
+
     handle.cancel()
     assert (handle.status(), undos(handle)) == ("COMPENSATING", {})
+
     hand.finish()
     assert (handle.status(), undos(handle)) == ("CANCELLED", {"first": "COMPLETED"})
     assert statuses(handle)["child"] == "CANCELLED"
@@ -222,15 +243,19 @@ def test_a_retry_runs_failed_undos_in_parts_and_in_order(
     """
     handle = failing("first", "second", "third").send()
     go(hand, "first", "second", "third")
+
     if cancelled:
         handle.cancel()
     else:
         go(hand, "bad", code="BROKEN")
+
     go(hand, "undo third", code="REFUSED")
     go(hand, "undo second")
     go(hand, "undo first", code="REFUSED")
+
     error = handle.get(0).err_value
     assert (handle.status(), error.error_code) == ("FAILED", "COMPENSATION_FAILED")
+
     if not cancelled:
         cause = "node bad failed: BROKEN: no"
         assert error.message == f"not undone: third, first; {cause}"
@@ -245,17 +270,21 @@ def test_a_retry_runs_failed_undos_in_parts_and_in_order(
             "undone": 1,
             "not_undone": not_undone,
         }
+
     parts(1)
     handle.retry(actor="ada")
     assert handle.status() == "COMPENSATING"
     assert undos(handle) == {"first": "ADDED", "second": "COMPLETED", "third": "FAILED"}
+
     handle.retry()  # goes on with it
     hand.engine.advance()
     assert undos(handle) == {"first": "PENDING", "second": "COMPLETED", "third": "ENQUEUED"}
+
     hand.finish()
     assert set(undos(handle).values()) == {"COMPLETED"}
     assert Task.objects.filter(task_name=flows.unact.name, node__isnull=False).count() == 3
     assert Task.objects.filter(task_name=flows.unact.name, node__isnull=True).count() == 2
+
     assert (handle.status(), handle.get(0).err_value.data["undone"]) == (end, 3)
     assert handle.get(0).err_value.error_code == f"WORKFLOW_{end}"
     refuses("its nodes were undone; send it again", handle.retry)
@@ -269,14 +298,17 @@ def test_what_was_redacted_or_is_too_large_is_told_and_an_undo_without_arguments
     large = flow.add(flows.act, name="large", undo=flows.unact)
     flow.add(flows.act, name="plain", undo=flows.note_undo)
     flow.add(flows.act, after=[*flow.nodes], name="bad")
+
     handle = hand.send(flow)
     hand.end("element 0", "element 1", "plain")
     for task in Task.objects.exclude(node_index=1).filter(status="COMPLETED"):
         redact(task.pk, actor="ada", reason="asked")
+
     hand.end("large", value="x" * 990_000)
     Task.objects.filter(node=large.number).update(kwargs={"value": "y" * 20_000})
     go(hand, "bad", code="BROKEN")
     hand.finish()
+
     assert undos(handle) == {"each": "FAILED", "large": "FAILED", "plain": "COMPLETED"}
     not_undone = {
         each["node"]: each["error_code"] for each in handle.get(0).err_value.data["not_undone"]
@@ -289,14 +321,17 @@ def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> No
     flow = chain("first", undo=flows.unact)
     flow.add(flows.act, name="adder")
     handle = flow.send()
+
     go(hand, "first")
     handle.cancel()
     inside(hand.claims["adder"]).add(flows.act, name="added", undo=flows.unact)
     hand.end("adder")
+
     hand.take()
     refuses(
         "an undo adds no nodes", inside(hand.claims["undo first"]).add, flows.act, name="added too"
     )
+
     hand.finish()
     added = WorkflowNode.objects.get(name="added")
     assert (added.status, added.error_code, handle.status()) == (
@@ -308,14 +343,16 @@ def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> No
 
 
 def test_a_cancel_waits_for_an_advance_and_undoes_what_that_counted(hand: Hand) -> None:
-    """Naive: the cancel reads before it has the lock, and does not see that the node has completed."""
+    """Naive: the cancel reads before it has the lock, and misses that the node has completed."""
     handle = hand.send(chain("first", "second", undo=flows.unact))
     passed = hand.engine.settle(hand.claims.pop("first"))
+
     with hand.engine.conn.transaction():
         hand.engine.advance_run(handle.workflow_id, [task for _, task in passed.in_runs])
         connection.cursor().execute("SET lock_timeout = '100ms'")
         refuses("lock timeout", handle.cancel, error=Exception)
         connection.cursor().execute("RESET lock_timeout")
+
     handle.cancel()
     assert undos(handle) == {"first": "ENQUEUED"}
     hand.finish()
@@ -330,12 +367,14 @@ def test_nodes_are_added_and_undone_in_a_run_that_has_the_next_numbers_of_the_se
     first = flow.add(flows.grows, 3, name="first")
     paid = flow.add(flows.charge, 1, after=flow.signal("go", after=first), undo=flows.refund)
     flow.add(flows.broken, after=flow.add(flows.grows, 3, after=paid, name="second"))
+
     handle = flow.send()
     for name in ("none", "go"):
         sql("ALTER SEQUENCE horsies_workflow_node_numbers RESTART")
         if name == "go":
             handle.signal("go")
         drain(raise_errors=False)
+
     nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id)
     assert nodes.get(name="undo charge").status == "COMPLETED"
     assert sorted(nodes.filter(number__gte=1_000_000).values_list("number", flat=True)) == [

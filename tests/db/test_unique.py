@@ -77,12 +77,15 @@ def test_a_duplicate_is_not_sent_while_the_first_one_has_not_finished(claimer: C
     assert same(first, whole.send(1, b=2))
     assert same(first, whole.send(1, 2.0)), "PostgreSQL and JSON do not tell 2 from 2.0 apart"
     assert not same(first, whole.send(1, 3))
+
     assert len(claimer().run_pass(sync=2).claims) == 2
     assert same(first, whole.schedule(60, 1, 2)), "it runs"
+
     Task.objects.update(status="PENDING", claimed_by=None, claimed_at=None, started_at=None)
     drain()
     assert not same(first, whole.send(1, 2))
     assert Task.objects.count() == 3
+
     first = of_order.send(7, "one")
     assert same(first, of_order.send(7, "two")), "only the named argument counts"
     assert not same(first, of_order.send(8, "one"))
@@ -91,10 +94,12 @@ def test_a_duplicate_is_not_sent_while_the_first_one_has_not_finished(claimer: C
 def test_until_its_start_it_counts_while_it_was_never_claimed(claimer: Claimers) -> None:
     first = waiting.send(1)
     assert same(first, waiting.send(1))
+
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
     second = waiting.send(1)
     assert not same(first, second)
+
     worker.run_pass(releases=[claim])
     assert same(second, waiting.send(1)), "the first one was given back, and the second one waits"
 
@@ -102,6 +107,7 @@ def test_until_its_start_it_counts_while_it_was_never_claimed(claimer: Claimers)
 @pytest.mark.parametrize("how", ["cancelled", "failed", "deleted"])
 def test_what_has_ended_or_is_gone_holds_nothing(how: str) -> None:
     first = whole.send(1, 2)
+
     if how == "cancelled":
         first.cancel()
     elif how == "failed":
@@ -109,6 +115,7 @@ def test_what_has_ended_or_is_gone_holds_nothing(how: str) -> None:
             drain(raise_errors=False)
     else:
         Task.objects.all().delete()
+
     assert not same(first, whole.send(1, 2))
 
 
@@ -118,15 +125,18 @@ def test_a_retry_holds_again_and_is_refused_beside_the_same_work_and_a_duplicate
     first = whole.send(1, 2)
     first.cancel()
     second = whole.send(1, 2)
+
     with pytest.raises(
         TaskNotRetryable, match=f"is unique, and task {second.task_id} is the same work"
     ):
         first.retry()
+
     second.cancel()
     first.retry()
     assert same(first, whole.send(1, 2))
     with pytest.raises(TaskNotRetryable, match="is unique"):
         second.retry()
+
     first = refusing.send(1, 2)
     with pytest.raises(TaskSendError, match=f"DUPLICATE.*task {first.task_id} is the same work"):
         refusing.send(1, 2)
@@ -152,6 +162,7 @@ def test_a_retry_waits_for_an_open_send_of_the_same_work(
             retried.result(30)
     else:
         retried.result(30)
+
     assert Task.objects.filter(status="PENDING").count() == 1
 
 
@@ -219,6 +230,7 @@ def test_of_a_send_and_a_retry_in_repeatable_read_one_remains(
     go = threading.Event()
     waiting_for = aside(second)
     assert began.wait(30)
+
     if first_is == "send":
         whole.send(1, 2)
     else:
@@ -241,7 +253,7 @@ late = [
 
 @pytest.mark.parametrize("how", late)
 def test_what_is_past_its_good_until_holds_nothing(how: str, claimer: Claimers) -> None:
-    """Fails if: it holds its work until a worker finds it, and the second send is lost in silence."""
+    """Fails if: it holds its work until a worker finds it, and the second send is silently lost."""
     first = whole.send(1, 2)
     if how == "CLAIMED":
         claimer().run_pass(wanted=Wanted(prefetch=1, lease=timedelta(minutes=5)))
@@ -320,7 +332,7 @@ def test_a_send_waits_for_the_pass_that_holds_what_is_late(
 
 
 def test_a_role_that_only_inserts_sends_beside_what_is_late(connect: Connect) -> None:
-    """Fails if: to take the work over it has to lock or change a task, for which it has no grant."""
+    """Fails if: to take the work over it locks or changes a task, for which it has no grant."""
     first = whole.send(1, 2)
     Task.objects.update(good_until=Now() - timedelta(seconds=1))
     sql("DROP ROLE IF EXISTS inserts_only")
@@ -344,9 +356,11 @@ def test_a_role_that_only_inserts_sends_beside_what_is_late(connect: Connect) ->
 def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(aside: Aside) -> None:
     """Naive: they take the same digests in opposite orders, and PostgreSQL ends one of them."""
     calls = [{"a": number % 50} for number in range(100)]
+
     there = aside(whole.send_many, calls)
     back = aside(whole.send_many, calls[::-1])
     found = [*there.result(60), *back.result(60)]
+
     assert sum(handle.is_new for handle in found) == Task.objects.count() == 50
 
 
@@ -356,8 +370,10 @@ def test_digests_go_with_their_tasks_and_with_redaction() -> None:
     second = whole.send(2)
     drain()
     redaction.redact(first.task_id, actor="ada", reason="asked for")
+
     assert [key.task_id for key in SendKey.objects.all()] == [second.task_id]
     assert "unique" not in (Task.objects.get(pk=first.task_id).options or {})
+
     ids = [
         put(options=json.dumps({"unique": {"digest": digest}}))[0]
         for digest in ("0", "no digest", 7, None)
@@ -365,6 +381,7 @@ def test_digests_go_with_their_tasks_and_with_redaction() -> None:
     Task.objects.filter(pk__in=ids).update(
         status="CANCELLED", error_code="TASK_CANCELLED", finished_at=Now()
     )
+
     assert prune() == 6
     assert not SendKey.objects.exists()
 
@@ -386,10 +403,12 @@ def test_a_digest_that_a_newer_task_has_taken_over_stays_when_the_older_one_goes
     first = whole.send(1)
     first.cancel()
     second = whole.send(1)
+
     if pruned:
         assert prune() == 1
     else:
         redaction.redact(first.task_id, actor="ada", reason="asked for")
+
     assert same(second, whole.send(1))
 
 
@@ -430,6 +449,7 @@ def test_an_argument_that_is_left_out_is_its_default() -> None:
     assert Task.objects.get(pk=first.task_id).kwargs == {"order": 1}, (
         "the default of the code that runs it counts"
     )
+
     many = optional.send_many([{"order": 1}, {"order": 1, "lang": "en"}])
     assert [handle.is_new for handle in many] == [False] * 2
 
@@ -448,9 +468,11 @@ def test_the_same_key_gives_the_first_task_whatever_became_of_it() -> None:
     first = once.send(1, 2)
     assert first.is_new
     assert same(first, once.send(1, b=2)), "the same arguments, given in another way"
+
     drain()
     assert once.send(1, 2).get(0).ok_value == 3
     assert Task.objects.count() == 1
+
     Task.objects.all().delete()  # as the pruner does
     gone = once.schedule(60, 1, 2)
     assert same(first, gone)
@@ -461,14 +483,17 @@ def test_other_arguments_are_a_conflict_until_the_task_is_redacted() -> None:
     """Naive: the second request is lost, and its caller believes that it was taken."""
     first = once.send(1, 2)
     said = f"KEY_CONFLICT.*'evt_1' was used for task {first.task_id}, with other arguments"
+
     with pytest.raises(TaskSendError, match=said):
         once.send(1, 3)
     assert Task.objects.count() == 1
+
     for other in (
         tasks.add.with_options(key="evt_2").send(1, 2),
         tasks.noop.with_options(key="evt_1").send(),
     ):
         assert other.is_new, "a key is of one task, and another key is other work"
+
     drain()
     redaction.redact(first.task_id, actor="ada", reason="asked for")
     assert not SendKey.objects.filter(task_id=first.task_id).exists()
@@ -479,12 +504,15 @@ def test_an_old_key_is_taken_over_and_pruned(settings: Any) -> None:
     first = once.send(1, 2)
     two_hours = dt.timedelta(hours=2)
     SendKey.objects.update(sent_at=SendKey.objects.get().sent_at - two_hours)
+
     assert not same(first, once.send(1, 3))
     assert not once.send(1, 3).is_new
+
     store = RetentionStore(connection)
     assert store.prune_keys(two_hours, 10) == 0
     SendKey.objects.update(sent_at=SendKey.objects.get().sent_at - two_hours)
     assert store.prune_keys(two_hours, 10) == 1
+
     settings.HORSIES = {**settings.HORSIES, "RETENTION": {"KEY_HOURS": None}}
     once.send(1, 3)
     SendKey.objects.update(sent_at="2000-01-01 00:00Z")
@@ -500,11 +528,13 @@ def test_a_second_sender_waits_and_finds_what_became_of_the_first(
     send = {"once": once, "whole": whole}[sender]
     if sender == "whole":
         whole.send(1, 2).cancel()
+
     with transaction.atomic():
         first = send.send(1, 2)
         second = aside(send.send, 1, 2)
         wait_for_anybody(connect())
         transaction.set_rollback(not commits)
+
     assert same(first, second.result(30)) is commits
     assert Task.objects.filter(status="PENDING").count() == 1
 
@@ -516,6 +546,7 @@ def test_of_two_that_take_over_a_digest_at_the_same_moment_one_sends(
     whole.send(1, 2).cancel()
     holder = connect()
     watcher = connect()
+
     with holder.transaction():
         holder.execute("SELECT FROM horsies_send_keys FOR UPDATE")
         both = [aside(whole.send, 1, 2) for _ in range(2)]
@@ -524,16 +555,19 @@ def test_of_two_that_take_over_a_digest_at_the_same_moment_one_sends(
             "= current_database()"
         )
         wait_until(lambda: watcher.execute(waiting_for).fetchone() == (2,), "both wait to write")
+
     assert sorted(one.result(30).is_new for one in both) == [False, True]
     assert Task.objects.filter(status="PENDING").count() == 1
 
 
 def test_a_sender_that_waits_for_too_long_is_told_to_try_again(aside: Aside, settings: Any) -> None:
     settings.HORSIES = {**settings.HORSIES, "UNIQUE_LOCK_TIMEOUT_MS": 50}
+
     with transaction.atomic():
         once.send(1, 2)
         with pytest.raises(TaskSendError, match="ENQUEUE_FAILED"):
             aside(once.send, 1, 2).result(30)
+
     assert sql("SHOW lock_timeout") == [("0",)], "the session has its own again"
 
 
@@ -541,8 +575,10 @@ def test_a_key_is_refused_where_it_has_no_meaning() -> None:
     for wrong in ("", 7, "x" * 256, "a\0b"):
         with pytest.raises(TaskSendError, match="key"):
             tasks.add.with_options(key=wrong).send(1, 2)  # type: ignore[arg-type]
+
     with pytest.raises(TaskSendError, match="send_many"):
         once.send_many([{"a": 1, "b": 2}])
+
     flow = Workflow("keyed")
     flow.add(once, 1, 2)
     with pytest.raises(WorkflowDefinitionError, match="a node takes no key"):

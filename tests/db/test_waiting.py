@@ -69,8 +69,10 @@ def test_a_result_that_is_there_already_needs_no_waiting_connection_and_is_kept(
 ) -> None:
     handle = tasks.add.send(1)
     finish(claimer())
+
     assert handle.get() == TaskResult(ok=3)
     assert connections_of("horsies waiting") == 0
+
     with django_assert_num_queries(0):
         assert handle.get() == TaskResult(ok=3)
 
@@ -79,17 +81,21 @@ def test_a_timeout_is_an_error_that_is_not_kept_and_nobody_waits_any_more(
     claimer: Claimers,
 ) -> None:
     handle = tasks.add.send(1)
+
     for timeout in (50, 0, dt.timedelta(milliseconds=20)):
         assert handle.get(timeout).err_value.error_code == "WAIT_TIMEOUT"
         assert async_to_sync(handle.aget)(timeout).err_value.error_code == "WAIT_TIMEOUT"
+
     wait_until(lambda: connections_of("horsies waiting") == 0, "the connection is closed")
     assert not Waiter.objects.exists()
+
     finish(claimer())
     assert handle.get(0) == TaskResult(ok=3)
 
 
 def test_an_id_that_does_not_exist_is_told_at_once(claimer: Claimers) -> None:
     handle = get_handle(uuid.uuid4())
+
     assert handle.get(None).err_value.error_code == "TASK_NOT_FOUND"
     assert async_to_sync(handle.aget)(None).err_value.error_code == "TASK_NOT_FOUND"
     assert handle.info() is None
@@ -99,6 +105,7 @@ def test_an_id_that_is_no_uuid_and_a_timeout_that_is_no_time_are_refused() -> No
     for bad in ("", "7", None, 12, "x" * 5000):
         with pytest.raises(ValueError, match="is not a task id"):
             get_handle(bad)
+
     for timeout, error in (
         (-1, ValueError),
         (float("nan"), ValueError),
@@ -115,6 +122,7 @@ def test_waiting_for_a_task_of_the_own_open_transaction_raises_at_once() -> None
         for get in (handle.get, async_to_sync(handle.aget)):
             with pytest.raises(TaskNotCommitted, match=r"horsies_django\.testing\.drain\(\)"):
                 get(None)
+
     assert handle.get(20).err_value.error_code == "WAIT_TIMEOUT"
 
 
@@ -124,7 +132,9 @@ def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(
     waiters = [aside(tasks.add.send(number).get, 60_000) for number in range(8)]
     wait_until(lambda: len(result_listener.get_listener().callers) == 8, "all eight wait")
     assert wait_until(lambda: connections_of("horsies waiting"), "they are connected") == 1
+
     finish(claimer(), *(f'{{"ok": {index}}}' for index in range(8)))
+
     assert [waiter.result(30).ok_value for waiter in waiters] == list(range(8))
 
 
@@ -144,6 +154,7 @@ def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(
 ) -> None:
     cut(which)
     finish(claimer())
+
     assert waiter.result(30) == TaskResult(ok=3)
 
 
@@ -153,7 +164,9 @@ def test_a_wait_in_a_transaction_ends_with_the_connection_because_the_transactio
     handle = tasks.add.send(1)
     waiting = aside(transaction.atomic(handle.get), 60_000)
     wait_until(Waiter.objects.exists, "the process says that it waits")
+
     cut("true")
+
     with pytest.raises(OperationalError):
         waiting.result(30)
 
@@ -171,6 +184,7 @@ def test_polling_carries_on_when_no_waiting_connection_can_be_opened(
     monkeypatch.setattr(psycopg, "connect", full_for_waiting)
     waiting = aside(tasks.add.send(1).get, 60_000)
     finish(claimer())
+
     assert waiting.result(30) == TaskResult(ok=3)
     assert tasks.add.send(1).get(100).err_value.error_code == "WAIT_TIMEOUT"
 
@@ -182,14 +196,17 @@ def test_aget_waits_without_blocking_the_loop(claimer: Claimers) -> None:
     async def view() -> tuple[TaskResult[int], int]:
         ticks = 0
         waiter = asyncio.ensure_future(handle.aget())
+
         while not waiter.done():
             ticks += 1
             if ticks == 5:
                 await asyncio.to_thread(finish, worker)
             await asyncio.sleep(0)
+
         return waiter.result(), ticks
 
     result, ticks = async_to_sync(view)()
+
     assert result == TaskResult(ok=3)
     assert ticks >= 5
 
@@ -212,8 +229,10 @@ def test_a_forked_process_opens_a_waiting_connection_of_its_own(
     if (pid := os.fork()) == 0:
         os.write(write, b"0" if result_listener._listeners else b"1")
         os._exit(0)
+
     os.waitpid(pid, 0)
     assert os.read(read, 1) == b"1"
+
     finish(claimer())
     assert waiter.result(30) == TaskResult(ok=3)  # the parent's connection survived the child
 
@@ -224,6 +243,7 @@ def test_another_process_gets_a_typed_result_by_id_and_one_that_no_longer_fits_i
     handle = tasks.mirror.send(tasks.Point(1, 2))
     odd = tasks.mirror.send(tasks.Point(1, 2))
     finish(claimer(), '{"ok": {"x": 2, "y": 1}}', '{"ok": "not a point"}')
+
     assert tasks.mirror.handle(str(handle.task_id)).get() == TaskResult(ok=tasks.Point(2, 1))
     assert get_handle(handle.task_id).get() == TaskResult(ok={"x": 2, "y": 1})
     assert odd.get().err_value.error_code == "RESULT_DESERIALIZATION_ERROR"
@@ -237,7 +257,9 @@ def test_the_error_of_a_task_comes_back_with_its_code_and_data(claimer: Claimers
         '"exception": null}}'
     )
     finish(claimer(mail=1), envelope, code="NO_ADDRESS")
+
     assert handle.get() == TaskResult(err=TaskError("NO_ADDRESS", "m", data={"to": "nobody"}))
+
     (expired,) = put(good_until=dt.datetime.now(dt.UTC))
     claimer().run_pass(sync=1)
     assert get_handle(expired).get().err_value.error_code == "TASK_EXPIRED"
@@ -246,14 +268,17 @@ def test_the_error_of_a_task_comes_back_with_its_code_and_data(claimer: Claimers
 def test_info_tells_the_row_and_its_attempts(claimer: Claimers) -> None:
     handle = tasks.add.send(1)
     info = handle.info()
+
     assert (info.status, info.task_name, info.attempts) == (
         "PENDING",
         "tests.apps.project.tasks.add",
         (),
     )
+
     worker = claimer()
     finish(worker)
     info = async_to_sync(handle.ainfo)()
+
     assert (info.status, info.worker_id, info.result) == ("COMPLETED", worker.id, {"ok": 3})
     assert [(attempt.attempt, attempt.outcome) for attempt in info.attempts] == [(1, "COMPLETED")]
     assert Task.objects.get().finished_at == info.finished_at
@@ -286,14 +311,18 @@ def looked_for(poll_seconds: float) -> Iterator[None]:
     resilience = replace(config().resilience, notify_poll_interval_ms=int(poll_seconds * 1000))
     (id_,) = put()
     news = list[Update]()
+
     with ResultListener(replace(config(), resilience=resilience)).expecting(id_, news.append):
         wait_until(lambda: len(news) >= 2, "it looks when somebody comes, and shortly after")
         assert [item.status for item in news if isinstance(item, Found)] == ["PENDING"] * len(news)
+
         yield
+
         wait_until(
             lambda: isinstance(news[-1], Exception) or news[-1].status == "COMPLETED",
             "there is an answer",
         )
+
     assert isinstance(news[-1], Found)
 
 
@@ -325,10 +354,12 @@ def test_whatever_is_said_of_finished_tasks_true_words_are_heard(
     claimer: Claimers, said: list[str]
 ) -> None:
     worker = claimer()
+
     with looked_for(FOR_EVER):
         for payload in said:
             worker.conn.execute("SELECT pg_notify(%s, %s)", [worker.channel + "_done", payload])
         finish(worker)
+
     worker.conn.close()
 
 

@@ -34,6 +34,7 @@ def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs_or_
     child.returns(
         child.add(flows.planned, kwargs={"when": "now", "name": child.input("name", str)})
     )
+
     flow = Workflow("kwargs")
     first = flow.add(flows.planned, kwargs={"when": "tomorrow", "name": "ada"}, name="first")
     flow.map(
@@ -41,7 +42,9 @@ def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs_or_
     )
     flow.add(child, kwargs={"name": first}, name="third")
     flow.add(flows.planned, "tomorrow", "eve", name="by position")
+
     results = run(flow).results()
+
     assert results["second"].ok_value == ["tomorrow ada bob", "tomorrow ada cyd"]
     assert results["third"].ok_value == "now tomorrow ada"
     assert results["by position"].ok_value == "tomorrow eve"
@@ -58,9 +61,11 @@ def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(
     second = late.add(flows.number, 2, name="second")
     middle = Workflow("middle")
     outer = Workflow("outer")
+
     getattr(middle, how)(late)
     if how == "add":
         outer.add(middle)
+
     changes: dict[str, Callable[[], Any]] = {
         "add": lambda: late.add(flows.number, 3),
         "map": lambda: late.map(flows.number, n=[3]),
@@ -69,13 +74,16 @@ def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(
         "returns": lambda: late.returns(first),
     }
     changes[change]()
+
     for flow in (middle, outer) if how == "add" else (middle,):
         (problem,) = problems_of(flow)
         assert problem.startswith("'late' got ")
         assert problem.endswith("after it was added to 'middle': add it when it is complete")
+
     complete = Workflow("complete")
     complete.add(late)
     assert run(complete).status() == "COMPLETED"
+
     late.add(flows.number, 4, name="later")  # what was sent stays as it is
     assert "later" in statuses(run(late))
 
@@ -92,13 +100,16 @@ def test_a_running_task_is_told_at_once_what_it_cannot_add(hand: Hand) -> None:
     flow.add(flows.act, name="adder")
     nested.add(flows.act, name="nested")
     flow.add(nested)
+
     hand.send(flow)
     growing = inside(hand.claims["adder"])
+
     inner = child(adds_one, "inner")
     node = growing.add(inner)
     complete = (
         "after it was added to 'the workflow of the current task': add it when it is complete"
     )
+
     adds: list[tuple[Callable[[], object], str]] = [
         (lambda: inner.add(flows.number, 2), f"'inner' got the node 'number-2' {complete}"),
         (
@@ -120,20 +131,24 @@ def test_a_running_task_is_told_at_once_what_it_cannot_add(hand: Hand) -> None:
             "continue: its run is a node of another one, and",
         ),
     ]
+
     for add, problem in adds:
         with pytest.raises(WorkflowDefinitionError) as raised:
             add()
         assert problem in raised.value.problems[0]
+
     assert WorkflowNode.objects.filter(added_by__gte=0).count() == 1
 
 
 def levels_of(many: int, task: Any = flows.number) -> Workflow:
     inner = Workflow("level 1")
     inner.returns(inner.add(task, 7))
+
     for level in range(2, many + 1):
         outer = Workflow(f"level {level}")
         outer.returns(outer.add(inner))
         inner = outer
+
     return inner
 
 
@@ -152,14 +167,18 @@ def test_workflows_in_workflows_run_to_the_depth_that_is_allowed_and_none_is_sen
 def test_operations_reach_the_innermost_of_many_workflows() -> None:
     handle = levels_of(100, flows.broken).send()
     innermost = get_workflow(WorkflowRun.objects.get(name="level 1").id)
+
     assert handle.pause()
     assert innermost.status() == "PAUSED"
     assert handle.resume()
+
     drain(raise_errors=False)
     assert (handle.status(), innermost.status()) == ("FAILED", "FAILED")
+
     handle.retry()
     drain(raise_errors=False)
     assert (handle.status(), innermost.status(), Task.objects.count()) == ("FAILED", "FAILED", 2)
+
     handle = levels_of(100, flows.broken).send()
     assert handle.cancel()
     assert WorkflowRun.objects.get(name="level 1", status="CANCELLED").id != innermost.workflow_id
@@ -214,6 +233,7 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
     """Add a node with an argument, a condition and so many branches."""
     page = flow.add(flows.number, 1)
     other = flow.add(flows.number, 2)
+
     how: dict[str, Any] = {
         "after": [page, other][:many],
         "join": join,
@@ -232,8 +252,8 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
         (DELAY, lambda flow: flow.sleep(1e300)),
         (
             "until: until() takes an aware datetime",
-            lambda flow: flow.until(dt.datetime(2030, 1, 1)),
-        ),  # noqa: DTZ001
+            lambda flow: flow.until(dt.datetime(2030, 1, 1)),  # noqa: DTZ001
+        ),
         *[(BAD_NAME, lambda flow, bad=bad: flow.signal(bad)) for bad in ("", 7, "a\nb")],
         ("a: key must be a str", lambda flow: flow.signal("a", key=7)),
         ("a: timeout must be", lambda flow: flow.signal("a", timeout=-1)),
@@ -388,6 +408,8 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
 def test_bad_input_is_named(build: Callable[[Workflow], object], problem: str) -> None:
     flow = Workflow("wrong")
     build(flow)
+
     said = problems_of(flow)
+
     assert [each for each in said if problem in each], said
     assert not WorkflowNode.objects.exists()

@@ -82,12 +82,15 @@ def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
     handle = one(retry_policy=AGAIN)
     take = ahead if how in ("worker died", "lease ended") else whole
     claims = [] if how == "locked" else take(worker)
+
     if how == "failed before":
         again(worker, *claims)
+
     with holder.transaction():
         if how == "locked":
             holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
         assert handle.pause()
+
     if how == "given back":
         worker.run_pass(releases=claims)
     elif how == "failed during":
@@ -97,9 +100,11 @@ def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
     elif how == "lease ended":
         Task.objects.update(claim_expires_at=dt.datetime.now(dt.UTC))
         worker.run_pass(expired_leases=True)
+
     assert not handle.pause()
     assert Task.objects.get().status == "PENDING"
     assert claim(other) == []
+
     assert handle.resume()
     assert not handle.resume()
     assert [found.attempt for found in claim(other)] == [2 if how.startswith("failed") else 1]
@@ -113,10 +118,12 @@ def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_
     put(1)
     paused, other = ahead(worker, 2)
     limit("default", max_concurrency=1)
+
     assert handle.pause()
     passed = worker.run_pass(starts=[paused, other])
     assert (passed.started, passed.returned) == ([other.id], [paused.id])
     assert whole(worker) == []
+
     handle.resume()
     worker.run_pass(outcomes=[done(other)])
     assert [claim.id for claim in whole(worker)] == [paused.id]
@@ -137,13 +144,16 @@ def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
     listener = connect()
     store = HealthStore(connection)
     team = Team(connect(), 2)
+
     handle = left_over(worker)
     listener.execute(f"LISTEN {worker.channel}_new")
     put(1)
     (claim,) = whole(worker)
     heard(listener)
+
     worker.run_pass(outcomes=[done(claim)], cursors=cursors)
     assert (heard(listener), team.pass_on(), store.waits(["default"])) == ([], None, {})
+
     handle.resume()
     (said,) = heard(listener)
     moment, queue = said.split(" ")
@@ -160,13 +170,16 @@ def test_a_free_permit_of_a_partition_goes_to_a_task_that_may_start(claimer: Cla
     worker = claimer()
     running = put(1, kwargs=['{"n": 1}'])
     (first,) = whole(worker)
+
     left = one()
     put(1, kwargs=['{"n": 1}'])
     assert whole(worker) == []
     assert Task.objects.filter(parked=True).count() == 2
+
     alter(left, status="PAUSED")  # while another transaction holds the row
     worker.run_pass(outcomes=[done(first)])
     (claim,) = whole(worker)
+
     assert claim.id not in {*running, Task.objects.get(workflow_id=left.workflow_id).pk}
 
 
@@ -175,6 +188,7 @@ def test_what_a_run_has_left_when_it_ended_does_not_start_but_callbacks(claimer:
     handle = one()
     begun = {"status": "RUNNING", "on_error": "fail", "error_code": None, "continued_as": None}
     stopped = {"on_error": "stop", "error_code": "BROKEN"}
+
     for columns in (
         {"status": "CANCELLED", "error_code": "WORKFLOW_CANCELLED"},
         {"status": "COMPENSATING"},
@@ -184,10 +198,12 @@ def test_what_a_run_has_left_when_it_ended_does_not_start_but_callbacks(claimer:
         alter(handle, **begun | columns)
         assert (whole(worker), short(worker), ahead(worker)) == ([], [], []), columns
         assert [reason.code for reason in explain(Task.objects.get().pk).reasons][0] == "RUN_ENDED"
+
     for rule in ("failed", "finished"):
         WorkflowNode.objects.update(rule=rule)
         (claim,) = short(worker)
         worker.run_pass(releases=[claim])
+
     sql("DELETE FROM horsies_workflows WHERE id = %s", [handle.workflow_id])
     assert len(whole(worker)) == 1
 
@@ -195,18 +211,22 @@ def test_what_a_run_has_left_when_it_ended_does_not_start_but_callbacks(claimer:
 def test_the_explanation_of_a_task_says_that_its_run_is_paused(claimer: Claimers) -> None:
     worker = claimer()
     left = left_over(worker)
+
     said = (
         f"RUN_PAUSED: Its run, one {left.workflow_id}, is paused. None of its tasks start until it "
         "is resumed."
     )
     assert said in str(explain(Task.objects.get().pk))
+
     assert left.cancel()
     later = one("later", retry_policy=AGAIN)
     again(worker, *whole(worker))
     assert later.pause()
+
     due = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
     task = Task.objects.filter(workflow_id=later.workflow_id)
     task.update(next_retry_at=due)
+
     reasons = explain(task.get().pk).reasons
     assert [reason.code.value for reason in reasons] == [
         "RUN_PAUSED",
@@ -227,15 +247,18 @@ def test_a_pause_does_not_begin_a_delay_anew_and_a_retry_does_and_one_that_ends_
     flow.add(flows.number.with_options(delay=3_600), 1, name="node")
     flow.map(flows.plus.with_options(delay=3_600), a=[1, 2, 3], name="map")
     handle = flow.send()
+
     (before,) = moments()
     assert handle.pause()
     assert not Task.objects.exists()
     assert handle.resume()
     assert moments() == {before}
     assert Task.objects.count() == 4
+
     assert handle.cancel()
     handle.retry()
     assert min(moments()) > before
+
     assert handle.pause()
     WorkflowNode.objects.update(due_at=dt.datetime.now(dt.UTC) - dt.timedelta(hours=1))
     resumed = dt.datetime.now(dt.UTC)
@@ -263,10 +286,12 @@ def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry(hand: Hand) 
         if place == 2:
             handle.pause()
             handle.resume()
+
     assert handle.status() == "FAILED"
     handle.retry()
     for place in range(1, 10, 2):
         end(place)
+
     assert (max(most), handle.status()) == (2, "COMPLETED")
 
 
@@ -275,9 +300,11 @@ def test_the_retry_of_a_paused_run_lets_its_postponed_tasks_start(hand: Hand) ->
     flow.add(flows.act.with_options(retry_policy=AGAIN), name="tried")
     flow.add(flows.act, name="fails")
     handle = hand.send(flow)
+
     hand.end("tried", code="AGAIN")
     hand.end("fails", code="BROKEN")
     assert (handle.status(), hand.take()) == ("PAUSED", set())
+
     handle.retry()
     hand.finish()
     assert handle.status() == "COMPLETED"
@@ -288,14 +315,17 @@ def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried(ha
     child.add(flows.number, 1, name="inside")
     flow = Workflow("parent")
     flow.add(flows.number, 2, after=flow.add(child))
+
     handle = hand.send(flow)
     inside = handle.children()["child"]
     inside.pause()
     hand.end("inside")
     assert (inside.status(), statuses(inside)) == ("PAUSED", {"inside": "COMPLETED"})
+
     assert handle.cancel()
     hand.engine.advance()
     assert set(statuses(handle).values()) == {"CANCELLED"}
+
     handle.retry()
     hand.finish()
     assert handle.status() == "COMPLETED"
@@ -305,9 +335,11 @@ def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> No
     flow = Workflow("late", good_until=dt.timedelta(hours=1))
     flow.add(flows.number, 1)
     handle = flow.send()
+
     assert handle.pause()
     sql("UPDATE horsies_workflows SET good_until = now() - interval '1 second'")
     assert handle.resume()
+
     assert drain() == 0
     assert statuses(handle) == {"number": "EXPIRED"}
     assert handle.status() == "FAILED"
@@ -327,6 +359,7 @@ def test_a_retried_run_has_no_good_until_any_more(of: str) -> None:
     pair.add(flows.plus, first, name="second")
     if of == "child":
         flow.add(pair, name="pair")
+
     handle = flow.send()
     with travel(2 * hour):
         drain(raise_errors=False)
@@ -344,12 +377,14 @@ def test_the_elements_of_a_map_run_after_a_retry_of_what_expired() -> None:
     flow = Workflow("late", good_until=dt.timedelta(hours=1))
     flow.map(flows.number, n=[1, 2, 3])
     handle = flow.send()
+
     with travel(dt.timedelta(hours=2)):
         drain(raise_errors=False)
 
         handle.retry()
 
         assert drain() == 3
+
     assert handle.status() == "COMPLETED"
 
 
@@ -379,17 +414,21 @@ def test_limits_per_partition_hold_for_maps_and_nodes_whose_arguments_are_result
     worker = claimer(default=1, mail=2)
     limit("mail", partition_by_args=["a"], partition_max_concurrency=1)
     plus = flows.plus.with_options(queue="mail")
+
     flow = Workflow("partitions")
     flow.map(plus, a=flow.add(flows.numbers, 9), b=0)
     one = flow.add(flows.number, 5)
     flow.add(plus, one, b=1)
     flow.add(plus, one, b=2)
     flow.send()
+
     first = worker.run_pass(sync=10).claims
     assert len(first) == 2
+
     lists = [claim for claim in first if claim.task_name.endswith(".numbers")]
     settle(worker, lists, [[7, 7, 8]])
     settle(worker, [claim for claim in first if claim not in lists], [5])
+
     claims = worker.run_pass(sync=10).claims
     assert arguments(claims, "a") == [5, 7, 8]
     settle(worker, claims, [1, 1, 1])
@@ -405,8 +444,10 @@ def test_the_cap_of_a_queue_bounds_tasks_of_workflows_together_with_others(
     flow = Workflow("cap")
     flow.map(flows.plus, a=flow.add(flows.numbers, 9))
     flow.send()
+
     settle(worker, worker.run_pass(sync=10).claims, [[1, 2]])
     flows.number.send_many([{"n": 1}] * 4)
+
     assert len(worker.run_pass(sync=10).claims) == 3
     assert worker.run_pass(sync=10).claims == []
 
@@ -418,13 +459,16 @@ def test_a_task_that_the_database_sends_has_the_priority_retries_and_options_of_
     plus = flows.plus.with_options(
         priority=3, retry_policy=RetryPolicy.fixed([5, 60]), timeout_ms=7_000
     )
+
     flow = Workflow("options")
     flow.add(plus, flow.add(flows.number, 1))
     flow.map(plus, a=flow.add(flows.numbers, 1))
     flow.send()
+
     expected = plus.send(4)
     claims = worker.run_pass(sync=10).claims
     settle(worker, claims, [[2] if claim.task_name.endswith(".numbers") else 1 for claim in claims])
+
     columns = ("task_name", "queue_name", "lane", "priority", "max_retries", "options")
     alike = Task.objects.filter(task_name=flows.plus.name).values_list(*columns)
     assert len(alike) == 3

@@ -53,6 +53,7 @@ def test_a_node_waits_for_the_upstream_nodes_that_are_open() -> None:
     first = flow.add(flows.number, 1)
     second = flow.add(flows.plus, first)
     third = flow.add(flows.number, 7, name="free")
+
     flow.add(flows.number, 1, after=[first, second], name="end")
     flow.add(flows.number, 1, after=[first, second, third], join=quorum(2), name="two")
     flow.add(
@@ -60,14 +61,17 @@ def test_a_node_waits_for_the_upstream_nodes_that_are_open() -> None:
     )
     flow.add(flows.total, [flow.add(flows.number, n) for n in range(1_200)], name="many")
     handle = flow.send()
+
     waits = "It waits for 2 of its 2 upstream nodes: 'number' is ENQUEUED, 'plus' is PENDING."
     assert only(handle, "end") == ("WAITING_FOR_NODES", waits)
+
     found = told(handle, "end")
     assert [one["number"] for one in found.reasons[0].details["upstream"]] == [0, 1]
     assert str(found).splitlines()[0] == f"Node 'end' (3) of run {handle.workflow_id} is PENDING."
     assert explain_node(str(handle.workflow_id), 3) == found
     assert "2 of its 3 branches to complete: 0 did, 3 open" in only(handle, "two")[1]
     assert "1 of its 3 branches to finish" in only(handle, "any")[1]
+
     many = only(handle, "many")[1]
     assert many.startswith(
         "It waits for 1,200 of its 1,200 upstream nodes: 'number-2' is ENQUEUED, "
@@ -81,6 +85,7 @@ def test_the_task_of_a_node_is_explained_as_any_task_and_a_pause_and_the_end_of_
     flow = Workflow("paused")
     flow.add(flows.plus, flow.add(flows.number, 1))
     handle = flow.send()
+
     queues.pause("default", actor="ada", reason="the disk is full")
     found = told(handle, "number")
     assert [reason.code.value for reason in found.reasons] == [
@@ -90,8 +95,10 @@ def test_the_task_of_a_node_is_explained_as_any_task_and_a_pause_and_the_end_of_
     ]
     assert found.task_id == Task.objects.get().pk
     assert "the disk is full" in str(found)
+
     WorkflowRun.objects.update(status="CANCELLED", finished_at=now())
     assert codes(handle, "number")[:2] == ["RUN_ENDED", "TASK"]
+
     WorkflowRun.objects.update(status="RUNNING", finished_at=None)
     queues.resume("default", actor="ada")
     handle.pause(actor="ada", reason="wrong book.")
@@ -100,6 +107,7 @@ def test_the_task_of_a_node_is_explained_as_any_task_and_a_pause_and_the_end_of_
     assert "by ada: wrong book. No other node starts until it is resumed." in str(
         told(handle, "number")
     )
+
     flow = Workflow("pauses", on_error="pause", max_in_flight=1)
     flow.add(flows.broken)
     flow.add(flows.number, 1)
@@ -113,8 +121,10 @@ def test_a_full_run_says_its_limit_and_a_map_how_much_of_it_was_sent() -> None:
     flow.add(flows.number, 1, after=flow.gate("opens later"))
     handle = flow.send()
     handle.approve("opens later", actor="ada")
+
     code, text = only(handle, "number")
     assert (code, "may have 2 tasks" in text, "it has 2" in text) == ("MAX_IN_FLIGHT", True, True)
+
     found = told(handle, "plus")
     first = Task.objects.get(node_index=0)
     assert [reason.code.value for reason in found.reasons][:2] == ["MAP_RUNNING", "MAX_IN_FLIGHT"]
@@ -129,11 +139,13 @@ def test_a_map_that_is_retried_counts_what_it_kept() -> None:
     flow = Workflow("retried")
     flow.map(flows.odd_fails, n=[0, 1, 2, 3])
     handle = run(flow)
+
     handle.retry()
     assert (
         "4 of its 4 tasks are sent; 2 of them have finished."
         in told(handle, "odd_fails").reasons[0].text
     )
+
     handle.pause()
     assert "2 of its 4 tasks are sent; 2 of them have finished." in str(told(handle, "odd_fails"))
 
@@ -145,16 +157,19 @@ def test_a_node_that_is_ready_was_added_or_is_a_run_says_what_it_needs() -> None
     flow.add(flows.plus, flow.add(flows.number, 1))
     flow.add(child)
     handle = flow.send()
+
     added = '[{"number": 1000000, "name": "late", "kind": "task", "task": "x"}]'
     sql("SELECT horsies_add_nodes(%s, 0, %s, '{}', NULL)", [handle.workflow_id, added])
-    WorkflowNode.objects.filter(name="plus").update(
-        status="READY"
-    )  # as when more was ready than a sender promotes
+    # as when more was ready than a sender promotes
+    WorkflowNode.objects.filter(name="plus").update(status="READY")
+
     assert only(handle, "plus")[0] == "NO_WORKER"
     serving("default")
     assert only(handle, "plus")[0] == "READY"
+
     code, text = only(handle, "late")
     assert (code, text.startswith("Node 'number' added it.")) == ("NOT_ADMITTED", True)
+
     code, text = only(handle, "child")
     assert code == "CHILD_RUN"
     assert f"its run {handle.children()['child'].workflow_id} is RUNNING." in text
@@ -165,6 +180,7 @@ def test_a_node_that_has_ended_says_how_and_which_of_the_many_causes_of_a_skip_i
     page = flow.add(flows.page, "en", 3)
     bad = flow.add(flows.broken, 4711)
     none = flow.add(flows.skips)
+
     flow.add(flows.plus, bad, name="failed upstream")
     flow.add(flows.number, 1, when=page.matches("$.pages > 10"), name="condition")
     flow.add(
@@ -185,13 +201,16 @@ def test_a_node_that_has_ended_says_how_and_which_of_the_many_causes_of_a_skip_i
     )
     flow.add(flows.number, 1, after=page, name="by hand")
     flow.signal("paid", timeout=0, on_timeout="skip")
+
     handle = flow.send()
     handle.skip("by hand", actor="ada", reason="not needed")
     drain(raise_errors=False)
+
     failed = r"an upstream node did not complete: 'broken' is FAILED \(UNHANDLED_ERROR\)\."
     unmatched = r"the value of 'page' does not match its condition \$\.pages > 10\."
     branches = r"2 of its branches had to complete: .*'skips' is SKIPPED \(TASK_SKIPPED\).*"
     skipped = "It was skipped because"
+
     check(
         handle,
         ("page", "ENDED", r"It ended as COMPLETED at .*"),
@@ -217,6 +236,7 @@ def test_the_callbacks_of_a_batch_say_why_they_did_not_run() -> None:
         (batch.on_failure if member is flows.number else batch.on_success)(
             flows.number, 0, name="callback"
         )
+
         assert said in only(run(batch), "callback")[1]
 
 
@@ -224,16 +244,19 @@ def test_what_does_not_exist_is_named() -> None:
     flow = Workflow("named")
     flow.add(flows.number, 1)
     handle = flow.send()
+
     for node in ("nothing", "7", 7, "a\x00b", 2**70, "9" * 5_000, -1, True, None):
         refuses("no node", explain_node, handle.workflow_id, node, error=LookupError)
     refuses("no workflow run", explain_node, uuid.uuid4(), "number", error=LookupError)
     refuses("UUID", explain_node, "x", "number", error=ValueError)
+
     WorkflowNode.objects.filter(name="number").update(added_by=5)
     twin = """'{"number": 9, "added_by": 6}'"""
     sql(
         f"INSERT INTO horsies_workflow_nodes SELECT (jsonb_populate_record(n, {twin})).* FROM "
         "horsies_workflow_nodes n"
     )
+
     refuses(
         "several nodes named 'number'",
         explain_node,
@@ -258,16 +281,20 @@ def test_it_reads_large_tables_through_their_indexes_whatever_the_statistics_say
     scans = "SELECT sum(seq_scan) FROM pg_stat_xact_all_tables WHERE relname = ANY(%s)"
     if analyzed == "when empty":
         sql(f"ANALYZE {', '.join(tables)}")
+
     flow = Workflow("large")
     nodes = [flow.add(flows.number, n) for n in range(300)]
     flow.add(flows.total, nodes, name="end")
     flow.map(flows.plus, a=[1, 2], name="map")
     handle = flow.send()
+
     if analyzed == "when full":
         sql(f"ANALYZE {', '.join(tables)}")
+
     before = sql(scans, [tables])
     for number in (0, 300, 301):
         assert OverviewStore(connection).node_facts(handle.workflow_id, number)
+
     assert sql(scans, [tables]) == before
 
 
@@ -280,11 +307,14 @@ def test_a_node_that_waits_says_for_what_and_until_when() -> None:
     flow.gate("look")
     flow.add(flows.act, flow.nodes[2], after=flow.add(flows.number, 1), join="any", name="argument")
     handle = run(flow)
+
     assert "1 did, 0 open; and for 1 other upstream nodes" in only(handle, "argument")[1], (
         "though the quorum is met"
     )
+
     assert codes(handle, "paid") == ["WAITING_FOR_SIGNAL", "NO_WORKER"]
     serving("default")
+
     at = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"  # with the day before midnight
     person = "It waits for the decision of a person"
     check(
@@ -299,9 +329,11 @@ def test_a_node_that_waits_says_for_what_and_until_when() -> None:
         (
             "approve",
             "WAITING_FOR_DECISION",
-            rf"{person} who has the permission shop\.approve until {at}; then it completes without a value\.",
+            rf"{person} who has the permission shop\.approve until {at}; "
+            r"then it completes without a value\.",
         ),
         ("look", "WAITING_FOR_DECISION", rf"{person}\."),
     )
+
     handle.pause()
     assert codes(handle, "paid") == ["WAITING_FOR_SIGNAL", "RUN_PAUSED"]

@@ -76,6 +76,7 @@ def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
             step(drive, 0, 10, 40, 40 + 2 * size)
             drive.finish()
             drive.judge()
+
             if drive.handle.status() == "FAILED" and seed % 2:
                 drive.retry()
                 step(drive, 0, 10, 40)
@@ -94,9 +95,11 @@ def test_what_is_stopped_or_cancelled_leaves_nothing_open_whatever_the_order_and
         with noted(drive, seed, size):
             drive.begin(seed, size, on_error="stop" if how == "stop" else None)
             step(drive, 3, 10, 40, size)
+
             if how == "cancel":
                 drive.cancel()
                 step(drive, 10)
+
             drive.finish()
             drive.judge_broken_off()
             assert drive.handle.status() in (
@@ -179,16 +182,17 @@ class Saga(Driven):
         """Send a random workflow into empty tables."""
         self.clear()
         self.dice = Dice(f"saga {seed}")
-        self.below: dict[int, set[int]] = defaultdict(
-            set
-        )  # node -> those that wait for it, and that it added
+
+        # node -> those that wait for it, and that it added
+        self.below: dict[int, set[int]] = defaultdict(set)
         self.undoable: set[int] = set()
         self.records: dict[tuple[int, int], Record] = defaultdict(Record)
-        self.undone: dict[
-            tuple[int, int], str | None
-        ] = {}  # the code with which the undo of an element ended
+        # the code with which the undo of an element ended
+        self.undone: dict[tuple[int, int], str | None] = {}
         self.skipped: set[int] = set()  # nodes whose undo was skipped by hand
+
         self.cancelled = False
+
         self.handle = self.build(size).send()
 
     def build(self, size: int) -> Workflow:
@@ -197,6 +201,7 @@ class Saga(Driven):
         most = dice.choice([None, None, 1, 3])
         flow = Workflow("saga", on_error=on_error, max_in_flight=most)
         made: list[Node] = []
+
         for number in range(size):
             upstream = dice.sample(made, min(len(made), dice.choice([0, 1, 1, 2, 3])))
             how: dict[str, Any] = {
@@ -204,16 +209,20 @@ class Saga(Driven):
                 "allow_failed": dice.chance(0.3),
                 "name": f"n{number}",
             }
+
             if dice.chance(0.6):
                 how["undo"] = flows.unact.with_options(retry_policy=AGAIN)
                 self.undoable.add(number)
+
             task = flows.act.with_options(retry_policy=AGAIN) if dice.chance(0.5) else flows.act
             if dice.chance(0.25):
                 made.append(flow.map(task, value=list(range(dice.choice([0, 1, 3, 7]))), **how))
             else:
                 made.append(flow.add(task, number, **how))
+
             for node in upstream:
                 self.below[node.number].add(number)
+
         return flow
 
     # what engines do
@@ -245,22 +254,27 @@ class Saga(Driven):
     def began(self, engine: Engine, claim: Claim) -> Spot:
         query = """
         SELECT t.node, t.node_index, n.undoes FROM horsies_tasks t
-        JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.node WHERE t.id = %s"""
+        JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.node
+        WHERE t.id = %s"""
         ((node, element, undoes),) = self.rows(query, [claim.id])
         spot = Spot(node if undoes is None else undoes, element, undoes is not None)
         if not spot.undo:
             return spot
+
         running = [each for other in self.engines for _, each in other.claims if not each.undo]
         assert not running, ("an undo runs beside tasks of the run", spot, running)
+
         record = self.records[spot.number, spot.element]
         assert spot.number in self.undoable
         assert record.begun, ("it did not begin", spot, record)
+
         arguments = json.loads(claim.kwargs)
         assert arguments["result"] == (record.value if record.completed else None), (
             spot,
             record,
             arguments,
         )
+
         below = self.descendants(spot.number)
         early = [
             place
@@ -271,15 +285,18 @@ class Saga(Driven):
             and place[0] not in self.skipped
         ]
         assert not early, ("the undo of a descendant has not ended", spot, early)
+
         return spot
 
     def descendants(self, number: int) -> set[int]:
         found = set[int]()
         left = [number]
+
         while left:
             new = self.below[left.pop()] - found
             found |= new
             left += new
+
         return found
 
     def die(self, engine: Engine) -> None:
@@ -294,6 +311,7 @@ class Saga(Driven):
         own = [(claim, spot) for claim, spot in engine.claims if not spot.undo]
         if not own:
             return
+
         claim, spot = self.dice.choice(own)
         undo = flows.unact.with_options(retry_policy=AGAIN)
         node = inside(claim).add(flows.act, 1, name=f"g{len(self.done)}", undo=undo)
@@ -324,6 +342,7 @@ class Saga(Driven):
     def skip(self, engine: Engine) -> None:
         query = "SELECT n.number, n.undoes FROM horsies_workflow_nodes n ORDER BY n.number"
         number, undoes = self.dice.choice(self.rows(query))
+
         with suppress(WorkflowError):
             operations.skip(self.handle.workflow_id, number)
             if undoes is not None:
@@ -345,22 +364,29 @@ class Saga(Driven):
             for place, record in self.records.items()
             if record.begun and place[0] in self.undoable
         }
+
         if status == "COMPLETED":
             assert self.undone == {}
             return
+
         expected = {place for place in begun if place[0] not in self.skipped}
         assert self.undone.keys() == expected
+
         tasks = """
         SELECT n.undoes, t.node_index FROM horsies_tasks t
-        JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.node WHERE n.kind = 'undo'"""
+        JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.node
+        WHERE n.kind = 'undo'"""
         assert sorted(self.rows(tasks)) == sorted(expected)
+
         failed = {number for (number, _), code in self.undone.items() if code is not None}
         names = dict(self.rows("SELECT n.number, n.name FROM horsies_workflow_nodes n"))
         error = result["err"]
         if begun:
             assert error["data"]["undone"] == len({number for number, _ in expected} - failed)
+
         not_undone = {each["node"] for each in (error["data"] or {}).get("not_undone", [])}
         assert not_undone == {names[number] for number in failed}
+
         cause = "WORKFLOW_CANCELLED" if self.cancelled else "WORKFLOW_FAILED"
         assert error["error_code"] == ("COMPENSATION_FAILED" if failed else cause)
         assert status == ("CANCELLED" if self.cancelled and not failed else "FAILED")
@@ -372,22 +398,27 @@ def test_what_began_is_undone_once_and_after_what_depends_on_it_whoever_dies(
 ) -> None:
     saga = Saga(connect)
     ends = Counter[str]()
+
     for seed in range(SAGAS):
         size = 1 + seed % 25
         with noted(saga, seed, size):
             saga.begin(seed, size)
             step(saga, 0, 10, 40, 40 + 2 * size)
+
             if saga.dice.chance(0.2):
                 saga.cancel(saga.engines[0])
+
             saga.finish()
             saga.judge()
             ends[saga.handle.status()] += 1
+
             while any(saga.undone.values()) and saga.dice.chance(0.7):
                 ends["retried"] += 1
                 saga.retry_undos()
                 step(saga, 0, 10)
                 saga.finish()
                 saga.judge()
+
     assert min(ends[each] for each in ("COMPLETED", "FAILED", "CANCELLED", "retried")) > 0, ends
 
 
@@ -408,6 +439,7 @@ class Waits(Driven):
         """Send a random run into empty tables."""
         self.clear()
         self.dice = Dice(f"waits {seed}")
+
         self.first = Line(self.waiters(self.dice.randint(1, 12)))
         self.at(0)
         self.handle = self.built(self.first.nodes).send()
@@ -432,27 +464,33 @@ class Waits(Driven):
         kind = dice.choice(["signal"] * 5 + ["timer", "gate"] + ["continue"] * (depth < 2))
         name = {"signal": dice.choice("ab"), "gate": f"gate {number}"}.get(kind)
         node = Waiter(number, kind, name, timeout=dice.choice([None, None, 0, 2, 5, 9]))
+
         if kind == "signal":
             node.key = dice.choice([None, None, "x", "y"])
         if kind == "timer":
             node.timeout, node.on_timeout = node.timeout or 0, "complete"
         else:
             node.on_timeout = dice.choice(["fail", "skip", "complete"])
+
         node.upstream = tuple(dice.sample(before, min(len(before), dice.choice([0, 0, 1, 1, 2]))))
         node.allow_failed = dice.chance(0.4)
+
         if kind == "continue":
             node.following = self.waiters(dice.randint(1, 6), depth + 1)
+
         return node
 
     def built(self, nodes: list[Waiter]) -> Workflow:
         flow = Workflow("waits")
         made: list[Any] = []
+
         for node in nodes:
             how: dict[str, Any] = {
                 "after": [made[each] for each in node.upstream],
                 "allow_failed": node.allow_failed,
             }
             limit = {"timeout": node.timeout, "on_timeout": node.on_timeout}
+
             if node.kind == "timer":
                 made.append(flow.sleep(node.timeout or 0, **how))
             elif node.kind == "gate":
@@ -465,6 +503,7 @@ class Waits(Driven):
                 )
             else:
                 made.append(flow.signal(node.signal or "", key=node.key, **limit, **how))
+
         return flow
 
     def at(self, seconds: int) -> None:
@@ -493,11 +532,12 @@ class Waits(Driven):
             for node in self.line.nodes
             if node.kind in ("signal", "continue") and node.status == "PENDING"
         ]
-        if (
-            not late
-        ):  # what these get of the signals that an advance has not seen depends on when they begin
+
+        # What these get of the signals that an advance has not seen depends on when they begin.
+        if not late:
             name = self.dice.choice("ab")
             key = self.dice.choice([None, "x", "y"])
+
             for _ in range(205):
                 self.send(Sent(name, key, len(self.line.sent), self.now))
             for _ in range(9):
@@ -508,10 +548,12 @@ class Waits(Driven):
         gates = [
             node.signal for line in self.first.all() for node in line.nodes if node.kind == "gate"
         ]
+
         if gates:
             name = self.dice.choice(gates) or ""
             approved = self.dice.chance(0.6)
             counts = self.line.decide(name, approved, {"by": "ada", "reason": None}, self.now)
+
             try:
                 (self.handle.approve if approved else self.handle.reject)(name, actor="ada")
             except (WorkflowError, LookupError):
@@ -551,33 +593,41 @@ class Waits(Driven):
         handle: WorkflowHandle[Any] | None = self.handle
         for line in self.first.all():
             assert handle is not None, "the run did not continue"
+
             rows = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).order_by("number")
             assert list(rows.values_list("status", "value")) == [
                 (node.status, node.value) for node in line.nodes
             ]
+
             unused = WorkflowSignal.objects.filter(
                 workflow_id=handle.workflow_id, used_at=None
             ).order_by("pk")
             assert list(unused.values_list("name", "key")) == [
                 (sent.name, sent.key) for sent in line.sent if not sent.used
             ]
+
             ended = "COMPLETED" if line.next or not line.failed() else "FAILED"
             assert handle.status() == (ended if line.ended() else "RUNNING")
             handle = handle.successor()
+
         assert handle is None, "the run continued"
+
         found = self.handle.get(0)
         code = None if found.is_ok() else found.err_value.error_code
-        assert code == (
-            ("WORKFLOW_FAILED" if self.line.failed() else None)
-            if self.line.ended()
-            else "WAIT_TIMEOUT"
-        )
+        expected: str | None = None
+        if not self.line.ended():
+            expected = "WAIT_TIMEOUT"
+        elif self.line.failed():
+            expected = "WORKFLOW_FAILED"
+        assert code == expected
+
         assert not self.rows(MISCOUNTED)
 
 
 def test_signals_and_timeouts_end_waits_as_the_model_says(connect: Connect) -> None:
     waits = Waits(connect, MAX_BYTES)
     before = simulated_now.get()
+
     try:
         for seed in range(WAITS):
             waits.begin(seed)

@@ -104,9 +104,11 @@ def largest_part(
     """
     found = [count(handle)]
     more = True
+
     while more:
         more = engine.advance_run(handle.workflow_id).more
         found.append(count(handle))
+
     return max(abs(new - old) for old, new in pairwise(found))
 
 
@@ -143,20 +145,24 @@ def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(
     """
     handle = build().send()
     engine.advance()
+
     assert (handle.cancel(), handle.cancel()) == (True, False)
     assert (handle.status(), handle.get(0).err_value.error_code) == (
         "CANCELLED",
         "WORKFLOW_CANCELLED",
     )
     assert ended(handle) == PART
+
     refuses("still", handle.retry)
     assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [
         handle.workflow_id
     ]
+
     assert largest_part(engine, handle, ended) <= PART
     assert counted(Task, handle).keys() == {"CANCELLED"} == counted(WorkflowNode, handle).keys()
     assert engine.workflows.owed(None, 9) == []
     assert handle.progress().open == 0
+
     handle.retry()
     assert handle.status() == "RUNNING"
 
@@ -170,21 +176,26 @@ def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_other
     flow = Batch("stop", on_error="stop")
     flow.add(flows.number, 1)
     second = flow.add(flows.number, 1)
+
     for _ in range(MANY):
         flow.add(flows.number, 1)
         flow.add(flows.number, 1, after=second)
+
     flow.on_success(flows.number, 1, name="good")
     flow.on_failure(flows.number, 1, name="told")
     handle = flow.send()
+
     claims = engine.take(2)
     engine.settle(claims[0], code="BROKEN")
     halts = engine.advance_run(handle.workflow_id, [claims[0].id])
     assert (halts.halted, halts.more) == ("stop", True)
+
     assert handle.pause()
     assert handle.resume()
     assert largest_part(engine, handle, ended) <= PART
     assert status("told") == "PENDING", "one task still runs"
     assert counted(Task, handle) == {"FAILED": 1, "RUNNING": 1, "CANCELLED": MANY}
+
     engine.settle(claims[1])
     engine.run_all()
     assert counted(WorkflowNode, handle) == {"FAILED": 1, "COMPLETED": 2, "CANCELLED": 2 * MANY + 1}
@@ -198,14 +209,18 @@ def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sen
     first = flow.map(flows.number, n=[0, 1, 2], name="first")
     flow.map(flows.number, n=first, name="second")
     handle = flow.send()
+
     for _ in range(2):
         engine.end(*engine.take())
     redact(Task.objects.get(node=0, node_index=2).id, actor="ada", reason="a request")
+
     one, other = engine.take()
     engine.end(one)
     assert (handle.status(), status("second")) == ("RUNNING", "ENQUEUED")
+
     handle.cancel()
     assert Task.objects.filter(cancel_requested_at__isnull=False).count() == 1
+
     engine.end(other)
     node = WorkflowNode.objects.get(name="second")
     assert (node.status, node.error_code, node.items_ok) == ("FAILED", "RESULT_REDACTED", 2)
@@ -220,10 +235,12 @@ def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(
 ) -> None:
     handle = build().send()
     engine.advance()
+
     assert handle.pause()
     assert counted(Task, handle) == {"PENDING": MANY - PART}
     assert engine.advance_run(handle.workflow_id).more
     assert counted(Task, handle) == {"PENDING": MANY - 2 * PART}
+
     for _ in range(2):
         assert handle.resume()
         engine.advance()
@@ -241,26 +258,32 @@ def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connec
     listener = connect()
     handle = flat().send()
     engine.advance()
+
     due = timezone.now() + dt.timedelta(hours=1)
     Task.objects.update(
         retry_count=1, next_retry_at=due, enqueued_at=due, parked=True, partition_key="{}"
     )
+
     held = Task.objects.filter(enqueued_at__year=9999, parked=False)
     listener.execute(f'LISTEN "{engine.channel}_new"')
+
     for _ in range(2):
         assert handle.pause()
         engine.advance()
         assert held.count() == MANY
         assert handle.resume()
         assert held.count() == MANY - PART
+
     while left := held.count():
         assert heard(listener) == []
         assert engine.advance_run(handle.workflow_id).more == (left > PART)
         assert left - held.count() <= PART
+
     ((moment, queue),) = (told.split() for told in heard(listener))
     assert queue == "default"
     assert abs(float(moment) - due.timestamp()) < 1
     assert set(Task.objects.values_list("enqueued_at", flat=True)) == {due}
+
     engine.advance()
     assert (WorkflowRun.objects.get().resuming, engine.workflows.owed(None, 9)) == (False, [])
 
@@ -276,16 +299,19 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build)
     handle = build().send()
     fail(engine)
     assert counted(WorkflowNode, handle) == {"FAILED": 1, "SKIPPED": MANY - 1}
+
     handle.retry()
     assert handle.status() == "RUNNING"
     assert skipped(handle) >= MANY - 2 * PART
     assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [
         handle.workflow_id
     ] * 2
+
     assert largest_part(engine, handle, skipped) <= 1.5 * PART
     assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": MANY - 1}
     assert WorkflowRun.objects.get().retrying is None
     assert miscounted() == []
+
     engine.end(*engine.take(1))
     assert counted(WorkflowNode, handle)["COMPLETED"] == 1
 
@@ -295,10 +321,12 @@ def test_a_retry_goes_on_during_a_pause_and_sends_nothing(engine: Engine) -> Non
     go on.
     """
     handle = retried(engine, flat(), MANY)
+
     assert handle.pause()
     engine.advance()
     assert counted(WorkflowNode, handle) == {"READY": MANY}
     assert (handle.status(), WorkflowRun.objects.get().retrying) == ("PAUSED", None)
+
     assert handle.resume()
     engine.advance()
     assert counted(WorkflowNode, handle) == {"ENQUEUED": MANY}
@@ -312,11 +340,13 @@ def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_
     engine.advance()
     fail(engine, MANY - 7, complete=7)
     done = set(Task.objects.filter(status="COMPLETED").values_list("id", flat=True))
+
     handle.retry()
     assert failed_elements(handle) >= MANY - 7 - PART
     assert largest_part(engine, handle, failed_elements) <= PART
     assert set(Task.objects.filter(node=0, status="COMPLETED").values_list("id", flat=True)) == done
     assert counted(Task, handle) == {"COMPLETED": 7, "FAILED": MANY - 7, "PENDING": MANY - 7}
+
     engine.run_all()
     node = WorkflowNode.objects.get()
     assert (handle.status(), node.items_ok, node.items_bad, node.in_flight) == (
@@ -336,6 +366,7 @@ def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
     """
     handle = retried(engine, build(), 1 if build is chain else MANY)
     assert engine.advance_run(handle.workflow_id).more
+
     assert handle.cancel()
     engine.advance()
     assert counted(WorkflowNode, handle).keys() == {
@@ -345,6 +376,7 @@ def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
     assert (handle.status(), WorkflowRun.objects.get().retrying) == ("CANCELLED", None)
     assert engine.workflows.owed(None, 9) == []
     assert handle.progress().open == 0
+
     handle.retry()
     engine.advance()
     assert counted(WorkflowNode, handle).keys() == (
@@ -359,21 +391,26 @@ def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, part
     flow.add(flows.number, 1, undo=flows.note_undo, name="first")
     for place in range(5):
         flow.map(flows.number, n=list(range(9)), name=f"map {place}")
+
     handle = flow.send()
     engine.advance()
     for claim in engine.take():
         engine.settle(claim, code="BROKEN" if Task.objects.get(id=claim.id).node else None)
+
     handle.pause()  # or it would be undone at once
     engine.advance()
     handle.retry()
     reached = WorkflowNode.objects.filter(status="ADDED", finished_at__isnull=False)
     assert reached.count() == 5
+
     parts(2)
     undos = WorkflowNode.objects.filter(kind="undo")
     handle.cancel()
+
     while reached.exists():
         assert not undos.exists()
         engine.advance_run(handle.workflow_id)
+
     engine.run_all()
     assert (handle.status(), [*undos.values_list("name", "status")]) == (
         "CANCELLED",
@@ -392,15 +429,19 @@ def test_runs_inside_are_retried_in_parts_or_begin_anew(engine: Engine, parts: P
     for place in range(7):
         flow.add(inner, name=f"inner {place}")
     tolerant.after(flow.add(flows.number, 1, name="before"))
+
     handle = flow.send()
     engine.advance()
     while claims := engine.take():
         engine.end(*claims, code="BROKEN")
+
     assert counted(WorkflowNode, handle) == {"FAILED": 9}
     runs = dict(WorkflowNode.objects.filter(kind="workflow").values_list("name", "task_id"))
+
     handle.retry()
     assert WorkflowRun.objects.filter(parent_id=handle.workflow_id, status="RUNNING").count() <= 2
     engine.run_all()
+
     assert (handle.status(), counted(WorkflowNode, handle)) == ("COMPLETED", {"COMPLETED": 9})
     after = dict(WorkflowNode.objects.filter(kind="workflow").values_list("name", "task_id"))
     assert {name for name in runs if runs[name] != after[name]} == {"tolerant"}
@@ -412,11 +453,14 @@ def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_runn
     flow = Workflow("outer")
     flow.add(chain(1))
     handle = flow.send()
+
     (claim,) = engine.take()
     operations.control(WorkflowRun.objects.get(name="flat").pk, "cancel")
     engine.advance()
+
     assert handle.status() == "FAILED"
     refuses("still run", handle.retry)
+
     engine.end(claim, code="TASK_CANCELLED")
     handle.retry()
     engine.run_all()
@@ -431,15 +475,18 @@ def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> Non
     flow = chain()
     flow.add(flows.anything, 1, after=[*flow.nodes], allow_failed=True, name="told")
     handle = flow.send()
+
     (claim,) = engine.take()
     engine.settle(claim, code="BROKEN")
     assert engine.advance_run(handle.workflow_id, [claim.id]).more
     assert handle.status() == "RUNNING"
     assert 0 < skipped(handle) <= PART
+
     assert [owed.workflow for owed in engine.workflows.owed(None, 9)] == [handle.workflow_id] * 2
     assert largest_part(engine, handle, skipped) <= PART
     assert miscounted() == []
     assert counted(WorkflowNode, handle) == {"FAILED": 1, "SKIPPED": MANY - 1, "ENQUEUED": 1}
+
     engine.run_all()
     assert handle.progress() == (MANY + 1, 1, 1, MANY - 1, 0)
 
@@ -456,16 +503,20 @@ def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(
     node = flow.add(flows.number, 1, name="bad")
     for _ in range(20):
         node = flow.add(flows.number, 1, after=node)
+
     flow.add(flows.number, 1, after=flow.add(flows.number, 1, name="other"), name="after other")
     flow.on_finish(flows.number, 1, name="told")
     handle = flow.send()
+
     claims = engine.named()
     engine.settle(claims["bad"], code="BROKEN")
     halts = engine.advance_run(handle.workflow_id, [claims["bad"].id])
     assert (halts.halted, halts.more) == (on_error, True)
+
     engine.advance()
     engine.end(claims["other"], code="TASK_CANCELLED" if on_error == "stop" else None)
     assert miscounted() == []
+
     if on_error == "pause":
         assert (handle.status(), skipped(handle), status("after other")) == ("PAUSED", 20, "READY")
         handle.resume()
@@ -476,6 +527,7 @@ def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(
             "CANCELLED",
             "ENQUEUED",
         }
+
     engine.run_all()
     assert status("told") == "COMPLETED"
     assert handle.status() == "FAILED"
@@ -490,6 +542,8 @@ def test_a_quorum_that_cannot_be_met_halts_the_run_also_in_a_later_part(
     flow.add(flows.anything, 1, after=[bad, last], join="any", name="any")
     flow.add(flows.number, 1, name="other")
     flow.send()
+
     engine.end(engine.named()[bad.name], code="BROKEN")
+
     run = WorkflowRun.objects.get()
     assert (status("any"), run.status, run.error_code) == ("SKIPPED", "PAUSED", "QUORUM_NOT_MET")

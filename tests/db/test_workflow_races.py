@@ -52,20 +52,25 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
     flow = Workflow("parent")
     flow.add(flows.act, after=flow.add(chain("inner")), name="after")
     handle = flow.send()
+
     one.settle(*one.take(), code="BROKEN")
     run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
     one.advance_run(run, Task.objects.values_list("id", flat=True))
     one.advance_run(handle.workflow_id, children=[run])
+
     assert (statuses(handle), handle.status()) == (
         {"chain": "FAILED", "after": "SKIPPED"},
         "FAILED",
     )
+
     handle.retry()
     assert statuses(handle) == {"chain": "ENQUEUED", "after": "PENDING"}
+
     two.advance()
     two.settle(*two.take(), code="BROKEN")
     two.advance_run(run, Task.objects.values_list("id", flat=True))
     one.workflows.mark_advanced([run])  # of its first end
+
     engines().advance()
     assert (statuses(handle), handle.status()) == (
         {"chain": "FAILED", "after": "SKIPPED"},
@@ -86,14 +91,17 @@ def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines)
     flow = Workflow("join")
     flow.add(flows.act, after=[flow.add(flows.act, name=name) for name in "ab"], name="end")
     handle = flow.send()
+
     (first,) = one.take(1)
     (second,) = two.take(1)
     one.settle(first)
+
     with one.conn.transaction():
         assert not one.advance_run(handle.workflow_id, [first.id]).busy
         two.settle(second)
         two.advancer.turn(two.workflows)
         assert two.advancer.owed[handle.workflow_id].tasks == {second.id}
+
     wait_until(
         lambda: two.advancer.turn(two.workflows), "the run is free, and its last task is sent"
     )
@@ -118,12 +126,15 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
     one = engines()
     two = engines()
     holder = connect()
+
     handle = chain("first", "second").send()
     (first,) = one.take()
     one.goes_on = None
     one.settle(first)
+
     before = rows()
     lock = "horsies_tasks" if table == "tasks" else f"horsies_workflow_{table}"
+
     with holder.transaction():
         holder.execute(
             f"LOCK TABLE {lock} IN {'SHARE' if table != 'edges' else 'ACCESS EXCLUSIVE'} MODE"
@@ -133,6 +144,7 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
         connect().execute("SELECT pg_terminate_backend(%s)", [one.conn.info.backend_pid])
         with pytest.raises(psycopg.OperationalError):
             advancing.result()
+
     assert rows() == before
     two.run_all()
     assert handle.status() == "COMPLETED"
@@ -158,6 +170,7 @@ def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one
         second = aside(lambda: (send(), Task.objects.count() == 1))
         wait_for_anybody(connect())
         transaction.set_rollback(not commits)
+
     other, alone = second.result()
     assert (other == first, alone) == (commits, True)
     assert WorkflowRun.objects.count() == 1
@@ -177,14 +190,17 @@ def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_f
     for name in "ab":
         flow.add(flows.act, flow.add(flows.act, name=name), name=f"{name}-next")
     handle = flow.send()
+
     (first,) = engine.take(1)
     with engine.conn.transaction():
         passed = engine.settle(first)
         claims = engine.take(1)
         assert handle.pause()
+
     assert (len(passed.landed), len(claims)) == (1, 1)
     engine.advance()
     assert set(Task.objects.values_list("status", flat=True)) == {"COMPLETED", "RUNNING"}
+
     engine.end(*claims)
     assert statuses(handle) == {
         "a": "COMPLETED",
@@ -193,6 +209,7 @@ def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_f
         "b-next": "READY",
     }
     assert (engine.take(), handle.status()) == ([], "PAUSED")
+
     handle.resume()
     assert [claim.kwargs for claim in engine.take()] == ['{"value": 1}'] * 2
 
@@ -208,10 +225,12 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
     two = engines()
     handle = chain("first", "second").send()
     (first,) = one.take()
+
     with one.conn.transaction():
         one.settle(first)
         cancelling = aside(two.workflows.control, handle.workflow_id, "cancel")
         wait_for_waiting(connect(), two.conn)
+
     assert cancelling.result() == ("RUNNING", "CANCELLED")
     two.advance()
     assert (statuses(handle), handle.status()) == (
@@ -224,9 +243,11 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
 def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engine) -> None:
     """Naive: the skip waits for the claim and then takes the row of a running task away."""
     handle = chain("first", "second").send()
+
     with engine.conn.transaction():
         (first,) = engine.take()
         refuses("has begun", handle.skip, "first")
+
     engine.settle(first)
     engine.run_all()
     assert set(statuses(handle).values()) == {"COMPLETED"}
@@ -238,9 +259,11 @@ def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine
     """
     handle = parent_of(chain("inner"), "bad", on_error="pause")
     bad = engine.named()["bad"]
+
     engine.settle(bad, code="BROKEN")
     advanced = engine.advance_run(handle.workflow_id, [bad.id])
     assert (advanced.halted, handle.status()) == ("pause", "PAUSED")
+
     handle.resume()
     engine.advancer.learn(engine.workflows, handle.workflow_id, Debt(), advanced)
     engine.advance()
@@ -257,16 +280,18 @@ def test_runs_inside_follow_their_parent_though_its_engine_died(
     child.add(chain("first", "second"))
     child.add(flows.act, child.add(flows.act, name="early"), name="late")
     handle = parent_of(child, "bad", on_error=on_error)
+
     bad = one.named()["bad"]
     one.settle(bad, code="BROKEN")
     assert one.advance_run(handle.workflow_id, [bad.id]).halted == on_error
     one.start()
+
     inner = WorkflowRun.objects.filter(parent_id__isnull=False)
     assert set(inner.values_list("status", flat=True)) == {"RUNNING"}
+
     two = engines()
-    two.advancer.owe(
-        [(WorkflowNode.objects.get(name="early").workflow_id, uuid.uuid4())]
-    )  # any reason will do
+    # any reason will do
+    two.advancer.owe([(WorkflowNode.objects.get(name="early").workflow_id, uuid.uuid4())])
     two.advance()
     assert set(inner.values_list("status", flat=True)) == {status}
 
@@ -279,9 +304,11 @@ def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_rou
     """
     handle = parent_of(chain("inner"), "other")
     claims = engine.named()
+
     engine.settle(claims["inner"])
     engine.settle(claims["other"])
     engine.advancer.turn(engine.workflows)
+
     run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
     assert engine.advancer.owed[handle.workflow_id].children == {run}
 
@@ -295,14 +322,17 @@ def test_an_error_after_the_commit_puts_the_run_off(
     one = engines()
     handle = parent_of(chain("inner"))
     one.settle(*one.take())
+
     with refused("horsies_workflows", event="UPDATE OF advanced_at"):
         one.advancer.turn(one.workflows)
         one.advancer.turn(one.workflows)
+
     assert (
         f"workflow run {handle.workflow_id} could not be advanced; trying again: refused"
         in caplog.text
     )
     assert one.advancer.owed[handle.workflow_id].at > 0
+
     engines().advance()
     assert handle.status() == "COMPLETED"
     assert not WorkflowRun.objects.filter(
@@ -319,19 +349,24 @@ def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
     flow = Workflow("zombie")
     flow.add(flows.act.with_options(retry_policy=AGAIN), name="grows")
     handle = flow.send()
+
     (lost,) = one.take()
     inside(lost).add(flows.act, name="once")
+
     connection.cursor().execute(
         "UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [one.id]
     )
     assert [told.kind for told in WorkerStore(two.conn).reap(THRESHOLD, judge=False, many=9)] == [
         "retried"
     ]
+
     for name in ("once", "late"):
         refuses("not the current one", inside(lost).add, flows.act, name=name)
+
     (again,) = two.take()
     refuses("not the current one", inside(lost).add, flows.act, name="late")
     inside(again).add(flows.act, name="once")
+
     two.settle(again)
     two.run_all()
     assert statuses(handle) == {"grows": "COMPLETED", "once": "COMPLETED"}
@@ -342,6 +377,7 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
     """Naive: nobody looks at the run again, and they stay open for ever; or their tasks run."""
     handle = chain("inner").send()
     (claim,) = engine.take()
+
     with transaction.atomic():
         inside(claim).add(flows.act, name="added")
         inside(claim).add(flows.act, name="after")
@@ -351,6 +387,7 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
         assert engine.conn.execute("SELECT w.status FROM horsies_workflows w").fetchall() == [
             (end,)
         ]
+
     engine.advance()
     assert statuses(handle) == {"inner": "COMPLETED", "added": "CANCELLED", "after": "CANCELLED"}
     assert (handle.status(), engine.take(), engine.workflows.owed(None, 9)) == (end, [], [])
@@ -369,19 +406,23 @@ def test_a_pass_goes_on_with_a_chain_claims_what_it_sends_and_ends_the_run(
     listener = connect()
     flow.returns(flow.nodes[0])
     handle = flow.send()
+
     listener.execute(
         "INSERT INTO horsies_waiters VALUES (gen_random_uuid(), now() + interval '1 h')"
     )
     listener.execute(f"LISTEN {engine.channel}_done")
+
     (first,) = engine.take()
     passed = engine.run_pass(5, [ended(first, 7)])
     (second,) = passed.claims
     assert (passed.in_runs, second.task_name) == ([], flows.act.name)
     assert statuses(handle) == {"a": "COMPLETED", "b": "ENQUEUED", "c": "PENDING"}
     assert "7" in second.kwargs, "it has the result of the task that this pass settled"
+
     (third,) = engine.run_pass(5, [ended(second)]).claims
     assert None not in Task.objects.exclude(pk=third.id).values_list("advanced_at", flat=True)
     assert engine.run_pass(5, [ended(third)]).in_runs == []
+
     assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", 7)
     assert str(handle.workflow_id) in " ".join(heard(listener)).split()
     assert (miscounted(), engine.workflows.owed(None, 1_000)) == ([], [])
@@ -392,8 +433,10 @@ def test_a_join_starts_in_the_pass_that_settles_its_last_task(engine: Engine) ->
     flow.add(flows.act, after=[flow.add(flows.act, name=name) for name in "abc"], name="end")
     handle = flow.send()
     first, *others = engine.take()
+
     assert engine.run_pass(5, [ended(first)]).claims == []
     assert statuses(handle)["end"] == "PENDING"
+
     (last,) = engine.run_pass(5, [ended(claim) for claim in others]).claims
     assert (Task.objects.get(pk=last.id).node, miscounted()) == (
         WorkflowNode.objects.get(name="end").number,
@@ -426,9 +469,11 @@ def test_where_more_has_to_be_decided_a_pass_leaves_the_run_as_it_is(
     handle = flow.send()
     (claim,) = engine.take()
     before = statuses(handle)
+
     passed = engine.settle(claim)
     assert (passed.in_runs, statuses(handle)) == ([(handle.workflow_id, claim.id)], before)
     assert Task.objects.get(pk=claim.id).advanced_at is None
+
     engine.advance()
     assert (statuses(handle)["first"], miscounted()) == ("COMPLETED", [])
 
@@ -443,17 +488,21 @@ def test_a_run_in_which_something_matters_is_left_to_an_advance(
     engine.conn.execute("SET lock_timeout = '5s'")
     handle = chain("a", "b", "c", max_in_flight=1 if what == "a limit" else None).send()
     (claim,) = engine.take()
+
     if what == "a pause":
         handle.pause()
     elif what == "a part that is left":
         WorkflowRun.objects.update(owed_at=Now())
     elif what == "added nodes":
         inside(claim).add(flows.act, name="added")
+
     with connect() as holder:
         if what == "another's lock":
             holder.execute("BEGIN")
             holder.execute("SELECT FROM horsies_workflows FOR UPDATE")
+
         passed = engine.settle(claim, code="BROKEN" if what == "a failure" else None)
+
     assert ([task for _, task in passed.in_runs], Task.objects.count()) == ([claim.id], 1)
     engine.advance()
     assert miscounted() == []
@@ -465,13 +514,16 @@ def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine
     other = chain("a", "b").send()
     claims = engine.take()
     engine.goes_on = 100
+
     long = next(
         claim for claim in claims if Task.objects.get(pk=claim.id).workflow_id == handle.workflow_id
     )
     (short,) = (claim for claim in claims if claim is not long)
+
     passed = engine.run_pass(5, [ended(long, "x" * 200), ended(short, 1)])
     assert (passed.landed, len(passed.in_runs)) == ({long.id, short.id}, 2)
     assert set(Task.objects.values_list("advanced_at", flat=True)) == {None}
+
     engine.advancer.owe(passed.in_runs)
     engine.advancer.max_bytes = 100
     engine.run_all()
@@ -487,6 +539,7 @@ def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_s
     chain("a", "b").send()
     (first,) = engine.take()
     WorkflowNode.objects.filter(name="b").update(priority=0)
+
     passed = engine.run_pass(5, [ended(first)])
     assert (passed.landed, len(passed.in_runs), Task.objects.count()) == ({first.id}, 1, 1)
 
@@ -502,13 +555,16 @@ def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(
     for name in "abc":
         flow.add(flows.act, after=flow.add(flows.act, after=first, name=name), name=f"after {name}")
     flow.send()
+
     listener = connect()
     (claim,) = engine.take()
     listener.execute(f"LISTEN {engine.channel}_new")
+
     claims = engine.run_pass(2, [ended(claim)]).claims
     assert (len(claims), [text.split()[-1] for text in heard(listener)]) == (2, ["default"]), (
         "one is left"
     )
+
     claims += engine.take(1)
     claims = engine.run_pass(3, [ended(claim) for claim in claims]).claims
     assert (len(claims), heard(listener)) == (3, [])
@@ -523,12 +579,16 @@ def test_of_a_run_of_many_nodes_a_pass_reads_those_that_it_moves(
     for _ in range(100):
         chain("a", "b", "c").send()
     connect().execute("ANALYZE")
+
     for _ in range(3):
         engine.settle(*engine.take())
+
     flow = chain(*map(str, range(300)))
     flow.send()
+
     notices = explained(engine)
     engine.run_pass(1, [ended(claim) for claim in engine.take()])
+
     scans = re.findall(
         r"Scan using horsies_workflow_nodes_pkey on .*\n\s+Index Cond: (.*)", "\n".join(notices)
     )

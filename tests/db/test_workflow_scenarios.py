@@ -44,12 +44,15 @@ def test_any_runs_at_the_first_success_and_a_quorum_is_skipped_as_soon_as_it_can
     flow.add(flows.act, after=nodes, join=quorum(3), name="quorum")
     flow.add(flows.act, after=nodes[1:], join=quorum(2), allow_failed=True, name="two ends")
     handle = hand.send(flow)
+
     hand.end("b")
     assert "any" in hand.take()
     assert statuses(handle)["two ends"] == "PENDING"
+
     hand.end("c", "a", code="BROKEN")
     found = statuses(handle)
     assert (found["d"], found["quorum"], found["two ends"]) == ("ENQUEUED", "SKIPPED", "ENQUEUED")
+
     hand.finish()
     assert statuses(handle)["quorum"] == "SKIPPED"
     assert (handle.status(), tasks_of(handle)) == ("FAILED", 6)
@@ -64,9 +67,11 @@ def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
     flow.add(flows.total_list, [slow, fast], join="any", name="list")
     flow.add(flows.describe, slow, after=[slow, fast], join="any", name="result")
     flow.add(flows.act, slow, after=[slow, fast], join="any", name="default")
+
     hand.send(flow)
     hand.end("fast", value=2)
     hand.take()
+
     assert [hand.claims[name].kwargs for name in ("list", "default")] == ['{"values": [2]}', "{}"]
     assert '"error_code": "RESULT_NOT_READY"' in hand.claims["result"].kwargs
 
@@ -80,14 +85,17 @@ def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -
     page = flow.add(flows.number, 1)
     bad = flow.add(flows.broken)
     flow.add(flows.describe, bad, allow_failed=True)
+
     sides = [
         flow.add(flows.number, n, when=page.matches("$ == 2"), name=f"side {n}") for n in range(2)
     ]
     flow.add(flows.number, 1, after=sides, join="any", name="end")
     flow.add(flows.act, bad, after=sides, join="any", name="argument")
     flow.add(flows.number, 1, after=page, name="other")
+
     handle = run(flow)
     found = statuses(handle)
+
     assert (handle.status(), found["other"]) == ("COMPLETED", "COMPLETED")
     assert (found["end"], found["argument"]) == ("SKIPPED", "SKIPPED")
 
@@ -99,8 +107,10 @@ def test_an_input_never_counts_in_a_quorum() -> None:
     child.returns(
         child.add(flows.act, a, after=[a, child.add(flows.broken)], join="any", name="end")
     )
+
     flow = Workflow("parent")
     flow.add(child, a=1)
+
     assert statuses(run(flow)) == {"child": "FAILED"}
     assert WorkflowNode.objects.get(name="end").status == "SKIPPED"
 
@@ -114,7 +124,9 @@ def test_a_handler_whose_condition_is_false_takes_no_failure(on_error: Any) -> N
     bad = flow.add(flows.broken, name="bad")
     asked = flow.add(flows.act, 0, name="asked", after=flow.add(flows.act, name="before"))
     flow.add(flows.act, after=bad, when=asked.matches("$ == 1"), allow_failed=True, name="handler")
+
     handle = run(flow)
+
     assert statuses(handle) == {
         "bad": "FAILED",
         "before": "COMPLETED",
@@ -129,9 +141,11 @@ def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
     for name in "ab":
         flow.add(flows.act, name=name)
     handle = hand.send(flow)
+
     hand.end("b", code="FIRST")
     hand.end("a", code="SECOND")
     assert handle.status() == "PAUSED"
+
     handle.resume()
     assert handle.get(0).err_value.data == {"node": "b", "error_code": "FIRST"}
 
@@ -148,12 +162,15 @@ def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(
     flow = Workflow("parent")
     flow.add(flows.act, after=flow.add(child, name="child"), allow_failed=True, name="end")
     handle = hand.send(flow)
+
     hand.end("bad", code="BROKEN")
     assert (handle.status(), WorkflowRun.objects.get(name="child").status) == ("RUNNING", "PAUSED")
+
     if verb == "retry":
         handle.pause()
     getattr(handle, verb)()
     assert hand.take() == ({"bad"} if verb == "retry" else set())
+
     hand.finish()
     assert (handle.status(), statuses(handle)) == (
         "COMPLETED",
@@ -177,15 +194,18 @@ def test_whatever_ends_a_task_is_found_once(
     flow = Workflow("found")
     flow.add(flows.act, flow.add(flows.act, name="first"), allow_failed=True, name="second")
     handle = hand.send(flow)
+
     if columns:
         Task.objects.update(finished_at=dt.datetime.now(dt.UTC), **columns)
     else:
         hand.engine.settle(hand.claims["first"])
         hand.engine.advancer.owed.clear()
+
     hand.claims.clear()
     hand.engine.advance()
     assert statuses(handle) == {"first": expected, "second": "ENQUEUED"}
     assert hand.engine.workflows.owed(None, 9) == []
+
     hand.engine.run_all()
     assert (handle.status(), tasks_of(handle)) == ("COMPLETED", 2)
 
@@ -199,13 +219,16 @@ def test_ready_nodes_that_a_turn_left_are_found_page_by_page(
     root = flow.add(flows.act, name="root")
     for place in range(9):
         flow.add(flows.act, after=root, name=f"{place}")
+
     handle = hand.send(flow)
     hand.engine.settle(hand.claims.pop("root"))
+
     while hand.engine.advancer.find(hand.engine.workflows, dt.timedelta(minutes=1), 1):
         before = tasks_of(handle)
         hand.engine.advancer.turn(hand.engine.workflows)
         assert tasks_of(handle) - before <= 2
         hand.engine.advancer.owed.clear()  # it dies
+
     assert tasks_of(handle) == 10
 
 
@@ -223,12 +246,15 @@ def test_a_run_that_cannot_be_advanced_does_not_hold_up_the_others(hand: Hand) -
     """Naive: one poisoned run ends the round trip of eight; all wait as long as it does."""
     handles = settled(hand, 5)
     poisoned = handles[2]
+
     with refused("horsies_workflow_nodes", f"new.workflow_id = '{poisoned.workflow_id}'"):
         hand.engine.advancer.turn(hand.engine.workflows)
+
     assert [statuses(handle)["second"] for handle in handles] == ["ENQUEUED"] * 2 + ["PENDING"] + [
         "ENQUEUED"
     ] * 2
     assert statuses(poisoned)["first"] == "ENQUEUED"
+
     hand.engine.start()
     hand.engine.run_all()
     assert {handle.status() for handle in handles} == {"COMPLETED"}
@@ -241,12 +267,14 @@ def test_an_error_of_many_runs_is_logged_once_without_rows(
     settled(hand, 9)
     with refused("horsies_workflow_nodes"):
         hand.engine.advancer.turn(hand.engine.workflows, seconds=60)
+
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert re.fullmatch(
         r"workflow run [-0-9a-f]{36} could not be advanced; trying again: refused",
         record.getMessage(),
     )
     assert not record.exc_info
+
     twin = hand.engine.advancer.twin(lambda _: None)
     assert twin.repeats.kinds == {
         "RaiseException": (hand.engine.advancer.repeats.kinds["RaiseException"][0], 8)
@@ -268,13 +296,16 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
     following.returns(
         following.add(flows.plus, following.input("a", int), b=following.input("b", int))
     )
+
     flow = Workflow("first")
     value = flow.add(flows.number, 4)
     flow.continue_as(following, a=value, b=3)
     flow.add(flows.act, after=flow.add(flows.act, name="slow"), name="never")
     handle = flow.send()
+
     assert handle.successor() is None
     assert handle.latest() == handle
+
     hand.take()
     hand.end("number", value=4)
     assert (handle.status(), handle.get(0).err_value.error_code) == ("COMPLETED", "WAIT_TIMEOUT")
@@ -286,20 +317,24 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
     }
     assert WorkflowNode.objects.get(name="never").error_code == "WORKFLOW_CONTINUED"
     assert Task.objects.get(pk=hand.claims["slow"].id).cancel_requested_at is not None
+
     found = handle.successor()
     assert found is not None
     assert handle.latest() == found
     assert WorkflowRun.objects.get(pk=found.workflow_id).continues == handle.workflow_id
+
     hand.take()
     assert hand.claims["plus"].kwargs == '{"a": 4, "b": 3}'
     hand.end("plus", value=7)
     hand.end("slow", code="TASK_CANCELLED")
+
     assert (found.get(0).ok_value, handle.status(), statuses(handle)["slow"]) == (
         7,
         "COMPLETED",
         "CANCELLED",
     )
     assert handle.get(0).ok_value == 7
+
     refuses("it continued as another run", handle.retry)
     assert handle.cancel() is False
     assert hand.engine.workflows.owed(None, 9) == []
@@ -318,6 +353,7 @@ def test_async_code_follows_a_loop_and_the_value_is_not_read_with_the_type_of_th
         return await handle.asuccessor(), last, (await handle.aget(0)).ok_value
 
     following, last, value = async_to_sync(follow)()
+
     assert following.successor() == last
     assert value == handle.get(0).ok_value == last.get(0).ok_value == 0
 
@@ -327,17 +363,21 @@ def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
     found = [handle]
     next_ = handle
     drain()
+
     while (next_ := next_.successor()) is not None:
         found.append(next_)
+
     last = found[-1]
     assert [*WorkflowRun.objects.order_by("sent_at").values_list("pk", "status", "key")] == [
         (one.workflow_id, "COMPLETED", "k" if one is last else None) for one in found
     ]
+
     assert len(found) == 4
     assert flows.loop(0, 3, key="k").send() == last
     assert handle.latest() == found[2].latest() == last
     assert last.get(0).ok_value == 3
     refuses("another graph", flows.loop(1, 3, key="k").send)
+
     WorkflowRun.objects.filter(pk=handle.workflow_id)._raw_delete("default")
     assert found[1].latest() == last
     for verb in (handle.successor, handle.latest):
@@ -358,11 +398,14 @@ def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_i
     flow.add(flows.act, name="adder")
     handle = hand.send(flow)
     claim = hand.claims["adder"]
+
     for _ in range(2):
         inside(claim).continue_as(second())
+
     hand.engine.advancer.find(hand.engine.workflows, None, 9)
     hand.engine.advance()
     assert (handle.status(), statuses(handle)["continue"]) == ("RUNNING", "PENDING")
+
     hand.end("adder", code=code)
     assert (handle.status(), statuses(handle)["continue"]) == (status, node)
     hand.finish()
@@ -374,14 +417,17 @@ def test_a_run_that_continues_begins_one_successor_cancels_runs_inside_and_undoe
 ) -> None:
     child = Workflow("child")
     child.add(flows.act, after=child.add(flows.act, name="inside"), name="then")
+
     flow = Workflow("parent")
     flow.add(child)
     one = flow.add(flows.act, name="one", undo=flows.unact)
     flow.continue_as(second(), after=one)
     flow.continue_as(second(), after=one, name="other")
     handle = hand.send(flow)
+
     hand.end("one")
     assert WorkflowRun.objects.get(name="child").status == "CANCELLED"
+
     hand.finish()
     assert statuses(handle) == {
         "child": "CANCELLED",
@@ -401,8 +447,10 @@ def test_a_successor_that_cannot_begin_fails_its_node_and_not_its_neighbours(han
     flow.continue_as(following, value=flow.add(flows.act, name="one"))
     flow.add(flows.act, after=flow.nodes[0], name="neighbour")
     handle = hand.send(flow)
+
     hand.end("one", value="x" * 1_000_001)
     hand.finish()
+
     assert (handle.status(), handle.successor()) == ("FAILED", None)
     assert handle.get(0).err_value.data == {"node": "continue", "error_code": "PAYLOAD_TOO_LARGE"}
     assert statuses(handle)["neighbour"] == "COMPLETED"
@@ -424,17 +472,21 @@ def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand:
     following.continue_as(third())
     flow = Workflow("first")
     flow.continue_as(following)
+
     handle = flow.send()
     last = handle.latest()
     assert last not in (handle, handle.successor())
+
     handle.signal("go", 7)
     other = f"run {last.workflow_id} waits for the signal 'other'; its signals are 'go'"
     refuses(other, handle.signal, "other", error=LookupError)
     handle.approve("legal", actor="ada")
+
     assert handle.pause(actor="ada")
     assert (handle.status(), last.status()) == ("COMPLETED", "PAUSED")
     assert handle.resume()
     hand.engine.advance()
+
     assert statuses(last) == {"go": "COMPLETED", "legal": "COMPLETED", "stays": "WAITING"}
     assert (statuses(handle), handle.history()) == ({"continue": "COMPLETED"}, [])
     assert [change.action for change in last.history()] == [
@@ -442,6 +494,7 @@ def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand:
         "workflow.pause",
         "workflow.resume",
     ]
+
     assert handle.cancel()
     assert (last.status(), handle.get(0).err_value.error_code) == (
         "CANCELLED",
@@ -463,13 +516,16 @@ def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(
     flow.continue_as(following, after=flow.nodes[0])
     handle = hand.send(flow)
     sender = connect()
+
     with sender.transaction():
         store = WorkflowStore(sender, channel_prefix(connection), MAX_BYTES)
         assert store.signal(handle.workflow_id, "go", None, "7", "late", 0)[0] == "SENT"
         hand.end("one")
         assert handle.successor() is not None
+
     assert [each.workflow for each in hand.engine.workflows.owed(None, 9)] == [handle.workflow_id]
     hand.finish()
+
     last = handle.latest()
     assert statuses(last)["go"] == "COMPLETED"
     assert WorkflowSignal.objects.get().workflow_id == last.workflow_id
@@ -489,5 +545,6 @@ def test_a_control_that_waited_changes_the_last_run(
             pass  # a slow machine puts some of it off
         changed = aside(handle.cancel)
         wait_for_anybody(connect())
+
     assert changed.result()
     assert handle.latest().status() == "CANCELLED"

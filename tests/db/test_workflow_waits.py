@@ -72,11 +72,13 @@ def test_a_timer_lets_what_follows_wait_and_takes_nothing_meanwhile() -> None:
     first = flow.add(flows.number, 1, name="first")
     flow.add(flows.number, 2, name="later", after=flow.sleep(DAY, after=first))
     handle = flow.send()
+
     assert drain() == 1
     assert statuses(handle) == {"first": "COMPLETED", "sleep": "WAITING", "later": "PENDING"}
     due = node(handle, "sleep").due_at
     assert abs(due - dt.datetime.now(dt.UTC) - DAY) < MINUTE
     assert Task.objects.filter(finished_at=None).count() == 0
+
     assert drain(until=DAY - MINUTE) == 0
     assert drain(until=DAY + MINUTE) == 1
     assert handle.status() == "COMPLETED"
@@ -90,13 +92,16 @@ def test_waits_begin_although_max_in_flight_leaves_no_room_however_many_there_ar
     first, *_ = [flow.add(flows.number, number) for number in range(3)]
     flow.add(flows.number, 3, after=flow.until(now + DAY, name="tomorrow"))
     flow.until(now - DAY, name="yesterday")
+
     for _ in range(LIMIT + 10):
         flow.sleep(DAY, after=first)
     handle = flow.send()
+
     assert [*statuses(handle).values()][:5] == ["ENQUEUED", "READY", "READY", "WAITING", "PENDING"]
     assert drain() == 3
     assert statuses(handle)["yesterday"] == "COMPLETED"
     assert WorkflowNode.objects.filter(status="WAITING").count() == 1 + LIMIT + 10
+
     assert drain(until=now + 2 * DAY) == 1
     assert handle.status() == "COMPLETED"
 
@@ -111,11 +116,13 @@ def test_a_signal_is_the_value_of_the_node_that_takes_it() -> None:
     flow.add(flows.anything, paid, name="no", when=paid.matches("$.amount > 1000"))
     flow.returns(paid)
     handle = flow.send()
+
     assert drain() == 0
     handle.signal("paid", {"amount": 42}, actor="shop")
     assert drain() == 1
     assert statuses(handle) == {"paid": "COMPLETED", "yes": "COMPLETED", "no": "SKIPPED"}
     assert handle.get(0).ok_value == handle.results()["yes"].ok_value == {"amount": 42}
+
     taken = WorkflowSignal.objects.get()
     assert (taken.actor, taken.node, taken.used_at is None, taken.seen_at is None) == (
         "shop",
@@ -136,9 +143,11 @@ def test_an_advance_takes_some_of_many_signals_and_all_are_taken_in_order(chaine
     for _ in range(many):
         nodes.append(flow.signal("go", after=nodes[-1:] if chained else []))
     handle = flow.send()
+
     send_many(handle, "go", [None] * (many + 1))
     assert advance_once(handle).more
     assert 0 < WorkflowNode.objects.filter(status="COMPLETED").count() < many
+
     drain()
     assert handle.status() == "COMPLETED"
     assert [*WorkflowNode.objects.order_by("number").values_list("value", flat=True)] == [
@@ -156,19 +165,23 @@ def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_t
     flow.gate("approve")
     flow.sleep(DAY)
     handle = flow.send()
+
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         handle.signal("paid")
         raise ZeroDivisionError
+
     drain()
     assert statuses(handle)["paid"] == "WAITING", (
         "a signal belongs to the transaction of its sender"
     )
+
     refuses("the signal 'paid' was not sent: .*object", handle.signal, "paid", object())
     with override_settings(HORSIES={"MAX_PAYLOAD_BYTES": 2_000}):
         refuses("2,002 bytes .* allows 2,000", handle.signal, "paid", "x" * 2_000)
     for wrong in ("", "x" * 201, "\x00", 7):
         refuses("name must be a str", handle.signal, wrong)
     refuses("key must be a str", handle.signal, "paid", key="")
+
     for bad in ("a\x00b", "a\ud800b"):
         said = "without NUL bytes and lone surrogates"
         refuses(said, handle.approve, bad, actor="ada")
@@ -177,12 +190,14 @@ def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_t
         refuses(said, handle.signal, bad)
         refuses(said, handle.signal, "paid", key=bad)
         refuses(said, handle.signal, "paid", actor=bad)
+
     refuses(
         "no node .* waits for the signal 'pay'; its signals are 'paid'",
         handle.signal,
         "pay",
         error=LookupError,
     )
+
     no_gate = "waits for the gate 'reject'; its gates are 'approve'"
     refuses(no_gate, handle.approve, "reject", actor="ada", error=LookupError)
     refuses(
@@ -192,9 +207,11 @@ def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_t
         {"approved": True},
     )
     refuses("'paid' of run .* is not a gate but a signal", handle.approve, "paid", actor="ada")
+
     handle.signal("paid")
     drain()
     refuses("waited for the signal 'paid' have all finished", handle.signal, "paid")
+
     handle.cancel()
     refuses("has ended", handle.signal, "paid")
     refuses("there is no workflow run", get_workflow(uuid7()).signal, "paid", error=LookupError)
@@ -211,23 +228,31 @@ def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
     flow.signal("go", annotation=str, key="k", name="str", after=first)
     flow.signal("any", annotation=int, name="a")
     flow.signal("any", name="b", after=first)
+
     for number in range(30):
         flow.signal("many", annotation=int, name=f"many {number}")
     flow.signal("many", annotation=str, name="the last")
     handle = get_workflow(flow.send().workflow_id)  # knows the id only
-    expected = r"'paid' was not sent: it takes dict\[str, int\], and data\[key 1\] does not fit: expected int, got str"
+
+    expected = (
+        r"'paid' was not sent: it takes dict\[str, int\], "
+        r"and data\[key 1\] does not fit: expected int, got str"
+    )
     refuses(expected, handle.signal, "paid", {"amount": "12 EUR"})
     refuses("it takes int, and data does not fit", handle.signal, "go", "text")
     refuses("it takes int or str, and", handle.signal, "go", 1.5, key="k")
     assert not WorkflowSignal.objects.exists()
+
     handle.signal("paid", {"amount": 12})
     handle.signal("any", [1])
     handle.signal("many", "text")
     refuses("it takes int or str, and", handle.signal, "many", [1])
+
     handle.signal("go", 1)
     drain()
     handle.signal("go", "text", key="k")
     drain()
+
     found = handle.results()
     assert [found[name].ok_value for name in ("paid", "int", "str")] == [{"amount": 12}, 1, "text"]
     refuses("have all finished", handle.signal, "go", None)
@@ -244,11 +269,13 @@ def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(
     flow.signal("go", key="other", name="late", timeout=DAY)
     flow.signal("come", key=key, name="in time", timeout=DAY)
     handle = flow.send()
+
     send_many(handle, "noise", ["y"] * 300)
     handle.signal("come", 1, key=key)
     if key is not None:
         handle.signal("go", 1, key="other")
         WorkflowSignal.objects.filter(name="go").update(sent_at=dt.datetime.now(dt.UTC) + 2 * DAY)
+
     advance_once(handle, dt.datetime.now(dt.UTC) + 3 * DAY)
     assert statuses(handle) == {
         "noise": "WAITING",
@@ -256,6 +283,7 @@ def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(
         "late": "FAILED",
         "in time": "WAITING",
     }
+
     drain(until=3 * DAY)
     assert statuses(handle)["in time"] == "COMPLETED"
 
@@ -268,6 +296,7 @@ def test_waits_go_on_while_a_run_is_paused_and_nothing_follows_before_it_is_resu
     flow.add(flows.number, 1, after=flow.sleep(DAY), name="slept")
     flow.add(flows.anything, flow.signal("go"), name="told")
     handle = flow.send()
+
     handle.pause()
     handle.signal("go", 5)
     assert drain(until=2 * DAY) == 0
@@ -277,6 +306,7 @@ def test_waits_go_on_while_a_run_is_paused_and_nothing_follows_before_it_is_resu
         "go": "COMPLETED",
         "told": "READY",
     }
+
     handle.resume()
     assert drain() == 2
     assert handle.status() == "COMPLETED"
@@ -291,21 +321,26 @@ def test_what_was_cancelled_rejected_or_timed_out_waits_anew_after_a_retry_and_w
     flow.gate("approve")
     flow.add(flows.number, 1, after=flow.gate("skipped"))
     handle = flow.send()
+
     handle.skip("skipped")
     assert (statuses(handle)["skipped"], statuses(handle)["number"]) == ("SKIPPED", "SKIPPED")
+
     before = {each.name: each.due_at for each in WorkflowNode.objects.all()}
     handle.cancel()
     waits = ("sleep", "go", "approve")
     assert {statuses(handle)[name] for name in waits} == {"CANCELLED"}
+
     drain(until=2 * DAY)
     handle.retry()
     drain()
     assert {statuses(handle)[name] for name in waits} == {"WAITING"}
     after = {each.name: each.due_at for each in WorkflowNode.objects.all()}
     assert all(after[name] > before[name] for name in ("sleep", "go"))
+
     handle.reject("approve", actor="ada")
     drain(until=dt.timedelta(hours=1))
     assert [statuses(handle)[name] for name in waits] == ["WAITING", "FAILED", "FAILED"]
+
     handle.retry()
     assert {statuses(handle)[name] for name in waits} == {"WAITING"}
 
@@ -339,15 +374,18 @@ def test_a_text_of_digits_names_a_gate_and_is_not_its_number(verb: str) -> None:
 def test_waits_join_have_conditions_and_are_members_of_child_runs() -> None:
     child = Workflow("child")
     child.returns(child.signal("go"))
+
     flow = Workflow("parent")
     ten = flow.add(flows.number, 10)
     inner = flow.add(child)
     flow.signal("never", after=ten, when=ten.matches("$ > 10"))
     flow.add(flows.anything, inner, name="end")
     flow.sleep(0, after=[ten, inner], join="any", name="any")
+
     handle = run(flow)
     found = statuses(handle)
     assert (found["never"], found["end"], found["any"]) == ("SKIPPED", "PENDING", "COMPLETED")
+
     waits = handle.children()["child"]
     refuses(
         f"The run of its node 'child' does: signal {waits.workflow_id}",
@@ -356,6 +394,7 @@ def test_waits_join_have_conditions_and_are_members_of_child_runs() -> None:
         3,
         error=LookupError,
     )
+
     waits.signal("go", 3)
     drain()
     assert (handle.results()["end"].ok_value, handle.status()) == (3, "COMPLETED")
@@ -374,6 +413,7 @@ def test_a_running_task_adds_waits_and_those_of_a_map_have_names_of_their_own() 
     flow = Workflow("grows")
     flow.map(adds_waits, n=[1, 2])
     handle = flow.send()
+
     assert drain() == 4
     found = {
         name.removesuffix("[1]"): status
@@ -388,15 +428,18 @@ def test_a_running_task_adds_waits_and_those_of_a_map_have_names_of_their_own() 
         "approve": "WAITING",
         "announce approve": "COMPLETED",
     }
+
     open_gate(handle, "approve[1]")
     assert (statuses(handle)["approve[0]"], statuses(handle)["approve[1]"]) == (
         "WAITING",
         "COMPLETED",
     )
+
     for number in (7, 8):
         handle.signal("go", number)
     assert drain(until=2 * DAY) == 2
     assert (handle.results()["told[0]"].ok_value, handle.results()["told[1]"].ok_value) == (7, 8)
+
     handle.signal("go", 9)
     drain()
     assert unused() == [9], "a task may add another node of this name"
@@ -408,8 +451,10 @@ def test_signals_and_waits_of_a_run_that_was_deleted_by_hand_are_deleted() -> No
     flow.signal("go")
     flow.sleep(DAY)
     flow.send().signal("go", 1)
+
     sql("DELETE FROM horsies_workflows")
     drain(until=2 * DAY)
+
     assert not WorkflowSignal.objects.exists()
     assert not WorkflowNode.objects.filter(finished_at=None).exists()
 
@@ -424,9 +469,11 @@ def test_the_signal_that_was_sent_first_is_taken_first_whatever_the_ids(
     handle = flow.send()
     if not early:
         drain()
+
     send_many(handle, "go", [None] * many)
     handle.signal("go", "first")
     WorkflowSignal.objects.filter(data="first").update(sent_at=dt.datetime.now(dt.UTC) - DAY)
     drain()
+
     assert node(handle, "wait").value == "first"
     assert len(unused()) == many

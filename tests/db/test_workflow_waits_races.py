@@ -57,11 +57,13 @@ def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(
     one = engines()
     two = engines()
     handle = waiting()
+
     with transaction.atomic():
         handle.signal("go", 1)
         aside(handle.signal, "go", 2).result()
         with one.conn.transaction():
             assert not one.advance_run(handle.workflow_id).busy
+
     assert two.advance_run(handle.workflow_id).many == 0
     two.advance()
     assert WorkflowNode.objects.get(name="go").value == 2, "the other one was not committed yet"
@@ -80,11 +82,13 @@ def test_a_signal_that_commits_during_an_advance_is_not_seen(
     holder = connect()
     handle = waiting()
     handle.signal("go", 1)
+
     with holder.transaction():
         holder.execute("SELECT FROM horsies_workflow_signals FOR UPDATE")
         advancing = aside(one.advance_run, handle.workflow_id)
         wait_for_waiting(connect(), one.conn)
         handle.signal("go", 2)
+
     advancing.result()
     assert WorkflowNode.objects.get(name="go").value == 1
     assert WorkflowSignal.objects.get(data=2).seen_at is None
@@ -96,9 +100,11 @@ def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(
 ) -> None:
     """Naive: the signal wakes a node of a run that has ended, or is looked for for ever."""
     handle = waiting()
+
     with transaction.atomic():
         handle.cancel()
         aside(handle.signal, "go", 1).result()
+
     engine.advance()
     assert statuses(handle) == {"go": "CANCELLED", "after": "CANCELLED"}
     assert engine.workflows.owed(None, 9) == []
@@ -117,9 +123,11 @@ def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(
     two.conn.execute("SET lock_timeout = '5s'")
     handles = sleeping(WAKING + 10)
     let_time_pass()
+
     with one.conn.transaction():
         assert len(one.workflows.wake(WAKING, 9)) == WAKING
         assert len(two.workflows.wake(WAKING, 9)) == 10
+
     assert two.workflows.wake(WAKING, 9) == []
     assert Task.objects.count() == len(handles)
     assert miscounted() == []
@@ -129,8 +137,10 @@ def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engines: Eng
     """Naive: one error rolls back all that wake together, each second again."""
     handles = sleeping(5)
     let_time_pass()
+
     with refused("horsies_workflow_nodes", f"new.workflow_id = '{handles[2].workflow_id}'"):
         OverdueWorkflows(Advancer(MAX_BYTES)).tick(engines().conn)
+
     woken = [statuses(handle)["sleep"] for handle in handles]
     assert woken == ["COMPLETED", "COMPLETED", "WAITING", "COMPLETED", "COMPLETED"]
 
@@ -141,18 +151,22 @@ def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engines: En
     waits = Workflow("waits")
     child.sleep(1_000)
     waits.gate("approve")
+
     goes_on = Workflow("goes on")
     stops = Workflow("stops", on_error="stop")
     goes_on.add(flows.act, after=goes_on.add(child), name="after")
     stops.add(waits)
     stops.signal("go", timeout=1_000)
+
     first = goes_on.send()
     second = stops.send()
     let_time_pass()
+
     one = engines()
     overdue = OverdueWorkflows(Advancer(MAX_BYTES))
     overdue.tick(one.conn)
     assert statuses(first) == {"child": "COMPLETED", "after": "ENQUEUED"}
+
     for _ in range(2):
         overdue.tick(one.conn)
     assert second.status() == "FAILED"
@@ -161,12 +175,14 @@ def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engines: En
 
 # What waits in a run with a timer, and two tasks beside it, and perhaps one that fails.
 WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
+    # paused
     lambda flow, timer, one, two: [
         flow.add(flows.act, one, after=timer, name=name) for name in "ab"
-    ],  # paused
+    ],
+    # one at a time
     lambda flow, timer, one, two: [
         flow.add(flows.act, one, after=timer, name=name) for name in "ab"
-    ],  # one at a time
+    ],
     lambda flow, timer, one, two: flow.add(
         flows.act, after=[timer, flow.gate("never")], join="any"
     ),
@@ -200,6 +216,7 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(
     def ends(wake: Callable[[Engine], object]) -> list[Any]:
         one = engines()
         handles = []
+
         for number, build in enumerate(WOKEN):
             flow = Workflow(f"wakes {number}", max_in_flight=1 if number == 1 else None)
             build(
@@ -209,22 +226,27 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(
                 flow.add(flows.act, name="second"),
             )
             handles.append(flow.send())
+
         for claim in one.take():
             name = WorkflowNode.objects.get(task_id=claim.id).name
             one.settle(claim, code="BROKEN" if name == "bad" else None)
+
         one.advance()
         handles[0].pause()
         let_time_pass()
         wake(one)
+
         before = [statuses(handle) for handle in handles]
         runs = [handle.workflow_id for handle in handles]
         assert not WorkflowNode.objects.filter(
             status="WAITING", kind="timer", workflow_id__in=runs
         ).exists()
+
         handles[0].resume()
         one.run_all()
         let_time_pass()
         one.run_all()
+
         assert miscounted() == []
         return [before, [(statuses(handle), handle.status()) for handle in handles]]
 
@@ -243,11 +265,14 @@ def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_h
     two = engines()
     handle = waiting()
     handle.signal("go", 1)
+
     for each in (one, two):
         each.advancer.tell(handle.workflow_id)
         assert each.advancer.next_at == 0.0
+
     assert one.advancer.turn(one.workflows) or one.advancer.turn(one.workflows)
     assert statuses(handle)["go"] == "COMPLETED"
+
     with one.conn.transaction():
         assert not one.advance_run(handle.workflow_id).busy
         two.advancer.turn(two.workflows)
@@ -259,14 +284,17 @@ def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_h
 
 SLEEPING = """
 INSERT INTO horsies_workflows (id, name, status, on_error, sent_at)
-SELECT md5(run::text)::uuid, 'sleeps', 'RUNNING', 'fail', now() FROM generate_series(1, 3000) AS run;
-INSERT INTO horsies_workflow_nodes (workflow_id, number, name, kind, status, task_name, queue_name, lane, priority, on_timeout,
-                                    signal, due_at)
-SELECT md5(run::text)::uuid, n, n::text, CASE n WHEN 0 THEN 'timer' ELSE 'signal' END, 'WAITING', '', '', '', 100, 'complete',
-       CASE n WHEN 0 THEN NULL ELSE 'go' END, CASE WHEN n < 2 THEN now() + interval '1 hour' + run * interval '1 s' END
+SELECT md5(run::text)::uuid, 'sleeps', 'RUNNING', 'fail', now()
+FROM generate_series(1, 3000) AS run;
+INSERT INTO horsies_workflow_nodes (workflow_id, number, name, kind, status, task_name, queue_name,
+                                    lane, priority, on_timeout, signal, due_at)
+SELECT md5(run::text)::uuid, n, n::text, CASE n WHEN 0 THEN 'timer' ELSE 'signal' END, 'WAITING',
+       '', '', '', 100, 'complete', CASE n WHEN 0 THEN NULL ELSE 'go' END,
+       CASE WHEN n < 2 THEN now() + interval '1 hour' + run * interval '1 s' END
 FROM generate_series(1, 3000) AS run, generate_series(0, 2) AS n;
 INSERT INTO horsies_workflow_signals (id, workflow_id, name, data, actor, seen_at)
-SELECT horsies_uuid7(run), md5(run::text)::uuid, 'other', '1', 'test', now() FROM generate_series(1, 3000) AS run
+SELECT horsies_uuid7(run), md5(run::text)::uuid, 'other', '1', 'test', now()
+FROM generate_series(1, 3000) AS run
 """
 
 
@@ -290,6 +318,7 @@ def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(
     for statement in SLEEPING.split(";"):
         admin.execute(statement)
     admin.execute("ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_signals")
+
     assert idle(engines()) <= empty + 50
 
 
@@ -325,19 +354,24 @@ def test_a_gate_waits_for_a_person_and_tells_who_decided() -> None:
     flow = Workflow("expense")
     gate = flow.gate("approve", after=flow.add(flows.number, 900), announce=flows.announced)
     flow.add(flows.anything, gate, name="pay")
+
     wrong = flow.gate("no")
     flow.add(flows.number, 1, after=wrong, name="after")
     flow.add(told, wrong, allow_failed=True)
     handle = flow.send()
+
     assert drain() == 2
     assert handle.results()["announce approve"].ok_value == "approve"
     assert (statuses(handle)["approve"], statuses(handle)["pay"]) == ("WAITING", "PENDING")
+
     handle.approve("approve", actor="ada", reason="fine")
     (change,) = handle.history()
     assert (change.action, change.actor, change.reason) == ("workflow.approve", "ada", "fine")
     assert change.details == {"gate": "approve", "node": "1", "opening": "1"}
+
     handle.reject("no", actor="eve", reason="too much")
     assert drain() == 2
+
     found = handle.results()
     assert found["pay"].ok_value == {"by": "ada", "reason": "fine"}
     error = found["no"].err_value
@@ -351,16 +385,20 @@ def test_a_decision_does_not_open_the_gate_that_a_retry_opens_anew() -> None:
     handle = gated()
     handle.reject("legal", actor="ada")
     refuses(ALREADY.format("rejected"), handle.approve, "legal", actor="bob")
+
     handle.retry()
     found = gate(handle)
     assert (found.status, found.opening, found.decided_by) == ("WAITING", 2, None)
+
     user = User.objects.create_user("bob")
     decide = partial(
         operations.decide_opening, handle.workflow_id, found.number, approved=True, user=user
     )
+
     refuses("was opened anew since: look at it again", decide, 1)  # a tab from before
     drain()
     assert gate(handle).status == "WAITING"
+
     decide(2)
     drain()
     assert handle.status() == "COMPLETED"
@@ -379,13 +417,16 @@ def test_a_double_click_does_not_decide_the_gate_of_the_next_round() -> None:
     flow.add(asks_again, 1)
     handle = run(flow)
     number = gate(handle).number
+
     user = User.objects.create_user("ada")
     decide = partial(
         operations.decide_opening, handle.workflow_id, number, 1, approved=True, user=user
     )
+
     decide()
     drain()
     assert gate(handle).number != number
+
     refuses(ALREADY.format("approved"), decide)
     drain()
     assert gate(handle).status == "WAITING"
@@ -395,6 +436,7 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
     flow = Workflow("contract")
     flow.gate("legal", after=flow.add(flows.number, 1))
     handle = flow.send()
+
     refuses(
         "'legal' of run .* is not open yet: decide when it waits",
         handle.approve,
@@ -402,21 +444,26 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
         actor="ada",
     )
     refuses("is not open yet", open_gate, handle, "legal")
+
     drain()
     assert gate(handle).status == "WAITING"
     assert (WorkflowSignal.objects.exists(), changes()) == (False, [])
+
     open_gate(handle, "legal", "in a test")
     assert gate(handle).value == {"by": "test", "reason": "in a test"}
     assert handle.status() == "COMPLETED"
+
     skipped = gated()
     cancelled = gated()
     late = gated(timeout=HOUR)
     let_time_pass()
+
     for _ in range(2):  # before and after a worker saw it
         refuses(
             r"is not open any more: its time was over at \d\d", late.approve, "legal", actor="ada"
         )
         drain()
+
     skipped.skip("legal")
     cancelled.cancel()
     for handle, status in ((skipped, "SKIPPED"), (cancelled, "CANCELLED")):
@@ -436,6 +483,7 @@ def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_
     bob = User.objects.create_user("bob")
     ada.user_permissions.add(Permission.objects.get(codename="operate_workflow"))
     handle = gated(permission="horsies.operate_workflow")
+
     refuses(
         r"bob .* horsies\.operate_workflow .* 'legal'",
         handle.approve,
@@ -443,10 +491,13 @@ def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_
         user=bob,
         error=PermissionDenied,
     )
+
     with writing() as store:
         for checked in (None, "horsies.look"):
             assert not store.decide(handle.workflow_id, 0, 1, checked, True, "ada", None)
+
     assert (gate(handle).status, changes()) == ("WAITING", [])
+
     handle.approve("legal", user=User.objects.get(pk=ada.pk))
     assert gate(handle).value == {"by": "ada", "reason": None}
 
@@ -476,11 +527,13 @@ def test_without_a_permission_a_decider_is_at_least_an_active_user_or_named_by_c
     gone = User.objects.create_user("gone", is_active=False)
     boss = User.objects.create_superuser("boss", is_active=False)
     told = "only an active user who is logged in decides about the gate 'legal'"
+
     for user in (AnonymousUser(), gone, boss):
         refuses(told, handle.approve, "legal", user=user, error=PermissionDenied)
     for verb in (handle.approve, handle.reject):
         refuses(r"about the gate 'legal': pass user=request\.user, or actor=", verb, "legal")
     assert gate(handle).status == "WAITING"
+
     handle.approve("legal", user=User.objects.create_user("ada"))
     assert gate(handle).decided_by == "ada"
 
@@ -491,6 +544,7 @@ def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> Non
         flow.add(asks_again, 0, name=name)
     handle = flow.send()
     drain()
+
     one, other = (
         WorkflowNode.objects.filter(kind="gate").order_by("number").values_list("number", flat=True)
     )
@@ -500,11 +554,13 @@ def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> Non
         "legal",
         actor="ada",
     )
+
     handle.approve(other, actor="ada")
     drain()
     assert [*WorkflowNode.objects.filter(status="WAITING").values_list("number", flat=True)] == [
         one
     ]
+
     handle.approve("legal", actor="ada")
     assert handle.status() == "COMPLETED"
 
@@ -513,9 +569,11 @@ def test_a_decision_waits_for_another_one_and_is_told_that_it_came_second(
     connect: Connect, aside: Aside
 ) -> None:
     handle = gated()
+
     with transaction.atomic():
         get_workflow(handle.workflow_id).approve("legal", actor="ada")
         second = aside(handle.reject, "legal", actor="bob")
         wait_for_anybody(connect())
+
     refuses(ALREADY.format("approved"), second.result)
     assert gate(handle).status == "COMPLETED"

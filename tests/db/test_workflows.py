@@ -73,8 +73,10 @@ def test_a_condition_that_raises_in_spite_of_silent_is_false(path: str) -> None:
     page = flow.add(flows.page, "2025-12-24", 12)
     flow.add(flows.number, 1, when=page.matches("$ == 1"), name="when")
     handle = flow.send()
+
     WorkflowNode.objects.filter(name="when").update(when_path=path)
     drain()
+
     assert statuses(handle) == {"page": "COMPLETED", "when": "SKIPPED"}
     assert handle.status() == "COMPLETED"
 
@@ -84,6 +86,7 @@ def test_runs_inside_a_run_that_tasks_added_under_one_name_are_all_there() -> No
     flow.add(flows.adds_a_run)
     flow.add(flows.adds_a_run)
     handle = run(flow)
+
     first, second = handle.children()
     assert (first, second.startswith("inner (")) == ("inner", True)
     assert async_to_sync(handle.achildren)() == handle.children()
@@ -105,7 +108,9 @@ def test_a_batch_calls_back_about_a_member_that_expired() -> None:
     batch = Batch("batch")
     past = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
     batch.add(flows.number.with_options(good_until=past), 1, name="member")
+
     handle = run(with_callbacks(batch))
+
     assert statuses(handle) == {
         "member": "EXPIRED",
         "good": "SKIPPED",
@@ -123,6 +128,7 @@ def test_an_empty_batch_is_a_success_and_no_failure(members: list[int] | None) -
         batch.map(flows.plus, a=members, name="map")
     outer = Workflow("outer")
     outer.add(with_callbacks(batch), name="batch")
+
     for handle in (run(batch), run(outer).children()["batch"]):
         assert handle.status() == "COMPLETED"
         assert (
@@ -130,6 +136,7 @@ def test_an_empty_batch_is_a_success_and_no_failure(members: list[int] | None) -
             >= {"good": "COMPLETED", "bad": "SKIPPED", "end": "COMPLETED"}.items()
         )
         assert handle.results()["bad"].err_value.error_code == "UPSTREAM_SKIPPED"
+
     only_failure = Batch("nothing failed")
     only_failure.on_failure(flows.number, 1)
     assert run(only_failure).status() == "COMPLETED"
@@ -147,10 +154,12 @@ def test_a_key_makes_a_send_idempotent() -> None:
     def send(name: str = "import", key: str | None = "book 7", **other: Any) -> Any:
         how = {"n": 1, "signal": "paid", "days": 1, "undo": flows.unact} | other
         tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+
         flow = Workflow(name, key=key, good_until=tomorrow)
         flow.add(flows.act.with_options(good_until=tomorrow), how["n"], undo=how["undo"])
         flow.until(tomorrow)
         flow.signal(how["signal"], timeout=dt.timedelta(days=how["days"]))
+
         return flow.send()
 
     assert send() == send()
@@ -172,10 +181,12 @@ def test_many_workflows_are_sent_in_order_in_any_chunks(
 ) -> None:
     monkeypatch.setattr(send, "CHUNK", chunk)
     sizes = (1, 1, 3, 1, 2, 1)
+
     handles = Workflow.send_many(numbered(*range(size)) for size in sizes)
     handles += async_to_sync(Workflow.asend_many)([numbered(7)])
     assert Workflow.send_many([]) == []
     drain()
+
     assert [handle.get(0).ok_value for handle in handles] == [*(size - 1 for size in sizes), 7]
     assert [len(statuses(handle)) for handle in handles] == [*sizes, 1]
 
@@ -183,6 +194,7 @@ def test_many_workflows_are_sent_in_order_in_any_chunks(
 def test_of_many_workflows_all_or_none_are_sent() -> None:
     numbered(1, key="here").send()
     bad = Workflow("bad").add("nothing").flow
+
     refuses(
         "no task named",
         Workflow.send_many,
@@ -191,6 +203,7 @@ def test_of_many_workflows_all_or_none_are_sent() -> None:
     )
     refuses("another graph", Workflow.send_many, [numbered(1), numbered(2, key="here")])
     assert WorkflowRun.objects.count() == 1
+
     one, other, same = Workflow.send_many(
         [numbered(1, key="new"), numbered(2), numbered(1, key="new")]
     )
@@ -201,14 +214,17 @@ def test_all_problems_are_named_at_once() -> None:
     flow = Workflow("")
     first = flow.add(flows.number, "one", name="a")
     second = flow.add(flows.plus, first, c=2, name="a")
+
     flow.add("no.such.task", 1)
     flow.add(flows.total_list, first)
     flow.add(flows.page, first, 1)
     first.after(second)
     flow.add(flows.number, 1, join=quorum(2))
     flow.add(flows.number, Workflow("other").add(flows.number, 1))
+
     with pytest.raises(WorkflowDefinitionError) as raised:
         flow.send()
+
     assert len(raised.value.problems) == 9, raised.value
     assert not WorkflowRun.objects.exists()
 
@@ -219,8 +235,10 @@ def test_a_bad_path_is_refused_when_sent() -> None:
     for path in ("$.a ===", '$ like_regex "("', "$ ? (@ > 1)"):
         flow.add(flows.number, 1, when=first.matches(path))
     flow.add("no.such.task")
+
     with pytest.raises(WorkflowDefinitionError, match="not a JSON path") as raised:
         flow.send()
+
     assert len(raised.value.problems) == 3
     assert connection.in_atomic_block
 
@@ -236,7 +254,9 @@ def test_a_map_runs_a_task_per_element(many: int) -> None:
     again = flow.map(flows.plus, a=mapped)
     flow.add(flows.total, mapped, name="lazy")
     flow.returns(flow.add(flows.total_list, again))
+
     handle = run(flow)
+
     assert handle.get(0).ok_value == sum(n + 11 for n in range(many))
     assert handle.results()["lazy"].ok_value == sum(n + 10 for n in range(many))
     assert handle.results()["plus"].ok_value == [n + 10 for n in range(many)]
@@ -246,8 +266,10 @@ def test_a_map_runs_a_task_per_element(many: int) -> None:
 def test_the_error_of_a_map_says_what_became_of_one_of_its_tasks_that_failed() -> None:
     flow = Workflow("one by one", max_in_flight=1)
     flow.map(flows.odd_fails, n=[0, 1, 2])
+
     handle = run(flow)
     node = WorkflowNode.objects.get(workflow_id=handle.workflow_id)
+
     assert (
         node.error
         == "1 of 3 tasks did not complete; one of them: UNHANDLED_ERROR: ValueError: 1 is odd"
@@ -263,14 +285,17 @@ def test_async_tasks_grow_and_read_results_which_leave_out_no_node_although_two_
     for n in (1, 2):
         flow.add(flows.grows_async, n)
     flow.returns(flow.add(flows.total_async, flow.map(flows.plus, a=[1, 2, 3])))
+
     handle = run(flow)
     assert handle.get(0).ok_value == 9
+
     found = {name: result.ok_value for name, result in handle.results().items()}
     numbers = (
         WorkflowNode.objects.filter(name="first")
         .order_by("number")
         .values_list("number", flat=True)
     )
+
     assert sorted([found["first"], found[f"first ({numbers[1]})"]]) == [1, 2]
     assert {5, 7} <= {value for name, value in found.items() if name.startswith("sum")}
     assert len(found) == WorkflowNode.objects.count()
@@ -283,8 +308,10 @@ def test_a_second_attempt_that_adds_another_node_is_told(
     """Naive: the earlier node is kept in silence, mixed with those of the later attempt."""
     flow = Workflow("grows anew")
     flow.add(flows.grows_anew, what, 30)
+
     handle = run(flow)
     assert handle.status() == "COMPLETED"
+
     told = handle.history()
     if what == "same":
         assert (
@@ -292,12 +319,14 @@ def test_a_second_attempt_that_adds_another_node_is_told(
             [record.message for record in caplog.records if record.levelname == "WARNING"],
         ) == ([], [])
         return
+
     assert len(told) == (20 if what == "argument" else 1)
     assert (told[0].actor, told[0].action) == (flows.grows_anew.name, "workflow.keep")
     assert "attempt 2 adds 'node" in str(told[0].reason)
     assert str(told[0].reason).endswith(
         "with other arguments: the node of an earlier attempt stays"
     )
+
     logged = [message for message in caplog.messages if "attempt 2 adds" in message]
     assert logged[0].startswith(f"workflow run {handle.workflow_id}")
     if what == "argument":
@@ -313,6 +342,7 @@ def test_the_workflow_of_a_running_task_cannot_be_sent_again_also_not_from_async
 def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:
     handle = flows.grows_alone.send()
     drain()
+
     assert "is not part of a workflow" in handle.get(0).ok_value
 
 
@@ -360,6 +390,7 @@ def test_elements_that_were_passed_over_are_not_open_in_progress() -> None:
     flow = Workflow("evens")
     even = flow.map(flows.odd_skips, n=[0, 1, 3, 4])
     flow.map(flows.number.with_options(delay=60), n=even)
+
     assert run(flow).progress() == (8, 6, 0, 0, 2)
 
 
@@ -374,12 +405,15 @@ def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress_and_what_a_cancel
     flow.add(flows.number, 1)
     cancelled = flow.send()
     handle = flow.send()
+
     cancelled.cancel()
     assert cancelled.progress() == (4, 0, 4, 0, 0)
+
     handle.pause()
     handle.skip("map")
     handle.resume()
     drain()
+
     assert (handle.progress(), handle.status()) == ((4, 1, 0, 3, 0), "COMPLETED")
 
 
@@ -406,10 +440,13 @@ def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyP
     nodes = mixed(flow)
     flow.add(gather, nodes)
     reader = flow.add(read, nodes)
+
     handle = run(flow)
+
     expected = [100, 0, 2, 4, 101, 102]
     assert values(handle)["gather"] == expected
     assert values(handle)["read"] == [6, *expected]
+
     for size in range(1, 10):
         monkeypatch.setattr(arguments, "CHUNK", size)
         assert [
@@ -423,15 +460,19 @@ def test_a_redacted_result_or_element_of_a_map_fails_what_takes_it() -> None:
     nodes = mixed(flow)
     plain = flow.add(flows.number, 1, name="one")
     gate = flow.gate("go")
+
     flow.add(gather, nodes, after=gate)
     flow.map(flows.plus, a=nodes, after=gate)
     flow.map(flows.plus, a=nodes[1], after=gate, name="map over map")
     flow.add(flows.plus, plain, after=gate, name="plain")
+
     handle = run(flow)
     for row in ({"node": nodes[1].number, "node_index": 2}, {"node": plain.number}):
         redact(Task.objects.get(**row).pk, actor="x", reason="y")
+
     handle.approve("go", actor="ada")
     drain(raise_errors=False)
+
     found = handle.results()
     for name in ("gather", "plus", "map over map", "plain"):
         assert found[name].err_value.error_code == "RESULT_REDACTED", name
@@ -473,22 +514,27 @@ def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too(settings: An
     """
     flow = large()
     flow.add(flows.charge, 1, undo=flows.refund)
+
     alone = run(flow)
     parent = run(inside(large()))
+
     assert (alone.status(), code_of(alone)) == ("FAILED", "PAYLOAD_TOO_LARGE")
     assert statuses(alone) == {"map": "COMPLETED", "charge": "COMPLETED"}
     assert "handle.results() reads them one by one" in alone.get(0).err_value.message
     assert alone.results()["map"].ok_value == ["x" * 500] * 9
+
     assert statuses(parent) == {"child": "FAILED", "taker": "SKIPPED"}
     error = parent.results()["child"].err_value
     assert (error.error_code, "MAX_PAYLOAD_BYTES" in error.message) == ("PAYLOAD_TOO_LARGE", True)
     assert parent.get(0).err_value.data == {"node": "child", "error_code": "PAYLOAD_TOO_LARGE"}
+
     for status in ("FAILED", "COMPLETED"):
         for handle in (alone, parent):
             handle.retry()
             drain(raise_errors=False)
             assert handle.status() == status
         settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 20_000}
+
     assert alone.get(0).ok_value == parent.get(0).ok_value == ["x" * 500] * 9
 
 
@@ -505,6 +551,7 @@ def test_the_values_of_a_map_are_as_large_as_their_json(
     """
     flow = Workflow("sizes")
     flow.returns(flow.map(flows.anything, value=[element] * many))
+
     assert run(flow).status() == status
 
 
@@ -514,13 +561,16 @@ def test_a_child_whose_output_was_skipped_skips_its_node(how: str) -> None:
     child = Workflow("skipped")
     wait = {"timeout": 0, "on_timeout": "skip"}
     child.returns(child.add(flows.skips) if how == "itself" else child.signal("never", **wait))
+
     handle = run(inside(child))
     alone = run(child)
     drain()
+
     code = "TASK_SKIPPED" if how == "itself" else "UPSTREAM_SKIPPED"
     assert (alone.status(), code_of(alone)) == ("COMPLETED", code)
     assert statuses(handle) == {"child": "SKIPPED", "taker": "SKIPPED"}
     assert (handle.status(), code_of(handle)) == ("COMPLETED", "UPSTREAM_SKIPPED")
+
     reason = explain_node(handle.workflow_id, "child").reasons[0]
     said = "It was skipped because the node that its run returns was skipped."
     assert (reason.code, reason.text) == ("SKIPPED_ITSELF", said)
@@ -533,6 +583,7 @@ def test_a_run_whose_output_was_redacted_has_failed(output: str) -> None:
     node = child.add(flows.number, 7) if output == "task" else child.map(flows.number, n=[7])
     child.gate("go")
     child.returns(node)
+
     handle = run(inside(child))
     inner = handle.children()["child"]
     redact(
@@ -540,6 +591,7 @@ def test_a_run_whose_output_was_redacted_has_failed(output: str) -> None:
     )
     inner.approve("go", actor="ada")
     drain()
+
     assert (inner.status(), code_of(inner)) == ("FAILED", "RESULT_REDACTED")
     assert handle.results()["child"].err_value.error_code == "RESULT_REDACTED"
 
@@ -548,6 +600,7 @@ def test_a_child_that_failed_says_with_which_code() -> None:
     """Naive: only that a run inside the run has failed."""
     child = Workflow("fails")
     child.add(flows.broken)
+
     error = run(inside(child)).results()["child"].err_value
     said = "node broken failed: UNHANDLED_ERROR: ValueError: broken 0"
     assert (error.error_code, error.message) == ("SUBWORKFLOW_FAILED", said)
@@ -566,10 +619,12 @@ def test_the_value_of_a_workflow_that_returns_another_one_has_its_type() -> None
     flow = nested(2)
     flow.add(make, 7)
     handle = run(flow)
+
     assert (handle.get(0).ok_value, values(handle)) == (
         [INVOICE],
         {"inner": [INVOICE], "make": INVOICE},
     )
+
     by_id = get_workflow(handle.workflow_id)
     stored = {"number": 7, "due": "2026-11-24"}
     assert (by_id.get(0).ok_value, values(by_id)) == (
@@ -587,9 +642,11 @@ def test_the_data_of_a_signal_has_the_type_of_its_annotation() -> None:
     flow.returns(flow.signal("due", annotation=dt.date))
     flow.signal("never", annotation=dt.date, timeout=0, on_timeout="complete")
     changed.returns(changed.signal("due", annotation=int))
+
     handle = flow.send()
     handle.signal("due", INVOICE.due)
     drain()
+
     assert handle.get(0).ok_value == INVOICE.due
     assert (
         values(handle)

@@ -41,17 +41,22 @@ POSTPONE = (
 ANALYZE = f"ANALYZE {', '.join(TABLES)}"
 FILL = [
     """INSERT INTO horsies_workflows (id, name, status, on_error, sent_at, finished_at)
-    SELECT md5(run::text)::uuid, 'old', 'COMPLETED', 'fail', now(), now() FROM generate_series(1, 500) AS run""",
-    """INSERT INTO horsies_workflow_nodes (workflow_id, number, name, kind, status, task_name, queue_name, lane, priority,
-                                          task_id, finished_at)
-    SELECT md5(run::text)::uuid, n, n::text, 'task', 'COMPLETED', 'x', 'default', 'sync', 100, md5(run || ' ' || n)::uuid, now()
+    SELECT md5(run::text)::uuid, 'old', 'COMPLETED', 'fail', now(), now()
+    FROM generate_series(1, 500) AS run""",
+    """INSERT INTO horsies_workflow_nodes (workflow_id, number, name, kind, status, task_name,
+                                          queue_name, lane, priority, task_id, finished_at)
+    SELECT md5(run::text)::uuid, n, n::text, 'task', 'COMPLETED', 'x',
+           'default', 'sync', 100, md5(run || ' ' || n)::uuid, now()
     FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""",
     """INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
-    SELECT md5(run::text)::uuid, n, n + 1 FROM generate_series(1, 500) AS run, generate_series(0, 18) AS n""",
-    """INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, status, sent_at, enqueued_at, finished_at,
-                                  result, workflow_id, node, node_index, advanced_at)
-    SELECT md5(run || ' ' || n)::uuid, 'x', 'default', 'sync', 100, '{}', 'COMPLETED', now(), now(), now(),
-           '{"ok": 1}', md5(run::text)::uuid, n, 0, now()
+    SELECT md5(run::text)::uuid, n, n + 1
+    FROM generate_series(1, 500) AS run, generate_series(0, 18) AS n""",
+    """INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, status, sent_at,
+                                  enqueued_at, finished_at, result, workflow_id, node, node_index,
+                                  advanced_at)
+    SELECT md5(run || ' ' || n)::uuid, 'x', 'default', 'sync', 100, '{}', 'COMPLETED', now(),
+           now(), now(), '{"ok": 1}', md5(run::text)::uuid, n, 0,
+           now()
     FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""",
 ]
 EMPTY = [f"DELETE FROM {table}" for table in TABLES]
@@ -73,10 +78,12 @@ def fill(state: str, admin: Any) -> None:
     """
     for table in TABLES:
         admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+
     admin.execute(f"TRUNCATE {', '.join(TABLES)} CASCADE")
     admin.execute(
         "DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [list(TABLES)]
     )
+
     for statement in STATES[state]:
         admin.execute(statement)
 
@@ -98,8 +105,10 @@ def test_a_run_is_advanced_and_deleted_through_indexes(
     fill(state, connect())
     engine = engines()
     notices = explained(engine)
+
     child = Workflow("child")
     child.add(flows.number, 1)
+
     flow = Workflow("plans", max_in_flight=1_000)
     numbers = flow.add(flows.numbers, 9)
     mapped = flow.map(flows.plus, a=numbers)
@@ -107,25 +116,31 @@ def test_a_run_is_advanced_and_deleted_through_indexes(
     flow.add(child, after=mapped)
     flow.add(flows.number, 1, after=[mapped, flow.add(flows.number, 1)])
     handle = flow.send()
+
     for _ in range(4):
         for claim in engine.take():
             engine.settle(claim, value=[1, 2, 3] if claim.task_name.endswith(".numbers") else 1)
         engine.advance()
+
     assert handle.status() == "COMPLETED"
     for age in (None, timedelta(minutes=1)):
         assert engine.advancer.find(engine.workflows, age, 10) == 0
+
     again = flow.send()
     for verb in ("pause", "resume", "cancel"):
         engine.workflows.control(again.workflow_id, verb)
     assert engine.workflows.retry(again.workflow_id, nested=False) == "RETRIED"
     calls = engine.workflows.open_calls([again.workflow_id])
     assert sum(each.nodes for each in calls) == 6, "also of the child, not yet started"
+
     WorkflowRun.objects.filter(pk=handle.workflow_id).update(finished_at=now() - timedelta(days=2))
     before = Task.objects.count()
     assert RetentionStore(engine.conn).prune_runs(timedelta(days=1), 100)[0] == 1
     assert Task.objects.count() < before
+
     timed(engine)
     signalled(engine)
+
     shown = "\n".join(notices)
     nodes = {f"workflow_nodes_{index}" for index in ("open", "due", "waits", "signal")}
     others = {
@@ -145,11 +160,13 @@ def entries(conn: Any, act: Callable[[], Any]) -> int:
     query = """
     SELECT sum(pg_stat_get_tuples_returned(c.oid)) FROM pg_class c
     WHERE c.relkind = 'i' AND c.relname ~ '^horsies_(workflow|signal|task)'"""
+
     found = []
     for what in (lambda: None, act):
         what()
         conn.execute("SELECT pg_stat_force_next_flush()")
         found.append(int(conn.execute(query).fetchall()[0][0]))
+
     return found[1] - found[0]
 
 
@@ -164,11 +181,13 @@ def read(engine: Engine, length: int) -> int:
     """
     engine.goes_on = None
     run = chain(*map(str, range(length))).send().workflow_id
+
     found = []
     for _ in range(5):
         (claim,) = engine.take(1)
         engine.run_pass(outcomes=[ended(claim)])
         found.append(entries(engine.conn, partial(engine.advance_run, run, [claim.id])))
+
     engine.conn.execute(POSTPONE)
     return min(found)
 
@@ -183,9 +202,11 @@ def test_an_advance_reads_no_more_in_a_large_run(
     fill(state, connect())
     engine = engines()
     small = read(engine, 10)
+
     for _ in range(10):
         chain(*map(str, range(200))).send()
     engine.conn.execute(POSTPONE)
+
     assert read(engine, 2_000) < small + 50
 
 
@@ -198,10 +219,12 @@ def test_an_advance_reads_no_more_among_tasks_that_finished_since(
     admin = connect()
     engine = engines()
     fill("new", admin)
+
     for _ in range(100):
         chain(*map(str, range(2))).send()
     admin.execute(POSTPONE)
     admin.execute("VACUUM ANALYZE horsies_tasks")
+
     small = read(engine, 10)
     for statement in FILL:  # without anything that would make sessions plan again
         admin.execute(statement)
@@ -216,10 +239,12 @@ def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
     engine = engines()
     fill("new", admin)
     found = []
+
     for many in (2_000, 4_000):
         flow = Workflow("map")
         flow.map(flows.number, n=list(range(many)))
         flow.send()
+
         ended = "status = 'COMPLETED', finished_at = now() - interval '9 days'"
         columns = {
             "tasks": ", advanced_at = now()",
@@ -228,9 +253,10 @@ def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
         }
         for table, more in columns.items():
             admin.execute(f"UPDATE horsies_{table} SET {ended}{more}")
-        admin.execute(
-            "ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)"
-        )  # both times the session plans anew
+
+        # both times the session plans anew
+        admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
+
         before = Task.objects.count()
         found.append(
             entries(
@@ -239,6 +265,7 @@ def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
         )
         assert Task.objects.count() == before - 100
         admin.execute("TRUNCATE horsies_tasks, horsies_workflows, horsies_workflow_nodes")
+
     assert found[1] < 1.5 * found[0]
 
 
@@ -266,9 +293,11 @@ def failure_and_retry_of_a_fan(engine: Engine, many: int) -> int:
     for _ in range(many):
         flow.add(flows.number, 1, after=first)
     run = flow.send()
+
     engine.settle(*engine.take(1), code="BROKEN")
     found = entries(engine.conn, engine.advance)
     assert run.status() == "FAILED"
+
     return max(found, retry(engine, run))
 
 
@@ -280,9 +309,11 @@ def cancel_with_undos(engine: Engine, many: int) -> int:
     for place in range(many):
         flow.add(flows.number, place, undo=flows.unact)
     flow.gate("open")
+
     run = flow.send()
     engine.run_all()
     assert run.status() == "RUNNING"
+
     found = entries(engine.conn, partial(engine.workflows.control, run.workflow_id, "cancel"))
     assert run.status() == "COMPENSATING"
     return found
@@ -293,11 +324,13 @@ def retry_of_undos(engine: Engine, many: int) -> int:
     bad = flow.add(flows.number, 1)
     for place in range(many // 2):
         bad = flow.add(flows.number, place, undo=flows.unact, after=bad if place % 50 == 0 else ())
+
     run = flow.send()
     code = None
     while claims := engine.take(many):
         engine.end(*claims, code=code)
         code = "BROKEN"
+
     assert run.get(0).err_value.error_code == "COMPENSATION_FAILED"
     return retry(engine, run)
 
@@ -320,9 +353,11 @@ def test_what_acts_on_many_nodes_reads_as_much_for_each_of_them(
     """
     fill(state, connect())
     engine = engines()
+
     for many in (100, 600):  # the session keeps the plans of the first run
         found = act(engine, many)
         engine.conn.execute(POSTPONE)
+
     assert found < 150 * many
 
 
@@ -344,9 +379,11 @@ def decided(engine: Engine) -> None:
     first = flow.add(flows.act, name="first")
     flow.add(flows.act, after=first, when=first.matches("$ == 1"))
     flow.map(flows.act, value=[1, 2, 3], after=first)
+
     inner = Workflow("inner")
     inner.add(flows.act)
     flow.add(inner, after=first)
+
     flow.add(flows.act, after=[first, flow.add(flows.act)], join="any")
     flow.send()
     engine.run_all()
@@ -361,9 +398,11 @@ def signalled(engine: Engine) -> None:
         flow.gate("open"),
     ]
     handle = tail(flow, [*waits, flow.signal("go", key="late", name="late")]).send()
+
     handle.signal("go", 1, key="k")
     handle.signal("go", 2)
     engine.run_all()
+
     handle.signal("go", 3, key="late")
     handle.approve("open", actor="me")
     engine.run_all()
@@ -372,9 +411,11 @@ def signalled(engine: Engine) -> None:
 def controlled(engine: Engine) -> None:
     handle = chain(*map(str, range(3))).send()
     assert (handle.pause(), handle.resume()) == (True, True)
+
     engine.end(*engine.take(), code="BROKEN")
     assert handle.status() == "FAILED"
     handle.retry()
+
     number = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).latest("number").number
     operations.skip(handle.workflow_id, number)
     handle.cancel()
@@ -385,6 +426,7 @@ def undone(engine: Engine) -> None:
     flow = Workflow("undone")
     tail(flow, flow.add(flows.number, 1, undo=flows.unact))
     handle = flow.send()
+
     engine.end(*engine.take())
     handle.cancel()
     engine.run_all()
@@ -406,18 +448,23 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(
     connection.ensure_connection()
     engine = Engine(connection.connection)
     acts = (timed, decided, signalled, controlled, undone)
+
     if state == "one":
         signalled(engine)
         engine.conn.execute("VACUUM ANALYZE")
+
     few = {act: min(entries(engine.conn, partial(act, engine)) for _ in range(3)) for act in acts}
+
     others = []
     for _ in range(400):
         flow = Workflow("other")
         late = flow.add(flows.number.with_options(delay=100_000), 1)
         others.append(tail(flow, [flow.sleep(100_000), flow.gate("open"), flow.signal("go"), late]))
+
     sent = [entries(engine.conn, flow.send) for flow in others]
     assert min(sent[-10:]) < min(sent[:10]) + 20
     assert max(few.values()) < 1_000, "of 500 runs with 10,000 nodes that have ended"
+
     for act, found in few.items():
         # as long as a transaction of any database is older, versions that died meanwhile are read
         # again

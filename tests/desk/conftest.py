@@ -33,6 +33,7 @@ def second_alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     options = {**connections.settings["default"]}
     monkeypatch.setitem(connections.settings, "second", options)
     yield options
+
     connections["second"].close()
     del connections["second"]
     config.cache_clear()
@@ -57,13 +58,16 @@ def add_app(
     def add(name: str, **modules: str) -> str:
         package = tmp_path / name
         package.mkdir()
+
         for module, source in {"__init__": "", **modules}.items():
             (package / f"{module}.py").write_text(source)
+
         added.append(name)
         settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, name]
         return name
 
     yield add
+
     for module in [module for module in sys.modules if module.partition(".")[0] in added]:
         del sys.modules[module]
 
@@ -82,6 +86,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
         for name in names:
             getattr(signals, name).connect(note, weak=False)
+
         return got
 
     return connect

@@ -79,6 +79,7 @@ def client_with(*codenames: str, name: str | None = None, staff: bool = True) ->
     user.user_permissions.set(
         Permission.objects.filter(content_type__app_label="horsies", codename__in=codenames)
     )
+
     client = Client()
     client.force_login(user)
     return client
@@ -89,13 +90,16 @@ def test_each_status_has_a_badge_and_a_filter_that_finds_its_tasks_and_each_queu
 ) -> None:
     Queue.objects.get_or_create(name="*")
     tasks = {status: TaskFactory(status=status.value) for status in Status}
+
     html = body(boss, reverse(TASKS))
+
     for status, (shape, text) in STATUSES.items():
         colour = f"horsies-badge horsies-{status.value.lower()}"
         assert (
             f'<span class="{colour}"><span aria-hidden="true">{shape}</span> {text}</span>' in html
         )
         assert listed(boss, status=status.value) == [tasks[status].pk]
+
     assert len({shape for shape, _text in STATUSES.values()}) == len(Status)
     offered = html.partition('id="horsies-queues"')[2].partition("</datalist>")[0]
     assert re.findall(r'<option value="([a-z*]+)">', offered) == ["bulk", "default", "mail", "twin"]
@@ -114,11 +118,15 @@ def test_the_list_shows_the_newest_first_with_worker_age_and_duration(boss: Clie
         finished_at=sent + dt.timedelta(milliseconds=4_200),
     )
     new = TaskFactory()
+
     assert listed(boss) == [new.pk, old.pk]
+
     html = body(boss, reverse(TASKS))
     says(html, ">web-7:4711</a>", ">4.2 s<", ">2 h 5 min</time>")
+
     cells = re.findall(r"field-shown_(?:wait|attempt)[^>]*>(.*?)</td>", html)
     assert [re.sub("<.*?>", "", cell) for cell in cells][2:] == ["0 ms", "–"]
+
     TaskFactory(
         status="FAILED",
         sent_at=sent,
@@ -129,6 +137,7 @@ def test_the_list_shows_the_newest_first_with_worker_age_and_duration(boss: Clie
         max_retries=4,
         error_code="NO_ROOM",
     )
+
     html = body(boss, reverse(TASKS))
     says(html, ">3 min 0 s<", ">2 of 5<", ">NO_ROOM<", ">2 h 0 min</time>")
 
@@ -136,6 +145,7 @@ def test_the_list_shows_the_newest_first_with_worker_age_and_duration(boss: Clie
 def test_a_span_of_time_has_its_two_largest_units() -> None:
     seconds = (-5, 0.35, 4.29, 59.9, 200, 7500, 273600)
     texts = ["0 ms", "350 ms", "4.2 s", "59 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"]
+
     assert [span(dt.timedelta(seconds=one)) for one in seconds] == texts
 
 
@@ -144,10 +154,12 @@ def test_a_span_of_time_has_its_two_largest_units() -> None:
 )
 def test_the_task_pages_use_nothing_of_django_that_is_deprecated(boss: Client) -> None:
     task = TaskFactory(status="FAILED")
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for address in (reverse(TASKS), page_of(task)):
             assert body(boss, address)
+
         data = {"action": "cancel_tasks", "_selected_action": [str(task.pk)]}
         assert boss.post(reverse(TASKS), data).status_code == 302
 
@@ -158,21 +170,25 @@ def test_search_finds_tasks_by_the_whole_id_or_a_part_of_a_known_name_and_by_no_
     mail, more, other = (
         TaskFactory(task_name=name) for name in ("shop.mail", "shop.mail_all", "x.shop.mail")
     )
+
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO horsies_history SELECT 3600, now(), 'default', name, 'COMPLETED', 1, 0, "
             "array_fill(0, '{16}')"
             " FROM unnest(ARRAY['shop.mail_all', 'x.shop.mail']) AS name"
         )
+
     secret = {
         "kwargs": {"password": "s3cret"},
         "partition_key": "s3cret",
         "result": error("A_CODE", "s3cret"),
     }
     wanted = TaskFactory(status="FAILED", **secret)
+
     for spelling in ("{}", " {} ", "{{{}}}", "urn:uuid:{}"):
         assert listed(boss, q=spelling.format(wanted.pk)) == [wanted.pk]
         assert listed(boss, q=spelling.format(wanted.pk), status="PENDING") == []
+
     assert (
         listed(boss, q="shop.mail")
         == listed(boss, name="shop.mail")
@@ -181,6 +197,7 @@ def test_search_finds_tasks_by_the_whole_id_or_a_part_of_a_known_name_and_by_no_
     assert listed(boss, q="shop.mail_all", name="x.shop.mail") == [more.pk], (
         "the box was filled in last"
     )
+
     for nothing in ("shop%", "SHOP", "s3cret"):
         assert listed(boss, q=nothing) == []
     assert "Null characters are not allowed" in body(boss, reverse(TASKS), q="a\x00b")
@@ -188,8 +205,11 @@ def test_search_finds_tasks_by_the_whole_id_or_a_part_of_a_known_name_and_by_no_
 
 def test_pages_lead_to_older_tasks_and_back(boss: Client) -> None:
     tasks = [task.pk for task in reversed(TaskFactory.create_batch(101))]
+
     pages = [listed(boss, p=str(page)) for page in (1, 2, 3, 4)]
+
     assert pages == [tasks[:50], tasks[50:100], tasks[100:], []]
+
     html = body(boss, reverse(TASKS), p="2")
     says(html, 'rel="prev" href="?p=1"', 'rel="next" href="?p=3"', "51 to 100")
     assert 'rel="next"' not in body(boss, reverse(TASKS), p="3")
@@ -211,6 +231,7 @@ def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_step
         error_code="CARD_DECLINED",
         result=error("CARD_DECLINED", "the bank said no", data={"bank": 7}, exception=exception),
     )
+
     TaskAttemptFactory(
         task_id=task.pk, attempt=1, error_code="BUSY", error_message="line busy", will_retry=True
     )
@@ -221,12 +242,15 @@ def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_step
         worker_id=worker.pk,
         child_pid=999_123,
     )
+
     other = TaskFactory(status="RUNNING")
     for of, name in ((task, "charge <b>"), (other, "another")):
         TaskStep.objects.bulk_create(
             [TaskStep(task_id=of.pk, name=name, digest="d", result="s3cret")]
         )
+
     html = body(boss, page_of(task))
+
     says(
         html,
         str(task.pk),
@@ -247,6 +271,7 @@ def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_step
         f'<a href="{page_of(Queue.objects.get(name="default"))}">default</a>',
         '<th scope="row">charge &lt;b&gt;</th>',
     )
+
     assert ("another" in html, "s3cret" in html) == (False, False)
     assert "horsies-steps" not in body(boss, page_of(TaskFactory()))
 
@@ -259,10 +284,13 @@ def test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same(boss: C
         error_code="EVIL",
         result=error("EVIL", evil, data=evil),
     )
+
     html = body(boss, page_of(row))
+
     assert html.count("Showing the first 20,000 of") == 3
     assert f"Showing the first 20,000 of {len(evil) + 16:,} characters." in html
     assert 1_000 < html.count("&lt;script&gt;alert(1)&lt;/script&gt;&lt;b&gt;&amp;amp;") < 2_000
+
     for markup in ("<script>alert", "</pre><script", "</script><b>"):
         assert markup not in html, markup
 
@@ -276,7 +304,9 @@ def test_a_task_that_no_code_has_and_a_result_that_we_did_not_write_are_shown(
     task = TaskFactory(
         task_name="no.such.task", status="COMPLETED", kwargs={"day": "2026-02-30"}, result=result
     )
+
     html = body(boss, page_of(task))
+
     says(html, "Arguments and result", "2026-02-30")
 
 
@@ -300,15 +330,18 @@ def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(
     given = {"reason": "why", "max_concurrency": "1"}
     subjects = {Queue: OF_QUEUES, Schedule: OF_SCHEDULES, Task: OF_TASKS, WorkflowRun: OF_WORKFLOWS}
     verbs = VERBS[subjects[model]].keys() - {"add"} if model in subjects else set()
+
     for id_ in MISSING[model]:
         for page in {"change", *verbs, *(["picture"] if model is WorkflowRun else [])}:
             address = url(model, page, quote(id_))
             answers = [boss.get(address, follow=True)]
             if page in verbs:
                 answers.append(boss.post(address, given, follow=True))
+
             for response in answers:
                 assert response.redirect_chain == [(reverse("admin:index"), 302)], address
                 assert list(response.context["messages"]), address
+
     assert model.objects.count() == before
 
 
@@ -322,13 +355,16 @@ def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(bos
         "stopped": {},
         "leaving": {},
     }
+
     for name, beat in beats.items():
         times = {"stopped": {"stopped_at": now()}, "leaving": {"stopping_at": now()}}.get(name, {})
         worker = WorkerFactory(hostname=name, seen_at=past, **times)
         HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", **beat)
     WorkerFactory(hostname="gone")
+
     rows = {row.hostname: row for row in boss.get(url(Worker)).context["cl"].result_list}
     told = {one.hostname: one.state for one in examine(connection).workers}
+
     assert told == {
         "up": "living",
         "stale": "stale",
@@ -338,6 +374,7 @@ def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(bos
         "leaving": "stopping",
     }
     assert {name: row.state for name, row in rows.items()} == told
+
     html = body(boss, url(Worker))
     assert [
         html.count(f"</span> {text}</span>")
@@ -349,6 +386,7 @@ def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(bos
         2,
         1,
     ]
+
     assert "up:" not in body(boss, url(Worker), state="off")
     assert "stopped:" not in body(boss, url(Worker), state="on")
     assert "Stale" in body(boss, page_of(Worker.objects.get(hostname="stale")))
@@ -360,19 +398,24 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(
     worker = WorkerFactory(
         queues=["mail", "bulk"], processes=4, memory_usage_mb=52.4, children_memory_mb=210.0
     )
+
     assert "Snapshots" not in body(boss, page_of(worker))
+
     HeartbeatFactory(worker_id=worker.pk, role="claimer", pid=worker.pid)
     HeartbeatFactory(worker_id=worker.pk, pid=818_181, memory_mb=53.4)
     HeartbeatFactory(pid=919_191)
     task = TaskFactory(status="RUNNING", claimed_by=worker.pk, task_name="shop.tasks.held")
     HeartbeatFactory(worker_id=worker.pk, pid=818_182, memory_mb=80, holding=[str(task.pk)])
     TaskFactory(status="RUNNING", task_name="shop.tasks.of_another")
+
     for number in range(25):
         WorkerStateFactory(
             worker_id=worker.pk, buffered=700 + number, cpu_percent=None if number == 24 else 37.5
         )
     WorkerStateFactory(buffered=800)
+
     html = body(boss, page_of(worker))
+
     says(
         html,
         "mail, bulk",
@@ -388,13 +431,16 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(
         "<td>38 %</td>",
         "<td>–</td>",
     )
+
     assert "919191" not in html
     assert "of_another" not in html
+
     children = {row[0]: row[2:4] for row in table(html, "horsies-processes")}
     assert children["818181"] == ["53 MB", "–"]
     assert children["818182"][1].split()[0] == "shop.tasks.held"
     (held,) = table(html, "horsies-held")
     assert (held[0], held[3]) == ("shop.tasks.held", "818182")
+
     assert [int(cell) for cell in re.findall(r"<td>([78]\d\d)</td>", html)] == list(
         range(724, 704, -1)
     )
@@ -414,10 +460,13 @@ def test_a_project_adds_a_search_and_actions_to_a_page_that_has_none(rf: Any) ->
     Queue.objects.bulk_create(
         [Queue(name=name) for name in ("mail", "bulk")], ignore_conflicts=True
     )
+
     page = OwnAdmin(Queue, admin.site)
     request = rf.post("/", {"action": "note", "_selected_action": ["mail", "\x00"], "index": "0"})
     request.user = User.objects.create_superuser("boss")
+
     page.response_action(request, Queue.objects.all())
     assert noted == ["mail"]
+
     found, _again = page.get_search_results(request, Queue.objects.all(), "bul")
     assert [queue.pk for queue in found] == ["bulk"]

@@ -41,7 +41,10 @@ __all__ = ["anew"]
 
 pytestmark = pytest.mark.django_db
 
-EVIL = """</pre></script>"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7|add:7 }}{% now "Y" %}{0}%s"""
+EVIL = (
+    """</pre></script>"'><script>alert(1)</script><img src=x onerror=alert(2)>"""
+    '{{ 7|add:7 }}{% now "Y" %}{0}%s'
+)
 
 
 @pytest.fixture
@@ -54,6 +57,7 @@ def pages(boss: Client) -> dict[str, str]:
     queues.override(short, {"max_concurrency": 3}, actor=EVIL, reason=EVIL)
     queues.pause(short, actor=EVIL, reason=EVIL)
     queue.refresh_from_db()
+
     odd_entry = AuditEntryFactory(
         actor=EVIL, action=short[:50], subject=EVIL, reason=EVIL, before=EVIL, after=[EVIL]
     )
@@ -66,12 +70,15 @@ def pages(boss: Client) -> dict[str, str]:
         "after": after,
     }
     entry = AuditEntryFactory(action="queue.set", **written)
+
     shape = {"version": short[:50], "memory_usage_mb": 1}
     worker = living_worker(
         EVIL, hostname=EVIL, beat={"sent_at": now() - dt.timedelta(hours=1)}, **shape
     )
+
     counted((short, EVIL, short, 30), (short, EVIL, COMPLETED, 1))
     summaries.kept.clear()
+
     exception = {
         "type": EVIL,
         "module": EVIL,
@@ -90,11 +97,13 @@ def pages(boss: Client) -> dict[str, str]:
     problem = {
         "err": {"error_code": EVIL, "message": EVIL, "data": {EVIL: EVIL}, "exception": exception}
     }
+
     failed = TaskFactory(status="FAILED", error_code=short, result=problem, **columns)
     done = TaskFactory(status="COMPLETED", result={"ok": EVIL}, **columns)
     odd = TaskFactory(status="COMPLETED", result={"ok": {EVIL: EVIL}, "err": EVIL}, **columns)
     running = TaskFactory(status="RUNNING", **columns)
     waiting = TaskFactory(**columns | {"claimed_by": None})
+
     TaskAttemptFactory(
         task_id=failed.pk,
         error_code=short,
@@ -104,12 +113,14 @@ def pages(boss: Client) -> dict[str, str]:
         site_line=1,
         traceback=f'  File "{EVIL[:40]}", line 1, in x{EVIL}',
     )
+
     addresses = [*schedules(short, failed), *workflows(short)]
     opened = {"task": EVIL, "code": short, "since": "day", "status": "FAILED"}
     addresses += [
         f"{reverse(f'admin:horsies_task_{page}')}?{urlencode(opened)}"
         for page in ("failures", "all")
     ]
+
     rows = (failed, done, odd, running, waiting, worker, entry, odd_entry)
     addresses += [
         reverse(f"admin:horsies_{row._meta.model_name}_change", args=(row.pk,)) for row in rows
@@ -118,10 +129,12 @@ def pages(boss: Client) -> dict[str, str]:
     addresses += [reverse(f"admin:horsies_queue_{page}", args=(quote(short),)) for page in forms]
     verbs = ("retry", "copy", "redact", "kill")
     addresses += [reverse(f"admin:horsies_task_{verb}", args=(failed.pk,)) for verb in verbs]
+
     models = (Task, Queue, Schedule, Worker, AuditEntry, WorkflowRun)
     lists = [reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in models]
     addresses.append(reverse("admin:app_list", args=("horsies",)))
     asked = [f"{lists[0]}?status=FAILED", f"{lists[0]}?q=%3Cscript%3Ealert(1)%3C/script%3E"]
+
     return {address: boss.get(address).content.decode() for address in addresses + lists + asked}
 
 
@@ -130,6 +143,7 @@ def schedules(short: str, task: Task) -> list[str]:
     columns = {**dict.fromkeys(KEYS, EVIL), "kwargs": {EVIL: [EVIL]}, EVIL: {EVIL: EVIL}}
     readable = {**columns, "pattern": "daily at 04:30", "zone": "UTC"}
     names = [short, f"{short}?", f"{short}/"]
+
     for name, definition in zip(names, (columns, readable, {"kwargs": [EVIL]}), strict=True):
         given = {
             "declared": columns,
@@ -146,12 +160,14 @@ def schedules(short: str, task: Task) -> list[str]:
         AuditEntryFactory(
             actor=EVIL, action="schedule.change", subject=name, reason=EVIL, after=after
         )
+
     pages = ("change", "edit", "run_now", "disable", "revert")
     found = [
         reverse(f"admin:horsies_schedule_{page}", args=(quote(name),))
         for name in names
         for page in pages
     ]
+
     entry = AuditEntry.objects.filter(action="schedule.change").latest("pk")
     return [*found, reverse("admin:horsies_auditentry_change", args=(entry.pk,))]
 
@@ -172,6 +188,7 @@ def workflows(short: str) -> list[str]:
         parent_node=5,
         sent_at=now(),
     )
+
     stopped = {
         "status": "PAUSED",
         "on_error": "pause",
@@ -180,6 +197,7 @@ def workflows(short: str) -> list[str]:
         "sent_at": now(),
     }
     WorkflowRun.objects.bulk_create([run, WorkflowRun(id=uuid7(), name=EVIL, **stopped)])
+
     columns: dict[str, Any] = {
         "workflow_id": run.pk,
         "queue_name": short,
@@ -191,6 +209,7 @@ def workflows(short: str) -> list[str]:
         **dict.fromkeys(("task_name", "value", "when_path", "error"), EVIL),
         **dict.fromkeys(("kwargs", "inputs", "options"), {EVIL: EVIL}),
     }
+
     finished = {"status": "SKIPPED", "finished_at": now()}
     nodes = [
         WorkflowNode(number=0, name=EVIL, kind="task", **finished, **columns),
@@ -208,8 +227,10 @@ def workflows(short: str) -> list[str]:
         WorkflowNode(number=3, name=f"{EVIL}3", kind="gate", status="WAITING", **columns),
     ]
     WorkflowNode.objects.bulk_create(nodes)
+
     edges = [WorkflowEdge(workflow_id=run.pk, upstream=number, downstream=2) for number in (0, 1)]
     WorkflowEdge.objects.bulk_create(edges)
+
     for action, after in (
         ("pause", {EVIL: EVIL}),
         ("skip", EVIL),
@@ -218,12 +239,14 @@ def workflows(short: str) -> list[str]:
         AuditEntryFactory(
             actor=EVIL, action=f"workflow.{action}", subject=str(run.pk), reason=EVIL, after=after
         )
+
     task = TaskFactory(task_name=EVIL, queue_name=short, workflow_id=run.pk, node=2, node_index=0)
     verbs = ("change", "picture", "pause", "resume", "cancel", "retry", "skip")
     found = [reverse(f"admin:horsies_workflowrun_{verb}", args=(run.pk,)) for verb in verbs]
     found += [
         reverse("admin:horsies_workflowrun_node", args=(run.pk, node.number)) for node in nodes
     ]
+
     return [*found, reverse("admin:horsies_task_change", args=(task.pk,))]
 
 
@@ -232,17 +255,19 @@ def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_i
     pages: dict[str, str],
 ) -> None:
     assert len(pages) == 55
+
     for address, html in pages.items():
         assert "alert(1)" in html, address
         assert 'horsies/admin.css"' in html, address
         for markup in ("<script>alert", "<img src=x", "</pre></script>", "<style"):
             assert markup not in html, address
         assert not re.search(r"<[a-z]+[^<>]*\"'>", html), address
-        tags = re.findall(
-            r"<[a-z][^>]*>", re.sub(r'="[^"]*"', "=", html)
-        )  # without the values of attributes
+
+        # The values of attributes are taken out.
+        tags = re.findall(r"<[a-z][^>]*>", re.sub(r'="[^"]*"', "=", html))
         assert not [tag for tag in tags if re.search(r"\s(style|on[a-z]+)=", tag)], address
         assert re.findall(r"<script(?![^>]*\ssrc=)", html) == [], address
+
     overview = sections(pages[reverse("admin:app_list", args=("horsies",))])
     assert {title for title, part in overview.items() if "alert(1)" in part} == {
         "Problems",
@@ -294,6 +319,7 @@ def test_no_value_in_the_address_of_a_page_is_an_error_of_the_server_or_markup(
         name
     )
     address = reverse(f"admin:{name}" if name == "app_list" else f"admin:horsies_{name}", args=args)
+
     for field in READ[page]:
         for value in (*map(quote_plus, TEXTS), *NO_NUMBERS):
             response = boss.get(f"{address}?{usual}&{field}={value}")
@@ -324,6 +350,7 @@ def test_an_address_that_asks_for_nonsense_leads_back_to_the_list_and_no_lookup_
     boss: Client,
 ) -> None:
     workflows("short")  # without runs there is no filter by their names
+
     for model, (queries, lookups) in NOT_OFFERED.items():
         address = reverse(f"admin:horsies_{model}_changelist")
         for query in queries:
@@ -332,6 +359,7 @@ def test_an_address_that_asks_for_nonsense_leads_back_to_the_list_and_no_lookup_
                 model,
                 query,
             )
+
         for lookup in lookups:
             assert boss.get(address, {lookup: "s"}).status_code == 400, (model, lookup)
 
@@ -347,5 +375,6 @@ def test_json_of_an_unexpected_shape_is_no_error_of_the_server(boss: Client, odd
     columns = dict.fromkeys(("undo", "inputs", "options", "kwargs", "graph", "value"), odd)
     WorkflowNode.objects.update(**columns)
     WorkflowRun.objects.update(result=odd)
+
     for address in addresses:
         assert boss.get(address).status_code == 200, address

@@ -59,6 +59,7 @@ def test_each_field_of_the_list_is_exact(boss: Client) -> None:
     rows = [made(pick, moment) for _ in range(49)]
     when = moment - dt.timedelta(minutes=2)
     aware = timezone.make_aware(when) if timezone.is_naive(when) else when
+
     for query, chosen in (
         ({}, Selection(None)),
         *(
@@ -71,10 +72,8 @@ def test_each_field_of_the_list_is_exact(boss: Client) -> None:
         ({"worker": str(WORKER)}, Selection(None, worker=WORKER)),
         ({"since": when.isoformat(" ")}, Selection(None, since=when)),
         ({"until": aware.isoformat()}, Selection(None, until=when)),
-        (
-            {"since": f"{timezone.localtime(aware):%F %T}"},
-            Selection(None, since=when),
-        ),  # in the current time zone
+        # A time without a zone is in the current one.
+        ({"since": f"{timezone.localtime(aware):%F %T}"}, Selection(None, since=when)),
         ({"queue": "mail", "partition": "x"}, Selection(None, queue="mail", partition="x")),
         (
             {"queue": "mail", "partition": "a=7"},
@@ -108,6 +107,7 @@ def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(
 ) -> None:
     """Naive: a server error, or a list of all tasks, on which somebody clicks Retry."""
     TaskFactory(status="RUNNING")
+
     for address, given in ((LIST, query), (ALL, {"status": "FAILED", **query})):
         page = body(boss, address, **given)
         assert html.escape(words) in page
@@ -126,13 +126,17 @@ def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -
         "since": "12h",
         "worker": str(WORKER),
     }
+
     page = body(boss, LIST, **fields, q="shop", p="1")
     (link,) = re.findall(r'href="([^"]+/all/[^"]*)"', page)
+
     assert dict(parse_qsl(urlsplit(html.unescape(link)).query)) == {**fields, "name": "shop"}
+
     without = body(boss, LIST, queue="mail")
     (link,) = re.findall(r'href="([^"]+/all/[^"]*)"', without)
     form = body(boss, html.unescape(link))
     assert ('value="mail"' in form, '<option value="FAILED" selected>' in form) == (True, True)
+
     assert "/all/" not in body(boss, LIST, workflow=str(uuid.uuid4())), (
         "acts leave the tasks of runs"
     )
@@ -146,10 +150,12 @@ def test_partitions_are_for_those_who_may_see_payloads() -> None:
     viewer = client_with("view_task", "operate_task")
     reader = client_with("view_task", "operate_task", "view_payload")
     query = {"queue": "mail", "partition": "ann", "status": "PENDING"}
+
     for address in (LIST, ALL):
         page = body(viewer, address, **query)
         assert "horsies.view_payload is required" in page
         assert ("horsies-found" in page, 'name="_selected_action"' in page) == (False, False)
+
     assert len(listed(reader, **query)) == 1
     assert "1 tasks" in body(reader, ALL, **query)
 
@@ -168,14 +174,17 @@ def fail(
     """Make a task that failed at its second attempt, elsewhere than at its first one."""
     values = {"task_name": "shop.pay", "error_code": "OH_NO", **columns}
     task: Task = TaskFactory(status="FAILED", finished_at=now() - ago, **values)
+
     early = {
         "exception_class": "Early",
         "site": "shop/tasks.py in early",
         "error_message": "s3cret",
     }
     TaskAttemptFactory(task_id=task.pk, attempt=1, **early)
+
     last = {"exception_class": exception, "site": site, "error_message": message}
     TaskAttemptFactory(task_id=task.pk, attempt=2, finished_at=task.finished_at, **last)
+
     return task
 
 
@@ -205,7 +214,9 @@ def test_failures_for_good_are_counted_by_task_and_code_the_most_frequent_first(
         ("mail", "shop.pay", "TASK_TIMEOUT", 1),
         *(("mail", "shop.pay", result, 100) for result in none),
     )
+
     page = body(boss, PAGE)
+
     assert rows(page) == [
         ["shop.ship", "NO_ROOM", "9"],
         ["shop.pay", "OH_NO", "7"],
@@ -227,15 +238,18 @@ def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings
             ("mail", "shop.pay", f"{hours} H {minutes} M", 1),
             ago=dt.timedelta(hours=hours, minutes=minutes),
         )
+
     found = {
         span: {cells[1] for cells in rows(body(boss, PAGE, since=span))}
         for span in ("hour", "day", "week")
     }
+
     lately = {"0 H 0 M", "0 H 59 M", "1 H 0 M"}
     assert found["hour"] == lately
     assert found["day"] == {*lately, "1 H 3 M", "23 H 0 M", "24 H 0 M"}
     assert found["week"] == {*found["day"], "26 H 0 M", "100 H 0 M", "168 H 0 M"}
     assert rows(body(boss, PAGE, since="nonsense\x00")) == rows(body(boss, PAGE)), "last night"
+
     settings.TIME_ZONE = "Asia/Kolkata"  # half an hour beside the hours that are counted
     (told,) = re.findall(r"since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", body(boss, PAGE))
     yesterday = dt.datetime.now(
@@ -253,27 +267,33 @@ def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(
     counted(("mail", "shop.pay", "OH_NO", 5))
     late = fail("ValueError", PAY, "the newest")
     wanted = {late.pk, fail("ValueError", PAY, "older", HOUR / 4).pk}
+
     fail("KeyError", PAY, ago=HOUR / 3)
     fail("ValueError", SHIP)
     nowhere = fail(None, None)
     fail("ValueError", PAY, error_code="OTHER")
     fail("ValueError", PAY, task_name="shop.ship")
     fail("ValueError", PAY, ago=300 * HOUR)
+
     page = body(boss, PAGE, since="hour", task="shop.pay", code="OH_NO")
     found = rows(page)
+
     assert found[0][:3] == ["ValueErrorthe newest", PAY, "2"]
     others = [["KeyErrors3cret", PAY, "1"], ["ValueErrors3cret", SHIP, "1"], ["–s3cret", "–", "1"]]
     assert sorted(cells[:3] for cells in found[1:4]) == others
+
     show = links(page, "Show")[0]
     retry = links(page, "Retry all")[0]
     assert set(listed(boss, **dict(parse_qsl(urlsplit(show).query)))) == wanted
     assert '<h2 id="horsies-found">2 tasks</h2>' in body(boss, retry)
+
     place = next(place for place, cells in enumerate(found) if cells[0].startswith("–"))
     assert listed(boss, **dict(parse_qsl(urlsplit(links(page, "Show")[place]).query))) == [
         nowhere.pk
     ]
     assert '<h2 id="horsies-found">1 tasks</h2>' in body(boss, links(page, "Retry all")[place])
     assert parse_qsl(urlsplit(show).query) == parse_qsl(urlsplit(retry).query)
+
     monkeypatch.setattr(history, "NEWEST", 1)
     seen = [cells[2] for cells in rows(body(boss, PAGE, task="shop.pay", code="OH_NO"))]
     assert seen == ["1", "5"], "so many are looked at, of those that were counted"
@@ -283,7 +303,9 @@ def test_what_is_counted_together_has_no_link_and_a_group_that_is_gone_says_so(
     boss: Client,
 ) -> None:
     counted(("mail", OTHER, "OH_NO", 2), ("mail", "shop.pay", OTHER, 1))
+
     page = body(boss, PAGE)
+
     assert [
         len(links(page, text)) for text in ("Show", "Retry all", re.escape(OTHER), "shop.pay")
     ] == [0, 0, 0, 0]
@@ -319,16 +341,20 @@ def test_a_nights_failures_are_retried_in_four_clicks(boss: Client) -> None:
     failures(3, task_name="shop.pay")
     failures(2, task_name="shop.ship", error_code="NO_ROOM")
     failures(1, finished_at=now() - dt.timedelta(days=2))
+
     (link,) = re.findall(r'href="([^"]+/all/\?[^"]*)"', body(boss, LIST, status="FAILED"))
     assert "status=FAILED" in link
+
     page = body(boss, ALL, status="FAILED", since="12h")
     assert '<h2 id="horsies-found">5 tasks</h2>' in page
     cells = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", page)
     assert cells == [("shop.pay", "OH_NO", "3"), ("shop.ship", "NO_ROOM", "2")]
     assert "a redaction needs a reason" in posted(boss, page, verb="redact", reason=" ")
+
     done = posted(boss, page, verb="retry", reason="the bank is back", spread="10")
     says(done, "<h2>Done</h2>", "<li>RETRIED: 5</li>")
     assert statuses() == {"PENDING": 5, "FAILED": 1}
+
     entry = AuditEntry.objects.get(action="task.retry")
     assert (entry.actor, entry.reason) == ("boss", "the bank is back")
     assert any(task.enqueued_at > now() for task in Task.objects.filter(status="PENDING"))
@@ -339,24 +365,31 @@ def test_an_act_that_takes_long_or_is_refused_says_how_far_it_is_and_why_and_goe
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Naive: a page that only says why, and nobody knows what was done."""
+
     monkeypatch.setattr(selection, "BATCH", 2)
     *_, last = failures(5)
     page = body(boss, ALL, status="FAILED")
     monkeypatch.setattr(acts, "REQUEST_SECONDS", 0.0)
+
     page = posted(boss, page, verb="retry")
+
     assert re.search(r'<progress value="2" max="5"', page)
     assert "data-continues" in page
+
     page = posted(boss, page, stop="Stop")
     assert ("<h2>Stopped</h2>" in page, "data-continues" in page) == (True, False)
     assert statuses() == {"PENDING": 4, "FAILED": 1}
+
     with refused("horsies_tasks", f"OLD.id = '{last.pk}'"):
         page = posted(boss, page, go="Continue")
+
     assert (
         "<h2>Stopped</h2>" in page,
         "<li>RETRIED: 4</li>" in page,
         "data-continues" in page,
     ) == (True, True, False)
     assert "The database refused" in page
+
     assert "<li>RETRIED: 5</li>" in posted(boss, page, go="Continue")
     assert statuses() == {"PENDING": 5}
     assert (
@@ -371,7 +404,9 @@ def test_a_page_counts_the_first_entries_and_an_act_reads_all(
     monkeypatch.setattr(selection, "DEEPEST", 2)
     failures(3, task_name="shop.pay")
     failures(1, task_name="shop.late", finished_at=now())
+
     page = body(boss, ALL, status="FAILED", name="shop.late")
+
     assert '<h2 id="horsies-found">At least 0 tasks</h2>' in page
     assert "Only the newest 30,000 tasks were searched." in body(boss, LIST, q="shop.pay")
     assert "<li>RETRIED: 1</li>" in posted(boss, page, verb="retry")
@@ -395,11 +430,14 @@ def test_each_verb_needs_its_permission_and_a_status_that_allows_it(
 ) -> None:
     task = TaskFactory(status=status, sent_at=now() - dt.timedelta(seconds=1))
     client = client_with(*permissions)
+
     shown = client.get(ALL, {"status": status})
     offered = re.findall(r'name="verb" value="(\w+)"', shown.content.decode())
     assert (verb in offered) == allowed
+
     response = client.post(ALL, {"act": begun(client, status), "verb": verb, "reason": "asked"})
     assert response.status_code == (200 if allowed else 403)
+
     task.refresh_from_db()
     changed = (task.status, task.terminate, task.redacted_at is not None) != (status, False, False)
     assert changed == allowed
@@ -411,14 +449,17 @@ def test_what_was_not_signed_here_for_this_user_or_may_not_be_any_more_is_refuse
     failures(1)
     page = body(boss, ALL, status="FAILED")
     client = client_with(*OPERATOR)
+
     for browser, text in ((boss, hidden(page) + "x"), (boss, "nonsense"), (client, hidden(page))):
         assert browser.post(ALL, {"act": text, "verb": "retry"}).status_code == 403
+
     for reason in ("a\0b", "x" * 10_001):
         assert (
             boss.post(ALL, {"act": hidden(page), "verb": "retry", "reason": reason}).status_code
             == 403
         )
     assert statuses() == {"FAILED": 1}
+
     act = begun(client, "FAILED", verb="redact", reason="asked", verdicts={})
     assert client.post(ALL, {"act": act, "go": "Continue"}).status_code == 403
     assert not Task.objects.exclude(redacted_at=None).exists()
@@ -446,7 +487,9 @@ def test_the_audit_tells_who_changed_what_and_why_by_subject_and_by_action(
 ) -> None:
     queues.change("mail", {"max_concurrency": 8}, actor="ada", reason="eight is plenty")
     queues.override("mail", {"max_concurrency": 4}, actor="grace", reason="four is safe")
+
     html = body(boss, reverse(AUDIT))
+
     says(
         html,
         "ada",
@@ -456,13 +499,17 @@ def test_the_audit_tells_who_changed_what_and_why_by_subject_and_by_action(
         "concurrency (override): – → 4",
     )
     assert f'<a href="{page_of(Queue(name="mail"))}">mail</a>' in html
+
     html = body(boss, page_of(AuditEntry.objects.latest("pk")))
     says(html, "grace", "Overridden", "four is safe", "&quot;override_by&quot;: &quot;grace&quot;")
+
     queues.change("bulk", {"max_concurrency": 8}, actor="ada")
     of_mail = [("queue.override", "mail"), ("queue.set", "mail")]
     assert entries(boss) == [("queue.set", "bulk"), *of_mail], "the newest first"
+
     id_ = str(uuid.uuid4())
     AuditEntryFactory(actor="ada", action="task.cancel", subject=id_)
+
     assert entries(boss, subject="mail") == of_mail
     assert entries(boss, action="queue.set") == [("queue.set", "bulk"), ("queue.set", "mail")]
     assert entries(boss, action="queue.set", subject="mail") == [("queue.set", "mail")]
@@ -503,6 +550,7 @@ def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(
         [20_000],
     )
     sql("ANALYZE horsies_audit")
+
     for query, index in (
         ({}, {"horsies_audit_pkey"}),
         ({"action": "queue.pause"}, {"horsies_audit_pkey"}),
@@ -515,6 +563,7 @@ def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(
             for text in queries(boss, reverse(AUDIT), **query)
             if 'FROM "horsies_audit"' in text
         ]
+
         assert len(found) == 1
         assert "count(" not in found[0].lower()
         assert "LIMIT 51" in found[0]

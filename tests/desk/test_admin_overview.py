@@ -42,9 +42,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 MINUTE = dt.timedelta(minutes=1)
 HOUR = dt.timedelta(hours=1)
-SEEN: dict[
-    str, tuple[str, set[str]]
-] = {  # a problem and the sections that somebody with a permission sees
+# A problem and the sections that somebody with a permission sees.
+SEEN: dict[str, tuple[str, set[str]]] = {
     "view_queue": ("Queue mail has 3 tasks", {"Queues"}),
     "view_task": ("25 tasks shop.pay failed", {"Most failures"}),
     "view_worker": ("Worker web-9:77 is stale", {"Workers"}),
@@ -122,18 +121,22 @@ def troubled(transactional_db: None) -> dict[str, Any]:
     flow.add(flows.odd_fails, 1)
     flow.add(flows.number, 1)
     other.gate("approve")
+
     run = flow.send()
     gate = other.send()
     drain(raise_errors=False)
+
     put(3, queue="mail")
     worker = living_worker(hostname="web-9", pid=77, beat={"sent_at": now() - HOUR})
     TaskFactory(status="RUNNING", claimed_by=worker.pk)
+
     memory = {"memory_usage_mb": 80, "children_memory_mb": 912}
     grown = living_worker(
         "default", "bulk", hostname="web-1", pid=12, task_names=["shop.eats", "shop.pay"], **memory
     )
     eats = TaskFactory(task_name="shop.eats", status="RUNNING", claimed_by=grown.pk)
     HeartbeatFactory(worker_id=grown.pk, pid=34, holding=[str(eats.pk)], memory_mb=912)
+
     for name, code, site in (
         ("shop.pay", "CARD", "shop/tasks.py in pay"),
         ("shop.eats", "WORKER_CRASHED", None),
@@ -147,6 +150,7 @@ def troubled(transactional_db: None) -> dict[str, Any]:
             "child_pid": 4711,
         }
         TaskAttemptFactory(task_id=task.pk, **failed, **attempt)
+
     TaskFactory(task_name="shop.gone", sent_at=now() - HOUR)
     limit("bulk", partition_by_args=["customer"], partition_max_concurrency=1)
     of_acme = {
@@ -156,11 +160,14 @@ def troubled(transactional_db: None) -> dict[str, Any]:
     }
     TaskFactory(status="RUNNING", claimed_by=grown.pk, **of_acme)
     TaskFactory(parked=True, **of_acme)
+
     queues.override(
         "bulk", {"max_concurrency": 2}, actor="grace", reason="The provider throttles us."
     )
+
     definition = {"task": "shop.night", "pattern": "0 3 * * *", "zone": "UTC"}
     Schedule.objects.bulk_create([Schedule(name="night", changes=definition, next_at=now() - HOUR)])
+
     counted(
         ("mail", "shop.pay", "CARD", 25),
         ("mail", "shop.pay", COMPLETED, 115),
@@ -168,6 +175,7 @@ def troubled(transactional_db: None) -> dict[str, Any]:
     )
     counted(("mail", "shop.old", "LATE", 7), ago=3 * HOUR)
     counted(("default", "shop.eats", "CRASHED", 3))
+
     return {"worker": worker, "run": run, "gate": gate}
 
 
@@ -176,10 +184,12 @@ def test_it_says_what_is_wrong_the_worst_first_with_the_link_that_shows_it(
 ) -> None:
     html = sections(seen(boss))["Problems"]
     told = [text(one) for one in re.findall(r"<li>(.*?)</li>", html, re.DOTALL)]
+
     assert [one.split()[1] for one in told] == sorted(one.split()[1] for one in told)
     assert {"Critical", "Warning"} == {one.split()[1] for one in told}
     (mail,) = [one for one in told if "Queue mail has 3 tasks due and no live worker. For" in one]
     assert "Start one that serves it" in mail
+
     rows = {
         "worker": troubled["worker"].pk,
         "workflowrun": troubled["run"].workflow_id,
@@ -189,6 +199,7 @@ def test_it_says_what_is_wrong_the_worst_first_with_the_link_that_shows_it(
     expected = {
         reverse(f"admin:horsies_{model}_change", args=(key,)) for model, key in rows.items()
     }
+
     tasks = reverse("admin:horsies_task_changelist")
     assert {*expected, f"{tasks}?status=FAILED&name=shop.pay"} <= set(links(html))
     for address in expected:
@@ -200,8 +211,10 @@ def test_it_tells_the_figures_of_each_queue_with_links_to_its_tasks(
 ) -> None:
     limit("mail", max_concurrency=8)
     TaskFactory.create_batch(2, status="RUNNING", queue_name="mail")
+
     html = seen(boss)
     found = cells(html, "mail")
+
     assert found["Waiting"] == "3"
     assert re.fullmatch(r"\d.*s", found["Oldest waits"])
     assert found["Running"] == "2 of 8"
@@ -209,16 +222,19 @@ def test_it_tells_the_figures_of_each_queue_with_links_to_its_tasks(
     assert found["Per minute"] == "10"
     assert found["Failed"] == "25"
     assert found["Wait, 95 %"] == found["Run, 95 %"] == "242 ms"
+
     limit("*", max_concurrency=40)
     counted(("bulk", "shop.pay", COMPLETED, 5))
+
     whole = cells(seen(boss), "the whole cluster")
     assert (whole["Running"], whole["Per minute"], whole["Failed"]) == ("5 of 40", "10", "25")
-    assert re.search(
-        r"most 14[05], last \d+; failed in all: 25$", whole["Finished"]
-    )  # a new minute may have begun
+    # A new minute may have begun.
+    assert re.search(r"most 14[05], last \d+; failed in all: 25$", whole["Finished"])
+
     assert re.fullmatch(
         r"mail, Last hour: least 0, most 140, last \d+; failed in all: 25", found["Finished"]
     )
+
     tasks = reverse("admin:horsies_task_changelist")
     for status in ("PENDING", "RUNNING", "FAILED"):
         assert f"{tasks}?status={status}&queue=mail" in links(html)
@@ -227,15 +243,18 @@ def test_it_tells_the_figures_of_each_queue_with_links_to_its_tasks(
 
 def test_it_tells_workers_schedules_runs_gates_and_failures(boss: Client, troubled: Any) -> None:
     found = sections(seen(boss))
+
     assert "1 ● Living" in text(found["Workers"])
     assert re.search(r"web-9:77 last seen 1 h 0 min ago", text(found["Workers"]))
     assert re.search(r"night for 1 h 0 min", text(found["Late schedules"]))
     assert text(found["Runs that stand still"]) == "1 × order paused by a failure"
     assert text(found["Gates that wait"]) == "1 × approve parcel"
+
     node = WorkflowNode.objects.get(workflow_id=troubled["gate"].workflow_id)
     assert links(found["Gates that wait"]) == [
         reverse("admin:horsies_workflowrun_node", args=(node.workflow_id, node.number))
     ]
+
     assert text(found["Most failures"]) == "25 × shop.pay CARD"
     (link,) = links(found["Most failures"])
     assert QueryDict(link.partition("?")[2]).dict() == {
@@ -251,15 +270,18 @@ def test_the_span_that_is_chosen_is_that_of_the_figures(
     """And a page takes no more than 25 queries."""
     ran: list[str] = []
     monkeypatch.setattr(base, "watchers", [lambda _connection, name, _params: ran.append(name)])
+
     for span, failures in (("hour", 25), ("day", 32), ("week", 32)):
         ran.clear()
         with CaptureQueriesContext(connection) as captured:
             html = seen(boss, span=span)
+
         assert "horsies_series" in ran
         assert len(ran) + len(captured) <= 25, (ran, captured.captured_queries)
         assert cells(html, "mail")["Failed"] == str(failures), span
         assert f'<a href="?span={span}" aria-current="page">' in html
         assert ("shop.old" in sections(html)["Most failures"]) == (span != "hour")
+
     for odd in ("", "year", "\x00", "<script>", "hour "):
         assert cells(seen(boss, span=odd), "mail")["Failed"] == "25"
 
@@ -268,12 +290,15 @@ def test_the_span_that_is_chosen_is_that_of_the_figures(
 def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> None:
     """Naive: all of it for everybody who may view one of the models."""
     viewer = client_with(codename, "operate_task", "configure_queue", "view_payload")
+
     html = seen(viewer)
+
     titles = SEEN[codename][1]
     assert set(sections(html)) == {"Problems", *titles}
     assert [one for one, (told, _) in SEEN.items() if told in text(html)] == (
         [codename] if titles else []
     )
+
     for name in SEEN.keys() - {codename}:
         assert not [
             link for link in links(html) if f"/horsies/{name.removeprefix('view_')}/" in link
@@ -289,8 +314,10 @@ def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_vie
     """
     html = boss.get(reverse("backstage:app_list", args=("horsies",))).content.decode()
     html = html.partition('class="horsies-overview"')[2].partition('id="content-main"')[0]
+
     assert "Queues" not in sections(html)
     assert "Queue mail" not in html
+
     found = [link for link in links(html) if not link.startswith("?")]
     assert found
     assert [link for link in found if not link.startswith("/backstage/")] == []
@@ -305,6 +332,7 @@ def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read
     html = seen(boss)
     viewer = client_with("view_worker")
     put(4, queue="mail")
+
     assert cells(shown(boss), "mail")["Waiting"] == "3"
     assert set(sections(shown(viewer))) == {"Problems", "Workers"}
     assert "mail" not in shown(viewer)
@@ -312,12 +340,14 @@ def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read
     assert cells(shown(boss, span="week"), "mail")["Failed"] == "32", (
         "another span is not what was kept"
     )
+
     kept = summaries.kept
     summaries.kept = {
         name: (until - reading.CACHED_SECONDS, one) for name, (until, one) in kept.items()
     }
     ran: list[str] = []
     monkeypatch.setattr(base, "watchers", [lambda _connection, name, _params: ran.append(name)])
+
     assert cells(shown(boss), "mail")["Waiting"] == "7"
     assert "horsies_series" not in ran, "what was counted is read once in a minute"
     assert "monitoring/queues" in ran
@@ -329,10 +359,13 @@ def test_a_lock_that_keeps_it_from_the_tables_is_the_problem_that_it_tells(
 ) -> None:
     monkeypatch.setattr(reading, "STATEMENT_TIMEOUT_MS", 500)
     conn = connect()
+
     with conn.transaction():
         conn.execute("SET LOCAL application_name = 'psql'")
         conn.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
+
         html = seen(boss)
+
         assert set(sections(html)) == {"Problems"}
         assert "('psql') has had a transaction open" in text(html)
         assert "nothing else is known" in html
@@ -347,9 +380,11 @@ def test_a_database_that_refuses_is_told_and_not_asked_again(
         patch.setitem(connection.settings_dict, "PORT", "1")
         patch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
         assert "The database refused" in text(seen(boss))
+
     assert "The database refused" in text(shown(boss))
     assert sections(shown(boss)) == {}
     assert "Queues" in sections(seen(boss))
+
     sql("ALTER TABLE horsies_history RENAME TO other")
     try:
         assert "Check that “migrate” has been run." in text(seen(boss))
@@ -361,10 +396,11 @@ def test_it_says_when_it_was_read_and_the_models_stand_below_and_other_apps_are_
     boss: Client,
 ) -> None:
     (told,) = re.findall(r"Read at (\S+ \S+)<", seen(boss))
-    clock = dt.datetime.now(dt.timezone(dt.timedelta(hours=3))).replace(
-        tzinfo=None
-    )  # TIME_ZONE is Istanbul
+    # TIME_ZONE is Istanbul.
+    clock = dt.datetime.now(dt.timezone(dt.timedelta(hours=3))).replace(tzinfo=None)
+
     assert abs(dt.datetime.fromisoformat(told) - clock) < MINUTE
+
     assert "horsies-overview" not in body(boss, reverse("admin:app_list", args=("auth",)))
     models = body(boss, reverse("admin:app_list", args=("horsies",))).partition(
         'id="content-main"'
@@ -414,6 +450,7 @@ def walk(client: Client, *steps: str) -> str:
     """
     address = reverse("admin:app_list", args=("horsies",))
     said = ""
+
     for step in (*steps, None):
         found: Any = client.get(address)
         if found.status_code == 302:
@@ -421,6 +458,7 @@ def walk(client: Client, *steps: str) -> str:
         assert found.status_code == 200, address
         html = found.content.decode().replace("<wbr>", "")
         said += text(html)
+
         if step is not None:
             word, _, part = step.partition("@")
             offered = re.findall(r'<a[^>]*?href="([^"]*)"[^>]*>(.*?)</a>', html, re.DOTALL)
@@ -431,6 +469,7 @@ def walk(client: Client, *steps: str) -> str:
             ]
             assert to, (step, [text(shown) for _to, shown in offered])
             address = to[0] if to[0].startswith("/") else address.partition("?")[0] + to[0]
+
     return said
 
 
@@ -438,10 +477,12 @@ def test_what_people_on_call_ask_is_on_the_overview_or_a_few_links_away(
     boss: Client, troubled: Any
 ) -> None:
     assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= JOURNEYS.keys()
+
     for question, (links_, told) in JOURNEYS.items():
         assert len(links_) < 4
         Heartbeat.objects.exclude(worker_id=troubled["worker"].pk).update(sent_at=now())
         said = walk(boss, *links_)
         assert [one for one in told if one not in said] == [], (question, said)
+
     retried = walk(boss, "Tasks", "Failures", "shop.pay", "Retry all")
     assert "1 tasks" in retried, "which test_admin_lists.py retries from here on"

@@ -71,18 +71,23 @@ def test_every_node_is_a_link_with_its_name_kind_and_state_in_the_order_of_the_l
     )
     flow.add(flows.number, 3, after=last, name="end")
     handle = flow.send()
+
     told = ["one, task, sent", "two, task, sent", "total, task, pending", "end, task, pending"]
     assert labels(boss, handle) == dict(enumerate(told))
+
     links = [link.get("href") for link in drawing(boss, handle).iter(f"{SVG}a")]
     assert links == [node_url(handle, number) for number in range(4)]
+
     html = body(boss, url(handle, "picture"))
     assert "4 nodes in 3 layers" in " ".join(html.split())
     says(html, f'<a href="{url(handle)}">Run</a>', f'<a href="{url(handle, "pause")}">Pause</a>')
     assert not re.search(
         r'style="|<style|onclick|<script>|javascript:', html.partition("</header>")[2]
     )
+
     assert f'<a href="{url(handle, "picture")}">Picture</a>' in body(boss, url(handle))
     assert f'href="{url(handle, "picture")}#horsies-node-1"' in body(boss, node_url(handle, 1))
+
     drain()
     assert re.fullmatch(r"one, task, completed, took \d+ ms", labels(boss, handle)[0])
 
@@ -90,29 +95,36 @@ def test_every_node_is_a_link_with_its_name_kind_and_state_in_the_order_of_the_l
 def test_durations_are_those_of_the_tasks_and_of_the_child_runs(boss: Client) -> None:
     child = Workflow("child")
     child.add(flows.number, 1)
+
     flow = Workflow("times")
     flow.add(flows.number, 1, name="done")
     flow.add(flows.number, 1, name="runs")
     flow.add(child, name="child")
     handle = flow.send()
+
     done, runs = (
         Task.objects.get(workflow_id=handle.workflow_id, node=number).pk for number in (0, 1)
     )
+
     columns = (
         "claimed_by = gen_random_uuid(), claimed_at = now(), started_at = now() - interval '90 s'"
     )
     sql(f"UPDATE horsies_tasks SET status = 'RUNNING', {columns} WHERE id = %s", [runs])
+
     columns = "started_at = now() - interval '3 s', finished_at = now(), result = '{\"ok\": 1}'"
     sql(f"UPDATE horsies_tasks SET status = 'COMPLETED', {columns} WHERE id = %s", [done])
     sql(
         "UPDATE horsies_workflows SET sent_at = now() - interval '2 h' WHERE parent_id = %s",
         [handle.workflow_id],
     )
+
     found = labels(boss, handle)
+
     assert found[0] == "done, task, sent, took 3.0 s", "its run does not know of the end yet"
     assert found[1] == "runs, task, running, for 1 min 30 s"
     assert found[2] == "child, workflow, running, for 2 h 0 min"
     assert texts(boss, handle, 1) == ["runs", "Running · 1 min 30 s"]
+
     inner = WorkflowRun.objects.get(parent_id=handle.workflow_id)
     links = {
         link.get("aria-label"): link.get("href") for link in drawing(boss, handle).iter(f"{SVG}a")
@@ -125,13 +137,16 @@ def test_a_map_is_one_box_with_its_counts_and_a_bar(boss: Client) -> None:
     flow = Workflow("maps")
     flow.map(flows.odd_fails, n=list(range(5)))
     handle = flow.send()
+
     assert texts(boss, handle, 0) == ["odd_fails", "Map · 0 / 5"]
     assert labels(boss, handle) == {0: "odd_fails, map, running, 0 of 5 completed"}
+
     drain(raise_errors=False)
     assert labels(boss, handle) == {
         0: "odd_fails, map, failed, 3 of 5 completed, 2 failed, MAP_FAILED"
     }
     assert texts(boss, handle, 0) == ["odd_fails", "Map · 3 / 5, 2 failed"]
+
     bars = [
         bar
         for bar in drawing(boss, handle).iter(f"{SVG}rect")
@@ -145,6 +160,7 @@ def test_a_map_is_one_box_with_its_counts_and_a_bar(boss: Client) -> None:
 
 def test_what_waits_says_for_what(boss: Client) -> None:
     handle = sent()
+
     for kind, columns, said in (
         ("timer", {"due_at": "2030-01-02T03:04Z"}, "until 2030-01-0"),
         ("signal", {"due_at": None, "signal": "paid"}, "waits for “paid”"),
@@ -158,6 +174,7 @@ def test_what_waits_says_for_what(boss: Client) -> None:
 
 def test_a_time_of_today_is_given_without_the_date() -> None:
     now = dt.datetime(2026, 11, 23, 9, 0, tzinfo=dt.UTC)
+
     assert re.fullmatch(r"\d\d:05", clock(now + dt.timedelta(hours=1, minutes=5), now))
     assert len(clock(now + dt.timedelta(days=2), now)) == len("2026-11-25 10:00")
 
@@ -165,6 +182,7 @@ def test_a_time_of_today_is_given_without_the_date() -> None:
 def test_kinds_and_statuses_of_a_newer_version_are_drawn_plainly(boss: Client) -> None:
     handle = sent()
     change(handle, 0, kind="oracle", status="DREAMING")
+
     assert labels(boss, handle)[0] == "number, oracle, dreaming"
     assert texts(boss, handle, 0) == ["number", "Oracle · DREAMING"]
     says(body(boss, url(handle, "picture")), "#horsies-outline-task", "horsies-is-unknown")
@@ -176,12 +194,15 @@ def test_an_undo_is_below_what_it_undoes_on_a_dashed_line(boss: Client) -> None:
     flow.add(flows.number, 2, name="refund")
     handle = flow.send()
     change(handle, 1, kind="undo", undoes=0, total=1)
+
     assert labels(boss, handle)[1] == "refund, undo, sent", "only undos of maps have counts"
+
     svg = drawing(boss, handle)
     tops = [
         int(re.findall(r"\d+", group.get("transform", ""))[1])
         for group in svg.findall(f"{SVG}g[@transform]")
     ]
+
     assert tops[0] < tops[1]
     assert [
         path.get("class") for path in svg.iter(f"{SVG}path") if "head" not in path.get("class", "")
@@ -195,12 +216,16 @@ def test_nodes_that_a_task_added_are_below_it_and_edges_to_deleted_nodes_are_lef
     flow.add(flows.grows, 2)
     handle = flow.send()
     drain()
+
     html = body(boss, url(handle, "picture"))
+
     says(html, "horsies-line-grown", "added by")
     assert list(labels(boss, handle).values())[0].startswith("grows, task, completed")
+
     numbers = sorted(labels(boss, handle))
     chain = sent()
     WorkflowNode.objects.filter(number=0).delete()
+
     assert sorted(labels(boss, handle)) == numbers[1:]
     assert sorted(labels(boss, chain)) == [1]
 
@@ -210,12 +235,15 @@ def test_every_status_has_an_icon_of_its_own_and_the_legend_names_those_there_ar
 ) -> None:
     html = body(boss, url(failed(), "picture"))
     icons = dict(re.findall(r'<symbol id="horsies-icon-(\w+)"[^>]*>(.*?)</symbol>', html))
+
     assert set(SHAPES) >= {*NODE_STATUSES, *RUN_STATUSES}
     assert set(icons) >= {status.lower() for status in SHAPES} | {"unknown"}
     assert len(set(icons.values())) == len(icons)
+
     (legend,) = re.findall(r'<ul class="horsies-legend".*?</ul>', html, re.DOTALL)
     words = re.sub(r"<[^>]+>|\s+", " ", legend).split()
     assert words == ["Failed", "1", "Skipped", "1"]
+
     ids = re.findall(r'\sid="([^"]+)"', html)
     assert [one for one in ids if ids.count(one) > 1] == []
     used = re.findall(r'(?:<use [^>]*href="#|aria-labelledby="|aria-describedby=")([^"]+)"', html)
@@ -225,11 +253,14 @@ def test_every_status_has_an_icon_of_its_own_and_the_legend_names_those_there_ar
 def test_only_what_is_known_is_said_to_be_live(boss: Client) -> None:
     """The script goes on while ``data-live`` is there."""
     handle = sent()
+
     live = body(boss, url(handle, "picture"), live="")
+
     assert ('<div data-live="2000">' in live, "<html" in live) == (True, False)
     assert {"status", "progress", "gates", "legend", "drawing", "note"} == set(
         re.findall(r'data-part="(\w+)"', live)
     )
+
     drain()
     live = body(boss, url(handle, "picture"), live="")
     assert ("data-live" in live, 'data-part="note"' in live) == (False, False)
@@ -239,7 +270,9 @@ def test_a_run_that_is_too_large_is_shown_as_a_table_instead(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = sent()
+
     assert 'class="horsies-drawing"' in body(boss, url(handle, "picture"))
+
     for name, most, told in (
         ("MOST_NODES", 1, "1 nodes or 10,000"),
         ("MOST_EDGES", 0, "2,000 nodes or 0"),
@@ -247,6 +280,7 @@ def test_a_run_that_is_too_large_is_shown_as_a_table_instead(
         with monkeypatch.context() as patched:
             patched.setattr(picture, name, most)
             html = body(boss, url(handle, "picture"))
+
         link = f'<a href="{node_url(handle, 1)}">plus</a>'
         says(html, "too large for a picture", f"more than {told} edges", link)
         assert 'class="horsies-drawing"' not in html
@@ -257,6 +291,7 @@ def test_the_tasks_of_maps_are_neither_read_nor_counted_for_the_picture(boss: Cl
     flow.map(flows.plus, a=list(range(200)))
     flow.add(flows.number, 1)
     address = url(flow.send(), "picture")
+
     assert rows_read(boss, address) < 10
     assert not [
         text for text in queries(boss, address) if "COUNT(" in text and "horsies_tasks" in text
@@ -280,8 +315,10 @@ def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(
 ) -> None:
     handle = gated("horsies.configure_queue")
     link = f'<a class="button" href="{node_url(handle, 0)}#horsies-decision">'
+
     assert link in body(boss, url(handle, "picture"))
     assert 'id="horsies-decision"' in body(boss, node_url(handle, 0))
+
     operator = ("view_workflowrun", "operate_workflow")
     for has, lacked in (
         (operator[:1], "horsies.operate_workflow"),
@@ -291,11 +328,14 @@ def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(
         html = body(client, url(handle, "picture"))
         assert link not in html
         assert f"needs the permission {lacked}" in html
+
         html = body(client, node_url(handle, 0))
         assert f"You need the permission {lacked} to decide." in html
         assert "<textarea" not in html
+
     handle.approve("approve", actor="ada")
     drain()
+
     assert "Waiting for a decision" not in body(boss, url(handle, "picture"))
     assert "Waiting for a decision" not in body(boss, node_url(handle, 0))
 
@@ -325,34 +365,42 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payloa
     may = ("view_workflowrun", "view_auditentry", "operate_workflow")
     client = client_with(*may, "configure_queue", "view_payload")
     viewer = client_with(*may)
+
     html = body(client, node_url(handle, 0))
     says(
         html,
         "csrfmiddlewaretoken",
         *(f'action="{url(handle, name)}"' for name in ("approve", "reject")),
     )
+
     values = {"node": "0", "opening": "1"}
     assert viewer.post(url(handle, verb), values).status_code == 403, (
         "without the permission of the gate"
     )
     assert not AuditEntry.objects.filter(action__startswith="workflow.").exists()
+
     handle.pause(actor="ada", reason="a short break")
     handle.resume()
+
     response = client.post(
         url(handle, verb), {**values, "reason": "The stock was counted."}, follow=True
     )
     user = response.context["user"].get_username()
     (message,) = messages(response)
     assert "gate: approve" in message
+
     entry = AuditEntry.objects.get(action=f"workflow.{verb}")
     assert (entry.actor, entry.reason) == (user, "The stock was counted.")
+
     drain()
     assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, number=0).status == after
     assert [
         (row[0], row[2], row[4]) for row in table(body(client, url(handle)), "horsies-gates")
     ] == [("approve", "horsies.configure_queue", user)]
+
     response = client.post(url(handle, verb), values)
     assert f"was already decided by {user} at" in response.content.decode()
+
     entries = reverse("admin:horsies_auditentry_changelist")
     pages = [
         url(handle),
@@ -363,6 +411,7 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payloa
     for page in pages:
         shown = ["The stock was counted." in body(one, page) for one in (viewer, client)]
         assert shown == [False, True], page
+
     assert "The stock was counted." not in body(viewer, url(handle, "picture"))
     assert "view_payload" in body(viewer, pages[-1])
     assert "a short break" in body(viewer, entries)
@@ -370,13 +419,16 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payloa
 
 def test_nobody_decides_about_what_is_no_gate(boss: Client) -> None:
     handle = gated()
+
     for number in ("1", "7"):
         answer = boss.post(
             url(handle, "approve"), {"node": number, "opening": "1"}
         ).content.decode()
         assert f"has no gate with the number {number}" in answer
+
     for wrong in ({"node": "0"}, {"node": "0", "opening": "x"}, {"node": "9" * 30, "opening": "1"}):
         assert boss.post(url(handle, "approve"), wrong).status_code == 200
+
     drain()
     assert handle.status() == "RUNNING"
 
@@ -390,19 +442,25 @@ def test_the_page_of_a_run_tells_which_node_took_a_signal_and_which_signals_none
     flow = Workflow("paying")
     flow.add(flows.number, 1, after=flow.signal("paid", timeout=dt.timedelta(days=1)), name="ship")
     handle = flow.send()
+
     assert "horsies-signals" not in body(boss, url(handle))
+
     drain()
     for number in (4711, 4712):
         handle.signal("paid", {"card": number}, key=f"order {number}", actor=EVIL)
+
     rows = table(body(boss, url(handle)), "horsies-signals")
     assert [row[4] for row in rows] == ["not yet", "not yet"]
+
     drain()
     rows = table(body(boss, url(handle)), "horsies-signals")
     taken = [("paid", "order 4712", "■ Unused"), ("paid", "order 4711", "paid")]
     assert [(row[0], row[1], row[4]) for row in rows] == taken
     assert "4712" in rows[0][5]
+
     with CaptureQueriesContext(connection) as captured:
         html = body(client_with("view_workflowrun"), url(handle))
+
     assert "card" not in html
     assert not [
         item

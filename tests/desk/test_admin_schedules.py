@@ -82,7 +82,7 @@ def row(name: str = "report") -> Schedule:
 
 
 def fired(name: str, statuses: list[str]) -> list[Task]:
-    """Note fire times of a schedule, an hour apart, the newest last, with tasks of these statuses."""
+    """Note hourly fire times of a schedule, the newest last, with tasks of these statuses."""
     begin = now().replace(microsecond=0) - dt.timedelta(hours=len(statuses))
     sent = [TaskFactory(task_name=NAME, status=status) for status in statuses]
     for number, task in enumerate(sent):
@@ -101,16 +101,20 @@ def test_the_list_tells_patterns_fire_times_in_their_zone_where_they_are_defined
     make()
     make("tidy", pattern="every 15 minutes", zone="UTC")
     force(next_fire_at="2126-03-01T01:30:00Z", next_at="2126-03-01T01:30:00Z")
+
     html = body(boss, reverse(LIST))
+
     assert 'title="30 4 * * mon-fri Europe/Istanbul">At 04:30, Monday through Friday</span>' in html
     says(html, "<code>30 4 * * mon-fri</code> · Europe/Istanbul", ">Every 15 minutes</span>")
     says(html, "Fri 2126-03-01 04:30</time>", "Europe/Istanbul, in ", "No scheduler is running.")
     assert "Late</span>" not in html
+
     force(next_fire_at="2026-03-02T01:30:00Z", next_at="2026-03-02T01:30:00Z")
     declare("by code")
     html = body(boss, reverse(LIST))
     says(html, "Mon 2026-03-02 04:30</time>", "Late", "the admin", "tasks.<wbr>py:41")
     assert "horsies-overridden" not in html
+
     for priority, changed in ((3, 1), (None, 0)):
         schedules.change("by code", {"priority": priority}, actor="ada")
         assert body(boss, reverse(LIST)).count("horsies-overridden") == changed
@@ -121,16 +125,20 @@ def test_what_became_of_the_last_twenty_fire_times_is_shown_with_links_to_their_
 ) -> None:
     make()
     sent = fired("report", ["EXPIRED"] + ["COMPLETED"] * 17 + ["FAILED", "COMPLETED", "RUNNING"])
+
     html = body(boss, reverse(LIST))
+
     assert 'role="img" aria-label="The last 20 runs: 18 completed, 1 running, 1 failed."' in html
     blocks = [part.partition('"')[0] for part in html.split("horsies-run-")[1:]]
     assert blocks == ["completed"] * 17 + ["failed", "completed", "running"]
     assert f'<a href="{page_of(sent[-1])}"><span class="horsies-badge horsies-running">' in html
+
     make("removed")
     ScheduleTickFactory(schedule_name="removed")
     make("skips")
     (runs,) = fired("skips", ["RUNNING"])
     ScheduleTickFactory(schedule_name="skips", task_id=None, skipped_for=runs.pk)
+
     html = body(boss, reverse(LIST))
     says(
         html,
@@ -140,6 +148,7 @@ def test_what_became_of_the_last_twenty_fire_times_is_shown_with_links_to_their_
     )
     assert f'<a href="{page_of(runs)}"><span class="horsies-badge horsies-skipped">' in html
     assert "Removed" in body(boss, url("change", "removed"))
+
     html = body(boss, url("change", "skips"))
     skipped, first = table(html, "horsies-runs")
     assert skipped[1:] == ["–", str(runs.pk), "⊘ Skipped because this task had not finished"]
@@ -149,6 +158,7 @@ def test_what_became_of_the_last_twenty_fire_times_is_shown_with_links_to_their_
 
 def test_the_last_fire_times_are_read_through_primary_keys() -> None:
     begin = now().replace(microsecond=0)
+
     for name in ("one", "two"):
         sent = TaskFactory.create_batch(300, task_name=NAME, status="COMPLETED")
         ScheduleTick.objects.bulk_create(
@@ -157,15 +167,18 @@ def test_the_last_fire_times_are_read_through_primary_keys() -> None:
             )
             for number, task in enumerate(sent)
         )
+
     sql("ANALYZE horsies_tasks, horsies_schedule_ticks")
     explained = partial(sql, f"EXPLAIN {load('schedules/recent')}", {"names": ["one"], "many": 20})
     plan = str(readonly.read_bounded("default", explained))
+
     for part, there in (
         ("horsies_schedule_ticks_pkey", True),
         ("horsies_tasks_pkey", True),
         ("Seq Scan", False),
     ):
         assert (part in plan) == there, plan
+
     found = ScheduleStore(connection).recent(["one", "two", "three"], 20)
     latest = [run.fire_at - begin for run in found if run.name == "two"]
     assert latest == [dt.timedelta(hours=number) for number in range(299, 279, -1)]
@@ -189,6 +202,7 @@ def test_schedules_are_found_by_what_is_in_force_not_by_what_a_change_replaced(
             declared={**declared, "task": "old"},
             changes={**changes, "task": "shop.new"},
         )
+
     for state, enabled in (("on", True), ("off", False)):
         names = [
             one.name
@@ -196,6 +210,7 @@ def test_schedules_are_found_by_what_is_in_force_not_by_what_a_change_replaced(
             if one.definition.get("enabled", True) == enabled
         ]
         assert sorted(found(boss, state=state)) == sorted(names)
+
     assert (len(found(boss, q="new")), found(boss, q="old")) == (9, [])
 
 
@@ -206,13 +221,16 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
     make("off", enabled=False)
     make("broken", pattern="every minute")
     force("broken", error="the queue is gone")
+
     declare("gone")
     force("gone", gone_at=now())
     make("odd")
     force("odd", changes={**DEFINITION, "zone": "Mars"})
     make("tidy", task=tasks.noop.name, kwargs={})
+
     html = body(boss, reverse(LIST))
     error = "✕</span> Error</span>"
+
     says(
         html,
         "■</span> Off<",
@@ -220,6 +238,7 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
         f"{error} the queue is gone",
         f"{error} zone: there is no",
     )
+
     on = ["broken", "odd", "report for the board", "tidy"]
     states = {
         "on": on,
@@ -229,11 +248,14 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
         "late": [],
         "missed": [],
     }
+
     assert found(boss) == ["broken", "gone", "odd", "off", "report for the board", "tidy"]
     assert {state: found(boss, state=state) for state in states} == states
+
     force("tidy", missed_at=now() - dt.timedelta(hours=2), next_at=now() - dt.timedelta(seconds=70))
     force("off", missed_at=now() - dt.timedelta(hours=25), next_at=now() - dt.timedelta(seconds=40))
     force("gone", next_at=now() - dt.timedelta(seconds=70))
+
     assert found(boss, state="late") == found(boss, state="missed") == ["tidy"]
     assert body(boss, reverse(LIST)).count("Missed fire times</span>") == 1
     assert found(boss, q="the BOARD") == ["report for the board"]
@@ -244,11 +266,13 @@ def test_the_list_says_which_schedulers_run_and_when_one_last_had_the_schedules_
     boss: Client,
 ) -> None:
     make("by hand")
+
     with direct_connection("default", application_name=session_name()):
         html = body(boss, reverse(LIST))
         assert f"Schedulers: {socket.gethostname()[:37]}:{os.getpid()}.<" in html, (
             "the code declares none"
         )
+
         declare("letters")
         force("letters", declared_at=now() - dt.timedelta(minutes=5))
         assert "A scheduler last had them in its code 5 min 0 s ago." in body(boss, reverse(LIST))
@@ -260,15 +284,17 @@ def test_the_list_says_which_schedulers_run_and_when_one_last_had_the_schedules_
 def test_a_schedule_shows_its_next_five_fire_times_in_its_zone_also_where_the_clock_jumps(
     boss: Client,
 ) -> None:
-    make(
-        pattern="0 9 1 */2 *", zone="Europe/Berlin"
-    )  # in eight months the clock jumps at least once
+    # In eight months the clock jumps at least once.
+    make(pattern="0 9 1 */2 *", zone="Europe/Berlin")
+
     page = body(boss, url("change"))
+
     begin = dt.datetime.now(dt.UTC)
     zone = ZoneInfo("Europe/Berlin")
     months = [(begin.year + number // 6, number % 6 * 2 + 1) for number in range(12)]
     times = [dt.datetime(year, month, 1, 9, tzinfo=zone) for year, month in months]
     expected = [time for time in times if time > begin][:5]
+
     shown = table(page, "horsies-coming")
     assert [one[0] for one in shown] == [
         f"{time:%a %Y-%m-%d} 09:00 {time.isoformat()[19:]}" for time in expected
@@ -278,9 +304,12 @@ def test_a_schedule_shows_its_next_five_fire_times_in_its_zone_also_where_the_cl
     ]
     assert {one[0][-6:] for one in shown} == {"+01:00", "+02:00"}
     says(page, '<span class="horsies-zone">Europe/Berlin</span></th>', "UTC</th>")
+
     schedules.disable("report", actor="ada")
     force(error="there is no room", error_at=now())
+
     page = body(boss, url("change"))
+
     assert len(table(page, "horsies-coming")) == 5
     says(
         page,
@@ -294,8 +323,10 @@ def test_a_schedule_shows_its_next_five_fire_times_in_its_zone_also_where_the_cl
 def test_a_schedule_shows_what_holds_and_where_the_code_says_another_thing(boss: Client) -> None:
     declare(good_for_ms=60_000)
     schedules.change("report", {"priority": 3, "queue": "bulk"}, actor="ada", reason=WHY)
+
     html = body(boss, url("change"))
     rows = {line[0]: line[1:] for line in table(html, "horsies-definition")}
+
     assert rows["Queue"] == ["bulk ✎ Changed", "the task&#x27;s own"]
     assert rows["Priority"] == ["3 ✎ Changed", "the task&#x27;s own"]
     assert rows["Good for"] == ["60,000 ms", ""]
@@ -310,20 +341,25 @@ def opened(client: Client, address: str) -> dict[str, Any]:
     """Return what a browser would post of a form that nobody touched."""
     page = client.get(address)
     assert page.status_code == 200
+
     form = page.context["form"]
     values = {"seen": page.context["seen"]}
+
     for field in form:
         value = (
             field.field.prepare_value(field.value())
             if hasattr(field.field, "prepare_value")
             else field.value()
         )
+
         if field.name == "enabled":
             values |= {"enabled": "on"} if value else {}
         else:
             values[field.html_name] = "" if value is None else value
+
         if field.field.show_hidden_initial:
             values[field.html_initial_name] = "" if value is None else str(value)
+
     return values
 
 
@@ -344,14 +380,17 @@ def post(client: Client, page: str, name: str = "report", /, **values: Any) -> A
 def test_a_schedule_or_a_queue_of_any_name_is_found_by_its_links(boss: Client, name: str) -> None:
     make(name)
     limit(name, max_concurrency=2)
+
     for model, verb in (("schedule", "disable"), ("queue", "pause")):
         change, form = (
             reverse(f"admin:horsies_{model}_{page}", args=(quote(name),))
             for page in ("change", verb)
         )
+
         assert f'href="{change}"' in body(boss, reverse(f"admin:horsies_{model}_changelist"))
         assert f'href="{form}"' in body(boss, change)
         boss.post(form, {"seen": boss.get(form).context["seen"], "reason": WHY})
+
     assert f'<a href="{change}">' in body(boss, page_of(TaskFactory(queue_name=name)))
     assert (row(name).definition["enabled"], Queue.objects.get(name=name).paused_by) == (
         False,
@@ -363,7 +402,9 @@ def test_arguments_that_a_user_may_not_see_stay_when_they_edit_something_else() 
     declare()
     schedules.change("report", {"kwargs": {"to": "secret@example.org"}}, actor="ada")
     plain = client_with("view_schedule", "configure_queue", "view_auditentry")
+
     assert "arguments: changed" in body(plain, reverse("admin:horsies_auditentry_changelist"))
+
     post(plain, "edit", priority="5", reason=WHY)
     assert (row().definition["kwargs"], row().definition["priority"]) == (
         {"to": "secret@example.org"},
@@ -397,8 +438,10 @@ def test_a_definition_that_cannot_be_read_can_be_corrected(
 ) -> None:
     make()
     force(changes=dict(definition))
+
     assert "✕</span> Error" in body(boss, reverse(LIST))
     assert "The definition is invalid." in body(boss, url("change"))
+
     response = post(
         boss,
         "edit",
@@ -415,6 +458,7 @@ def test_a_definition_that_cannot_be_read_can_be_corrected(
         queue="",
         overlap="skip",
     )
+
     if "colour" in definition:
         assert "unknown key 'colour'".capitalize() in str(response.context["form"].errors).replace(
             "&#x27;", "'"
@@ -428,14 +472,18 @@ def test_a_definition_that_cannot_be_read_can_be_corrected(
 def test_run_now_sends_one_task_and_is_written_down_with_the_reason() -> None:
     make()
     client = client_with("view_schedule", "configure_queue", "view_payload", "view_task")
+
     assert client.get(url("run_now")).status_code == 200
     assert not Task.objects.exists()
+
     response = post(client, "run_now", reason=WHY)
+
     task = Task.objects.get()
     assert (task.task_name, task.kwargs, task.queue_name) == (NAME, {"to": "a@b"}, "mail")
     entry = AuditEntry.objects.latest("pk")
     assert (entry.action, entry.subject, entry.reason) == ("schedule.run_now", "report", WHY)
     assert entry.after == {"task_id": str(task.pk)}
+
     html = response.content.decode()
     assert f'a task was sent, <a href="{page_of(task)}">{task.pk}</a>' in html
     assert table(html, "horsies-audit")[0][2] == "Run now"
@@ -450,7 +498,9 @@ def test_what_cannot_be_sent_now_is_told_and_nothing_is_written(
     make()
     force(changes={**DEFINITION, **change})
     before = AuditEntry.objects.count()
+
     response = post(boss, "run_now")
+
     assert response.context["form"].non_field_errors()
     assert (Task.objects.count(), AuditEntry.objects.count()) == (0, before)
 
@@ -464,21 +514,27 @@ def test_a_schedule_is_disabled_enabled_reverted_and_deleted_by_the_ways_that_it
 
     declare()
     assert offered() == {"run_now", "disable", "edit"}
+
     assert messages(post(boss, "disable", reason=WHY)) == [
         ("Schedule report: Disabled; enabled: yes → no.", "success")
     ]
     assert (row().definition["enabled"], row().next_at) == (False, None)
     assert offered() == {"run_now", "enable", "edit", "revert"}
+
     post(boss, "enable")
     assert row().definition["enabled"] is True
+
     schedules.change("report", {"pattern": "hourly at :05", "priority": 9}, actor="ada")
     post(boss, "revert", reason="it is over")
     assert (row().changes, row().definition) == ({}, row().declared)
+
     written = AuditEntry.objects.order_by("pk").filter(actor="boss").values_list("action", "reason")
     done = [("schedule.disable", WHY), ("schedule.enable", None), ("schedule.revert", "it is over")]
     assert list(written) == done
+
     force(gone_at=now())
     assert offered() == {"run_now", "edit", "delete"}
+
     make("made by hand", priority=4)
     response = post(boss, "delete", "made by hand", reason=WHY)
     assert (response.redirect_chain, messages(response)[0][1]) == (
@@ -492,8 +548,10 @@ def test_a_schedule_is_disabled_enabled_reverted_and_deleted_by_the_ways_that_it
 def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
     declare()
     assert "send the task" in body(boss, url("change"))
+
     altered = {"pattern": "daily at 05:00", "queue": "bulk", "overlap": "skip"}
     response = post(boss, "edit", **altered, good_for_ms="60000", reason=WHY)
+
     (told,) = messages(response)
     assert told == (
         "Schedule report: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; queue: the task's "
@@ -502,29 +560,35 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
         "success",
     )
     assert row().changes == {**altered, "good_for_ms": 60_000}
+
     html = response.content.decode()
     assert "skip the fire time" in html
     assert [line[0][14:20] for line in table(html, "horsies-coming")] == [" 05:00"] * 5
+
     post(boss, "edit", good_for_ms="", queue="", enabled=None, reason=WHY)
     emptied = {"good_for_ms": None, "queue": None, "enabled": False}
     assert {key: row().definition[key] for key in (*emptied, "overlap")} == {
         **emptied,
         "overlap": "skip",
     }
+
     post(boss, "edit", overlap="allow", reason=WHY)
     assert row().definition["overlap"] == "allow"
 
 
 def test_the_arguments_of_a_task_with_types_of_its_own_are_edited_as_json(boss: Client) -> None:
     declare(task=tasks.mirror.name, kwargs={"point": tasks.Point(1, 2)})
+
     told = "Schedule report: nothing was changed, because its state did not need or allow it."
     assert messages(post(boss, "edit", reason=WHY)) == [(told, "info")]
     assert row().changes == {}
+
     post(boss, "edit", kwargs='{"point": {"x": 3, "y": 4}}', priority="8", reason=WHY)
     assert (row().definition["kwargs"], row().definition["priority"]) == (
         {"point": {"x": 3, "y": 4}},
         8,
     )
+
     response = post(boss, "edit", kwargs='{"point": {"x": "three"}}', reason=WHY)
     assert set(response.context["form"].errors) == {"kwargs"}
 
@@ -533,7 +597,9 @@ def test_what_others_changed_while_the_form_was_open_stays_and_is_told(boss: Cli
     declare()
     values = {**opened(boss, url("edit")), "priority": "8", "reason": WHY}
     schedules.change("report", {"pattern": "daily at 05:00", "most": 5}, actor="ada")
+
     others, mine = messages(boss.post(url("edit"), values, follow=True))
+
     assert others == (
         "While the form was open, ada also changed schedule report: Edited; pattern: 30 4 * * "
         "mon-fri → daily at 05:00; "
@@ -581,7 +647,9 @@ def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
     boss: Client, field: str, value: str
 ) -> None:
     declare()
+
     response = post(boss, "edit", **{"most": "7", "reason": WHY, field: value})
+
     assert response.status_code == 200
     assert set(response.context["form"].errors) == {field}
     assert "Nothing was changed." in response.content.decode()
@@ -591,11 +659,15 @@ def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
 def test_only_tasks_of_the_code_are_offered_and_what_no_code_has_is_named(boss: Client) -> None:
     make()
     force(changes={**DEFINITION, "task": "shop.tasks.gone"})
+
     choices = dict(boss.get(url("edit")).context["form"].fields["task"].choices)
+
     assert choices["shop.tasks.gone"] == "shop.tasks.gone (not in the code)"
     assert choices[NAME] == NAME
+
     response = post(boss, "edit", priority="4", reason=WHY)
     assert set(response.context["form"].errors) == {"task"}
+
     assert "shop.tasks.gone" not in dict(
         boss.get(reverse(ADD)).context["form"].fields["task"].choices
     )
@@ -603,13 +675,16 @@ def test_only_tasks_of_the_code_are_offered_and_what_no_code_has_is_named(boss: 
 
 def test_a_schedule_is_added_and_fires_from_then_on(boss: Client) -> None:
     assert reverse(ADD) in body(boss, reverse(LIST))
+
     values = {
         "task": NAME,
         "pattern": "weekly on mon, thu at 09:00",
         "zone": "Europe/Berlin",
         "kwargs": '{"to": "a@b"}',
     }
+
     response = post(boss, "add", name="letters", **values, reason=WHY)
+
     assert response.redirect_chain == [(url("change", "letters"), 302)]
     made = row("letters")
     assert (made.declared_in, made.next_at is None) == (None, False)
@@ -624,9 +699,11 @@ def test_a_schedule_is_added_and_fires_from_then_on(boss: Client) -> None:
         "jitter_ms": 0,
         "enabled": True,
     }
+
     ((text, level),) = messages(response)
     assert text.startswith("Schedule letters: Made; task: – → tests.apps.project.tasks.mail")
     assert level == "success"
+
     entry = AuditEntry.objects.latest("pk")
     assert (entry.actor, entry.action, entry.subject, entry.reason) == (
         "boss",
@@ -641,13 +718,16 @@ def test_a_schedule_needs_a_name_that_no_other_has_and_all_that_is_wrong_is_told
     boss: Client,
 ) -> None:
     make()
+
     for name in ("", "report", "x" * 256, "a\x00b", "two\nlines"):
         response = post(
             boss, "add", name=name, task=NAME, pattern="every minute", kwargs='{"to": "a@b"}'
         )
         assert set(response.context["form"].errors) == {"name"}
+
     wrong = post(boss, "add", kwargs='{"nobody": 1}', most="0", priority="x").context["form"].errors
     assert set(wrong) == {"name", "task", "pattern", "most", "priority"}
+
     wrong = (
         post(boss, "edit", pattern="0 0 31 4 *", kwargs='{"from": "x"}', reason="")
         .context["form"]
@@ -655,4 +735,5 @@ def test_a_schedule_needs_a_name_that_no_other_has_and_all_that_is_wrong_is_told
     )
     assert set(wrong) == {"pattern", "kwargs", "reason"}
     assert "never fires" in str(wrong["pattern"])
+
     assert Schedule.objects.count() == 1

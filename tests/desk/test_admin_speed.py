@@ -68,6 +68,7 @@ def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one_and_loads_no
     def cost(query: dict[str, str]) -> int:
         ran = queries(boss, reverse(TASKS), **query)
         assert about_tasks(ran)
+
         for text in about_tasks(ran):
             assert "count(" not in text.lower()
             assert "distinct" not in text.lower()
@@ -75,11 +76,13 @@ def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one_and_loads_no
             assert not [
                 column for column in PAYLOAD if f'"{column}"' in text.partition(" FROM ")[0]
             ]
+
         return len(ran)
 
     fill_up(1)
     few = [cost(query) for query in FILTERS]
     assert max(few) <= 11
+
     fill_up(52)
     assert [cost(query) for query in FILTERS] == few
 
@@ -107,13 +110,14 @@ def test_pages_count_tasks_in_flight_or_up_to_a_bound(
     bound = 100
     monkeypatch.setattr(overviews, "PENDING_BOUND", bound)
     fill(pending=1_000, finished=1_000)
-    sql(
-        "ANALYZE horsies_tasks"
-    )  # as autovacuum does: what the tests before left may mislead the planner
+    # As autovacuum does: what the tests before left may mislead the planner.
+    sql("ANALYZE horsies_tasks")
+
     worker = WorkerFactory()
     HeartbeatFactory(worker_id=worker.pk)
     task = TaskFactory(status="RUNNING", claimed_by=worker.pk)
     TaskAttemptFactory(task_id=task.pk)
+
     pages = [reverse("admin:index"), reverse("admin:app_list", args=("horsies",))]
     for row in (task, worker, Queue.objects.get(name="bulk")):
         name = row._meta.model_name
@@ -121,9 +125,12 @@ def test_pages_count_tasks_in_flight_or_up_to_a_bound(
             reverse(f"admin:horsies_{name}_changelist"),
             reverse(f"admin:horsies_{name}_change", args=(row.pk,)),
         ]
+
     read = {page: rows_read(boss, page) for page in pages}
+
     # Queues and the cluster are counted.
     assert {page: count for page, count in read.items() if count > 4 * (bound + 1)} == {}
+
     queues = reverse("admin:horsies_queue_changelist")
     assert read[queues] > bound, "it does count"
     assert f"{bound}+" in boss.get(queues).content.decode()
@@ -140,6 +147,7 @@ def plan_of(query: str) -> list[str]:
             yield node["Index Name"]
         elif "Relation Name" in node and "Bitmap" not in node["Node Type"]:
             yield f"all of {node['Relation Name']}"
+
         for child in node.get("Plans", ()):
             yield from walk(child)
 
@@ -172,12 +180,15 @@ def test_a_rare_status_is_read_through_its_index_whatever_the_statistics_say(
         fill(pending=5_000)
         sql("ANALYZE horsies_tasks")
         sql("DELETE FROM horsies_tasks")
+
     fill(finished=5_000)
     if statistics == "of a history":
         sql("ANALYZE horsies_tasks")
+
     rare = {status: TaskFactory(status=status) for status in INDEX}
     if statistics == "true":
         sql("ANALYZE horsies_tasks")
+
     for status, indexes in INDEX.items():
         assert rare[status].pk in listed(boss, status=status)
         for text in about_tasks(queries(boss, reverse(TASKS), status=status)):
@@ -187,6 +198,7 @@ def test_a_rare_status_is_read_through_its_index_whatever_the_statistics_say(
 def test_the_newest_tasks_are_read_down_the_primary_key(boss: Client) -> None:
     fill(finished=5_000)
     sql("ANALYZE horsies_tasks")
+
     for query in ({}, {"queue": "mail"}, {"q": "shop.wanted"}):
         for text in about_tasks(queries(boss, reverse(TASKS), **query)):
             assert set(plan_of(text)) == {"horsies_tasks_pkey"}, text
@@ -203,12 +215,15 @@ def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_fu
         {},
         {"priority": 1},
     ]
+
     parked, late, usual, first = (
         TaskFactory(queue_name="mail", sent_at=moment, **kind).pk for kind in kinds
     )
     bulk = TaskFactory(queue_name="bulk").pk
+
     assert listed(boss, status="PENDING") == [bulk, first, usual, late, parked]
     assert listed(boss, status="PENDING", queue="mail") == [first, usual, late, parked]
+
     fill(pending=5_000)
     assert rows_read(boss, f"{reverse(TASKS)}?status=PENDING") < 200
 
@@ -220,6 +235,7 @@ def test_a_list_that_is_given_up_leaves_no_settings_behind(
     fill(finished=50_000)
     held = "SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')"
     before = sql(held)
+
     assert "took longer than three seconds and was not loaded" in body(
         boss, reverse(TASKS), q="shop.no_such_task"
     )
@@ -261,9 +277,11 @@ def test_what_takes_too_long_to_read_is_left_out_of_a_page_that_says_so(
     address = reverse(f"admin:horsies_{page}", args=row)
     (table, said) = SLOW[page]
     keeper = connect()
+
     with keeper.transaction():
         keeper.execute(f"LOCK TABLE horsies_{table} IN ACCESS EXCLUSIVE MODE".encode())
         html = body(boss, address, **{"needs": "1"} if "workflowrun" in page else {})
+
     says(html, *said)
     assert "Nothing to show" not in html
 
@@ -291,6 +309,7 @@ def test_pages_cost_the_same_few_queries_for_many_rows_as_for_few(boss: Client) 
             ScheduleTickFactory(schedule_name=name, task_id=task.pk)
             TaskAttemptFactory(task_id=task.pk, error_code="OH_NO", exception_class=name, site=name)
             counted((name, name, "OH_NO", 1))
+
         child = Workflow(f"child {many}")
         flow = Workflow("wide")
         child.add(flows.number, 1)
@@ -298,14 +317,17 @@ def test_pages_cost_the_same_few_queries_for_many_rows_as_for_few(boss: Client) 
         flow.map(flows.plus, a=list(range(many)))
         flow.add(child)
         run = flow.send().workflow_id
+
         of_run = {
             page: reverse(f"admin:horsies_workflowrun_{page}", args=(run,))
             for page in ("change", "picture")
         }
+
         return {page: len(queries(boss, of_run.get(page, page))) for page in MOST}
 
     make(2)  # the first page of a process reads more
     few = make(2)
+
     assert {page: cost for page, cost in few.items() if cost > MOST[page]} == {}
     assert make(20) == few
 

@@ -89,24 +89,31 @@ def test_a_finished_task_says_when_and_where_it_ended_and_how_often_it_was_tried
         TaskAttemptFactory(
             task_id=task.pk, error_code="BROKE", attempt=attempt, site=site, site_line=3
         )
+
     said = headline(boss, task)
     where = "orders/tasks.py in parse_right"
+
     assert re.fullmatch(
         rf"Failed 3 min \d+ s ago at attempt 2 of 3 in {where} with BROKE\.", said
     ), said
+
     once = failed(attempts_before=0)
     assert re.fullmatch(r"Failed 3 min \d+ s ago with BROKE\.", headline(boss, once))
+
     again = failed(attempts_before=3, retry_count=0, max_retries=2)
     assert "at attempt 4 of 6" in headline(boss, again), "somebody retried it after three attempts"
     assert ">4 of 6<" in body(boss, reverse("admin:horsies_task_changelist"))
+
     started = ago(hours=2, seconds=2)
     done = TaskFactory(
         status="COMPLETED", started_at=started, finished_at=started + dt.timedelta(seconds=1.3)
     )
     assert headline(boss, done) == "Completed 2 h 0 min ago after 1.3 s."
+
     for status, begins in (("CANCELLED", "Cancelled 5 min"), ("EXPIRED", "Expired 5 min")):
         ended = TaskFactory(status=status, started_at=None, finished_at=ago(minutes=5))
         assert headline(boss, ended).startswith(begins)
+
     redacted = failed(redacted_at=ago(hours=1))
     for client in (boss, client_with("view_task")):
         assert headline(client, redacted).endswith(
@@ -120,10 +127,13 @@ def test_a_waiting_task_says_since_when_and_for_what_and_how_many_are_ahead(boss
     TaskFactory.create_batch(7, queue_name="mail", enqueued_at=ago(minutes=9))
     living_worker("mail", threads=1, processes=9)
     task = TaskFactory(queue_name="mail", enqueued_at=ago(minutes=4))
+
     said = headline(boss, task)
+
     assert re.fullmatch(r"Waiting for 4 min \d+ s: mail is at its cap 3 of 3, 7 ahead\.", said), (
         said
     )
+
     queues.pause("mail", actor="ada", reason="the disk is full")
     assert "The queue 'mail' has been paused since" in headline(boss, task)
 
@@ -132,15 +142,19 @@ def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) ->
     beat = {"sent_at": now() + dt.timedelta(hours=1)}  # it lives for as long as this takes
     worker = living_worker("mail", hostname="web-1", pid=988, beat=beat)
     survivor = TaskFactory()
+
     due = {"enqueued_at": now() + dt.timedelta(minutes=40)}
     retried = {"retry_count": 1, "max_retries": 4, "next_retry_at": due["enqueued_at"]}
     snoozed = TaskFactory(queue_name="mail", snooze_count=1, claim_generation=1, **due)
     TaskAttemptFactory(task_id=snoozed.pk, outcome="SNOOZED")
+
     running = TaskFactory(
         queue_name="mail", status="RUNNING", claimed_by=worker.pk, started_at=ago(minutes=12)
     )
+
     ended = {"status": "CANCELLED", "started_at": None, "finished_at": ago(minutes=2)}
     merged = TaskFactory(error_code="MERGED", merged_into=survivor.pk, **ended)
+
     for task, said in (
         (TaskFactory(queue_name="mail", **due), r"Due in 39 min \d+ s\."),
         (
@@ -153,6 +167,7 @@ def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) ->
     ):
         found = headline(boss, task)
         assert re.fullmatch(said, found), found
+
     assert f'<a href="{page_of(survivor)}">{survivor.pk}</a>' in body(boss, page_of(merged))
     HeartbeatFactory(worker_id=worker.pk, pid=4711, holding=[str(running.pk)])
     assert headline(boss, running).endswith(" on web-1:988, child 4711.")
@@ -218,19 +233,23 @@ def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded
     TaskAttemptFactory(
         task_id=task.pk, attempt=2, error_code="BROKE", traceback="ValueError: only a line"
     )
+
     page = body(boss, page_of(task))
     found = blocks(page[page.index('id="horsies-attempts"') :])
+
     assert found == ["ValueError: only a line", "no", SHORT, TRACE]
     assert "<details><summary>All frames</summary>" in page
     assert page.count("<details><summary>Traceback</summary>") == 2, (
         "that of the last attempt is its error above"
     )
+
     waits = TaskFactory(retry_count=2, max_retries=3)
     for number in (1, 2):
         TaskAttemptFactory(task_id=waits.pk, attempt=number, error_code="BROKE", traceback=TRACE)
     assert body(boss, page_of(waits)).count("<details open><summary>Traceback</summary>") == 1, (
         "of the newest attempt"
     )
+
     group = (
         '  | Traceback:\n  |   File "/x/site-packages/a.py", line 1, in b\n  |     c()\n  | '
         "ValueError\n"
@@ -238,8 +257,10 @@ def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded
     Task.objects.filter(pk=task.pk).update(
         result=error("BROKE", exception={"repr": "E", "traceback": group})
     )
+
     short = "  | Traceback:\n  … 1 frame of libraries\n  | ValueError\n"
     assert {short, group} <= set(blocks(body(boss, page_of(task))))
+
     plain = body(client_with("view_task"), page_of(task))
     assert not blocks(plain[plain.index('id="horsies-attempts"') :])
 
@@ -248,14 +269,17 @@ def test_attempts_are_a_timeline_with_how_long_each_waited_and_ran(boss: Client)
     sent = ago(minutes=10)
     worker = WorkerFactory(hostname="web-1", pid=77)
     task = failed(sent_at=sent)
+
     first = sent + dt.timedelta(seconds=30)
     second = sent + dt.timedelta(seconds=95)
     ran = {"started_at": first, "finished_at": first + dt.timedelta(seconds=5), "will_retry": True}
     TaskAttemptFactory(task_id=task.pk, error_code="BUSY", site="a.py in f", site_line=7, **ran)
     ran = {"started_at": second, "finished_at": second + dt.timedelta(seconds=5)}
     TaskAttemptFactory(task_id=task.pk, attempt=2, worker_id=worker.pk, child_pid=4711, **ran)
+
     page = body(boss, page_of(task))
     newest, oldest = table(page, "horsies-attempts")
+
     assert (newest[0], newest[1], newest[3]) == ("2", "✓ Completed", "waited 1 min 0 s, ran 5.0 s")
     assert newest[5:] == ["web-1:77", "4711"]
     assert (oldest[1], oldest[3:5]) == (
@@ -265,6 +289,7 @@ def test_attempts_are_a_timeline_with_how_long_each_waited_and_ran(boss: Client)
     assert (
         table(body(client_with("view_task"), page_of(task)), "horsies-attempts")[1][4] == oldest[4]
     ), "no payload"
+
     drawn = re.findall(r'<path d="M(\d+) 4H(\d+)"/><rect x="(\d+)" y="0" width="(\d+)"', page)
     assert drawn == [("70", "190", "190", "10"), ("0", "60", "60", "10")]
 
@@ -299,6 +324,7 @@ def test_buttons_are_those_that_the_status_allows() -> None:
         ({"status": "RUNNING", "cancel_requested_at": now()}, {"kill"}),
         ({"status": "RUNNING", "cancel_requested_at": now(), "terminate": True}, set()),
     ]
+
     for columns, verbs in expected:
         task = TaskFactory(**columns)
         page = body(everything, page_of(task))
@@ -312,6 +338,7 @@ def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task_o
     later = now() + dt.timedelta(hours=1)
     waits = TaskFactory(next_retry_at=later, enqueued_at=later, retry_count=1, max_retries=2)
     copied = failed()
+
     cases: list[tuple[str, Task, str, dict[str, Any]]] = [
         ("retry", failed(), "task.retry", {"status": "PENDING"}),
         (
@@ -336,11 +363,13 @@ def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task_o
         ),
         ("redact", failed(), "task.redact", {"status": "FAILED", "kwargs": {}}),
     ]
+
     for verb, task, action, columns in cases:
         response = act(client, verb, task)
         assert response.redirect_chain == [(page_of(task), 302)], (verb, response.content)
         assert len(messages(response)) == 1
         assert Task.objects.filter(pk=task.pk, **columns).exists(), verb
+
         entry = AuditEntry.objects.get(subject=str(task.pk))
         assert (entry.actor, entry.action, entry.reason) == (
             response.context["user"].get_username(),
@@ -349,9 +378,11 @@ def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task_o
         )
         html = response.content.decode()
         assert table(html, "horsies-audit")[0][4] == WHY
+
         if verb == "copy":
             sent = Task.objects.get(copy_of=copied.pk)
             says(html, f'a task was sent, <a href="{page_of(sent)}">{sent.pk}</a>')
+
     done = AuditEntry.objects.count()
     assert (
         "it has not finished"
@@ -368,10 +399,12 @@ def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
     """
     task = failed()
     given = opened(boss, "copy", task)
+
     for clicks in (1, 2):
         response = boss.post(url("copy", task), given, follow=True)
         assert response.redirect_chain == [(page_of(task), 302)]
         assert Task.objects.filter(copy_of=task.pk).count() == 1, clicks
+
     (message,) = messages(response)
     assert message.startswith("Nothing was done, because the task has changed")
     assert message.endswith("it is FAILED now. boss: Copied.")
@@ -388,6 +421,7 @@ def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
         claimed_at=now(),
         result=error("BROKE"),
     )
+
     assert "Nothing was done" in messages(boss.post(url("retry", task), given, follow=True))[0]
     assert Task.objects.get(pk=task.pk).status == "FAILED"
 
@@ -412,10 +446,12 @@ def test_two_clicks_at_once_send_one_copy(boss: Client) -> None:
         connections.close_all()
 
     clicks = [threading.Thread(target=click) for _number in range(2)]
+
     for one in clicks:
         one.start()
     for one in clicks:
         one.join()
+
     assert answers == [302, 302]
     assert Task.objects.filter(copy_of=task.pk).count() == 1
 
@@ -431,9 +467,11 @@ def test_every_reason_has_a_line_with_links_to_the_few_that_hold_it_up_and_a_fin
     held = TaskFactory.create_batch(
         7, queue_name="mail", status="RUNNING", task_name="shop.holder", claimed_by=gone.pk
     )
+
     queues.pause("bulk", actor="ada", reason="the disk is full")
     waiting = TaskFactory(queue_name="mail")
     later = TaskFactory(queue_name="bulk", enqueued_at=now() + dt.timedelta(hours=1))
+
     for task, expected, said in (
         (
             later,
@@ -446,11 +484,13 @@ def test_every_reason_has_a_line_with_links_to_the_few_that_hold_it_up_and_a_fin
         response = boss.get(page_of(task))
         assert sorted(line.code for line in response.context["panel"].lines) == sorted(expected)
         says(response.content.decode(), *said)
+
     says(body(boss, page_of(later)), f'<a href="{page_of(Queue(name="bulk"))}">bulk</a>')
     page = body(boss, page_of(waiting))
     assert sum(f'<a href="{page_of(one)}">shop.holder</a>' in page for one in held) == 5
     says(page, f'workers: <a href="{page_of(gone)}">web-9:99</a>')
     says(body(boss, page_of(held[0])), f'worker: <a href="{page_of(gone)}">web-9:99</a>')
+
     for status in FINISHED:
         assert boss.get(page_of(TaskFactory(status=status))).context["panel"] is None
 
@@ -458,10 +498,12 @@ def test_every_reason_has_a_line_with_links_to_the_few_that_hold_it_up_and_a_fin
 def test_arguments_and_priority_of_a_task_of_django_are_shown_as_django_names_them(
     boss: Client,
 ) -> None:
-    """Naive: they are shown as they are stored, so that nobody sees for which parameter a value is."""
+    """Naive: they are shown as stored, so that nobody sees for which parameter a value is."""
     call = {"args": ["Ann"], "kwargs": {"loud": True}, "names": ["name"]}
+
     page = html.unescape(body(boss, page_of(TaskFactory(codec="plain", priority=101, kwargs=call))))
     says(page, json.dumps({"loud": True, "name": "Ann"}, indent=2), "101 (django.tasks: 0)")
+
     typed = html.unescape(body(boss, page_of(TaskFactory(kwargs=call))))
     assert json.dumps(call, indent=2) in typed
     assert "(django.tasks" not in typed

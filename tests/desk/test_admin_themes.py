@@ -102,6 +102,7 @@ class PageParser(HTMLParser):
             for name in given
             if not self._fits(tag, name, given[name])
         ]
+
         self.area = given.get("name", "") if tag == "textarea" else ""
         if tag == "a":
             self.links.append(given.get("href", ""))
@@ -146,12 +147,15 @@ def site_of(theme: str) -> admin.AdminSite:
     """Return the site as a theme wants it, with our pages."""
     if not theme.startswith("unfold"):
         return admin.site
+
     sites = pytest.importorskip("unfold.sites", reason="django-unfold is not installed")
     options = pytest.importorskip("unfold.admin")
     site: admin.AdminSite = sites.UnfoldAdminSite()
+
     if theme == "unfold, installed only":
         pages.register(site)
         return site
+
     for model, mixin in MIXINS.items():
         site.register(model, type(f"{model.__name__}Admin", (mixin, options.ModelAdmin), {}))
     return site
@@ -169,6 +173,7 @@ def site(
     settings.USE_THOUSAND_SEPARATOR = True
     app = theme.partition(",")[0]
     urls = ModuleType("urls_of_a_theme")
+
     if app != "django":
         pytest.importorskip(app, reason=f"the theme {app} is not installed")
         # Its own configuration would replace the site of the whole process.
@@ -176,15 +181,17 @@ def site(
             "unfold.apps.BasicAppConfig" if app == "unfold" else app,
             *settings.INSTALLED_APPS,
         ]
+
     for name in ("AdminForm", "Fieldset", "Fieldline"):
-        monkeypatch.setattr(
-            helpers, name, getattr(helpers, name)
-        )  # a theme replaces them for the whole process
+        # A theme replaces them for the whole process.
+        monkeypatch.setattr(helpers, name, getattr(helpers, name))
+
     found = site_of(theme)
     more = [path("grappelli/", include("grappelli.urls"))] if app == "grappelli" else []
     monitoring = path("horsies/", include("horsies_django.urls"))
     urls.urlpatterns = [path("admin/", found.urls), monitoring, *more]  # type: ignore[attr-defined]
     settings.ROOT_URLCONF = urls
+
     return found
 
 
@@ -223,6 +230,7 @@ def test_each_page_and_each_form_works_in_each_theme(site: admin.AdminSite, boss
     all_pages = pages_of(site)
     before = everything()
     wrong = []
+
     for page in all_pages:
         if page.needs is None or page.verb in ("approve", "reject"):
             continue

@@ -112,16 +112,19 @@ def needed(route: str) -> tuple[str, set[str] | None, Statuses]:
     model, _slash, rest = route.partition("/")
     verb = rest.removeprefix("<path:object_id>/").removesuffix("/")
     forms, permission = FORMS.get(model, (set(), ""))
+
     if verb in forms:
         return (
             verb,
             {f"view_{model}", permission} | ({"view_payload"} if verb == "redact" else set()),
             FORM,
         )
+
     if rest in ("add/", "<path:object_id>/delete/"):
         return "", None, FORM
     if rest in OF_ALL:
         return "", set() if rest == "<path:object_id>/" else {f"view_{model}"}, OF_ALL[rest]
+
     assert route in OTHERS, f"{route} is new: say what it needs"
     return "", *OTHERS[route]
 
@@ -137,6 +140,7 @@ def tasks_with_payload() -> dict[str, Any]:
         "partition_policy": "stop",
     }
     limit("mail", max_concurrency=5, **ordered)
+
     worker = living_worker("mail", "default")
     columns: dict[str, Any] = {
         "queue_name": "mail",
@@ -145,6 +149,7 @@ def tasks_with_payload() -> dict[str, Any]:
         "partition_key": KEY,
         "partition_version": 1,
     }
+
     trace = {"type": PAYLOAD, "repr": PAYLOAD, "message": PAYLOAD, "traceback": PAYLOAD}
     bad = error("OH_NO", PAYLOAD, data={"a": PAYLOAD}, exception=trace)
     failed = TaskFactory(
@@ -158,6 +163,7 @@ def tasks_with_payload() -> dict[str, Any]:
         claimed_by=worker.pk,
         **columns,
     )
+
     raised = {
         "error_code": "OH_NO",
         "error_message": PAYLOAD,
@@ -167,11 +173,13 @@ def tasks_with_payload() -> dict[str, Any]:
     for task in (failed, stops):
         ended = {"site": "shop/tasks.py in pay", "finished_at": task.finished_at}
         TaskAttemptFactory(task_id=task.pk, worker_id=worker.pk, **ended, **raised)
+
     running = TaskFactory(status="RUNNING", claimed_by=worker.pk, **columns)
     parked = TaskFactory(parked=True, ordered=True, **columns)
     done = TaskFactory(status="COMPLETED", result={"ok": PAYLOAD}, claimed_by=worker.pk, **columns)
     waits = TaskFactory(**columns)
     counted(("mail", failed.task_name, "OH_NO", 5))
+
     every = [failed.pk, stops.pk, running.pk, parked.pk, done.pk, waits.pk]
     return {
         "": every,
@@ -188,10 +196,12 @@ def schedules_with_payload() -> dict[str, Any]:
         "pattern": "30 4 * * *",
         "kwargs": {"message": PAYLOAD},
     }
+
     schedules.create("made", definition, actor="ada")
     schedules.create("off", {**definition, "enabled": False}, actor="ada")
     declare("declared", **definition)
     schedules.change("declared", {"kwargs": {"message": f"{PAYLOAD}-2"}}, actor="ada")
+
     return {"": ["made", "off", "declared"], "enable": "off", "revert": "declared"}
 
 
@@ -201,19 +211,23 @@ def runs_with_payload() -> dict[str, Any]:
     flow.add(flows.number, 1)
     gate = flow.gate("approve")
     flow.add(flows.number, 1, after=[gate])
+
     waiting = flow.send()
     paused = flow.send()
+
     failed = None
     broken.add(flows.broken, 1)
     failed = broken.send()
     drain(raise_errors=False)
     operations.control(paused.workflow_id, "pause")
+
     ended = WorkflowNode.objects.filter(kind="task", finished_at__isnull=False)
     ended.filter(status="COMPLETED").update(
         **dict.fromkeys(("kwargs", "inputs", "value"), {"a": PAYLOAD})
     )
     ended.filter(status="FAILED").update(error=PAYLOAD)
     WorkflowRun.objects.filter(pk=failed.workflow_id).update(result=error("OH_NO", PAYLOAD))
+
     run = waiting.workflow_id
     parked = flow.send().workflow_id
     held = {
@@ -223,9 +237,11 @@ def runs_with_payload() -> dict[str, Any]:
         "kwargs": {"customer": PAYLOAD},
     }
     Task.objects.filter(workflow_id=parked).update(queue_name="mail", **held)
+
     signal = WorkflowSignal(id=uuid7(), workflow_id=run, name="paid", data=PAYLOAD, actor="ada")
     WorkflowSignal.objects.bulk_create([signal])
     AuditEntryFactory(action="workflow.approve", subject=str(run), reason=PAYLOAD)
+
     every = [run, paused.workflow_id, failed.workflow_id, parked]
     return {"": every, "resume": paused.workflow_id, "retry": failed.workflow_id}
 
@@ -245,30 +261,40 @@ def pages_of(site: admin.AdminSite) -> list[Page]:
         "schedule": schedules_with_payload(),
         "queue": {"": ["mail", "bulk", "*"], "clear": "bulk", "resume": "bulk"},
     }
+
     limit("bulk", max_concurrency=3)
     queues.pause("bulk", actor="ada")
     queues.override("bulk", {"max_concurrency": 1}, actor="ada", reason="slow")
+
     rows["task"][""].append(Task.objects.filter(workflow_id=rows["workflowrun"]["retry"]).get().pk)
     rows["worker"] = {"": [rows["task"]["worker"]]}
     entries = AuditEntry.objects.exclude(action="queue.declare")
     rows["auditentry"] = {"": list(entries.values_list("pk", flat=True))}
+
     return [*made(site, rows)]
 
 
 def made(site: admin.AdminSite, rows: dict[str, dict[str, Any]]) -> Iterator[Page]:
     index = reverse("admin:index")
     seen = set()
+
     for route in routes(site.get_urls()):
         if not route.startswith("horsies/") or route in seen:
             continue
         seen.add(route)
+
         model, _slash, rest = route.removeprefix("horsies/").partition("/")
         verb, needs, statuses = needed(f"{model}/{rest}")
+
         ids = rows[model][""] if rest.startswith("<path:object_id>/") else [""]
         if verb:
             ids = [rows[model].get(verb, ids[0])]
+
         for id_ in ids:
-            for number in ((0, 1) if id_ == ids[0] else (0,)) if "<int:number>" in rest else ("",):
+            numbers: tuple[Any, ...] = ("",)
+            if "<int:number>" in rest:
+                numbers = (0, 1) if id_ == ids[0] else (0,)
+            for number in numbers:
                 path = rest.replace("<path:object_id>", str(quote(id_))).replace(
                     "<int:number>", str(number)
                 )
@@ -308,25 +334,29 @@ def given(boss: Client, pages: list[Page]) -> Given:
         "edit": {"priority": "7"},
         "add": {"name": "new", "task": tasks.noop.name, "pattern": "0 3 * * *", "kwargs": "{}"},
     }
+
     for page in pages:
         if page.verb:
             found[page.url] = {**opened(boss, page.url), **more.get(page.verb, {}), "reason": "why"}
+
     return found
 
 
 def posted(page: Page, given: Given, pages: list[Page], name: str) -> dict[str, Any]:
-    """Return what to post: of lists an action on a row, of the page for acts on all a signed act."""
+    """Return what to post: of lists an action on a row, of the page for all tasks a signed act."""
     if page.url.endswith("/task/all/"):
         return {
             "act": Progress(name, selection.matching("FAILED"), 2, False).signed(),
             "verb": "retry",
         }
+
     if page.model in ACTIONS and page.url.endswith(f"/{page.model}/"):
         verb = "cancel" if page.model == "task" else "pause"
         (row,) = [
             one.url.split("/")[-3] for one in pages if (one.model, one.verb) == (page.model, verb)
         ]
         return {"action": ACTIONS[page.model][1], "_selected_action": row, "index": "0"}
+
     return given[page.url]
 
 
@@ -348,6 +378,7 @@ def ask(
         response = getattr(client, method)(url, values)
         changed = everything() != before
         transaction.set_rollback(True)
+
     return response, changed
 
 
@@ -371,33 +402,41 @@ def test_each_page_answers_each_kind_of_user(
     shown = set()
     before = everything()
     lacks = {kind.removeprefix("all but ")} & (EVERYTHING - {"view_payload"})
+
     for page in pages:
         if lacks - (page.needs or set()):
             continue  # it is as for a superuser
+
         for place, method in enumerate(("get", "post")):
             response, changed = ask(
                 client, method, page.url, posted(page, given, pages, name) if place else {}, before
             )
             where = (method, page.url)
+
             if permissions is None or kind == "not staff":
                 assert response.status_code == 302, where
                 assert response["Location"].startswith(reverse("admin:login")), where
                 assert not changed, where
                 continue
+
             may = page.needs is not None and page.needs <= permissions
             acts = may and bool(place) and changes(page, permissions)
             status = (
                 302 if acts and not page.verb and "/all/" not in page.url else page.statuses[place]
             )
+
             assert response.status_code == (status if may else 403), where
             assert changed == acts, where
+
             if PAYLOAD in response.content.decode():
                 shown.add(page.url)
+
             if page.verb and page.verb != "add" and not may:
                 absent = page.url.replace(f"/{page.verb}/", f"x/{page.verb}/")
                 assert client.get(absent).status_code == 403, (
                     "nor does it say whether there is such a row"
                 )
+
     assert shown == set() or "view_payload" in (permissions or ())
     if kind == "superuser":
         models = {page.model for page in pages if page.url in shown}
@@ -412,6 +451,7 @@ def test_links_and_buttons_lead_only_where_the_user_may_go(
     """Naive: the page of a node offers to skip it to whoever may look."""
     client = client_with(*EVERYTHING - {missing})
     found = False
+
     forms = [
         f'{model}/[^"]*/(?:{"|".join(names)})'
         for model, (names, needs) in FORMS.items()
@@ -420,10 +460,12 @@ def test_links_and_buttons_lead_only_where_the_user_may_go(
     forms += {"operate_task": ["task/all"], "view_payload": ['task/[^"]*/redact']}.get(missing, [])
     places = "|".join(forms or [f'{missing.removeprefix("view_")}[^"]*'])
     offers = re.compile(rf'(?:href|action)="/admin/horsies/(?:{places})/(?:\?[^"]*)?"')
+
     for page in pages:
         if not page.verb and page.statuses != FORM and page.needs and missing not in page.needs:
             assert offers.findall(client.get(page.url).content.decode()) == [], page.url
             found = found or bool(offers.search(boss.get(page.url).content.decode()))
+
     assert found, "those who may go there see the way"
 
 
@@ -445,46 +487,58 @@ def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidde
     client = client_with(*VIEWS)
     seen = set()
     untold = set()
+
     for page in pages:
         if page.url.endswith(("/change/", "/picture/")) or "/nodes/" in page.url:
             with CaptureQueriesContext(connection) as captured:
                 html = client.get(page.url).content.decode()
+
             sql = " ".join(one["sql"] for one in captured)
             for columns, table in re.findall(r'SELECT (.*?) FROM "horsies_(\w+)"', sql):
                 assert not [name for name in SECRET.get(table, ()) if f'"{name}"' in columns], (
                     page.url,
                     table,
                 )
+
             if PAYLOAD in boss.get(page.url).content.decode():
                 assert PAYLOAD not in html, page.url
                 kind = page.url.split("/")[3 if page.model != "workflowrun" else -2]
                 seen.add(kind)
                 untold |= set() if "horsies.view_payload" in html else {kind}
+
     assert seen == {"task", "queue", "schedule", "auditentry", "change", "0", "picture"}
     assert untold <= {"queue", "schedule", "auditentry", "picture"}, (
         "the queue is that of the whole cluster"
     )
 
 
-@pytest.mark.django_db(
-    transaction=True
-)  # or else the locks of the rows would hold up the connections that these open
+# In a transaction, the locks of the rows would hold up the connections that these open.
+@pytest.mark.django_db(transaction=True)
 def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page]) -> None:
     before = everything()
     answers = {"status": {200, 503}, "metrics": {200} if find_spec("prometheus_client") else {501}}
+
     for kind, permissions in USERS.items():
         client = browser(kind)
-        overview = 302 if kind in ("anonymous", "not staff") else 200 if permissions else 404
+        if kind in ("anonymous", "not staff"):
+            overview = 302
+        elif permissions:
+            overview = 200
+        else:
+            overview = 404
+
         for method in ("get", "post"):
             response, changed = ask(
                 client, method, reverse("admin:app_list", args=("horsies",)), {}, before
             )
             assert (response.status_code, changed) == (overview, False), (kind, method)
             assert PAYLOAD not in response.content.decode(), kind
+
         for pattern in urls.urlpatterns:
             address = reverse(f"horsies:{pattern.name}")
             refused = {401 if permissions is None else 403}
             response, changed = ask(client, "get", address, {}, before)
+
             may = "view_queue" in (permissions or ())
             assert response.status_code in (answers[str(pattern.name)] if may else refused), (
                 kind,
@@ -511,6 +565,7 @@ def test_users_of_any_name_act(kind: str, boss: Client, monkeypatch: pytest.Monk
     name, expected = NAMES[kind]
     expected = expected.format(pk=user.pk, cut="x" * (255 - len(f"… (user {user.pk})")))
     monkeypatch.setattr(User, "get_username", lambda self: name)
+
     task = TaskFactory(status="FAILED")
     other = TaskFactory(status="FAILED")
     flow = Workflow("asks")

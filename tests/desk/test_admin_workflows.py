@@ -66,7 +66,9 @@ def test_the_list_shows_status_key_progress_and_error_the_newest_first(boss: Cli
     bad = failed()
     book = sent(key="book 7")
     book.pause()
+
     assert listed(boss) == [book.workflow_id, bad.workflow_id]
+
     html = body(boss, reverse(RUNS))
     says(
         html,
@@ -76,9 +78,8 @@ def test_the_list_shows_status_key_progress_and_error_the_newest_first(boss: Cli
         ">2 of 2, 1 failed, 1 skipped</span>",
         '<progress class="horsies-progress" max="100" value="0" aria-hidden="true"></progress> 0 %',
         '<progress class="horsies-progress horsies-progress-failed" max="100" value="100"',
-        '<span class="horsies-badge horsies-paused"><span aria-hidden="true">{}</span> {}</span>'.format(
-            *SHAPES["PAUSED"]
-        ),
+        '<span class="horsies-badge horsies-paused"><span aria-hidden="true">{}</span> '
+        "{}</span>".format(*SHAPES["PAUSED"]),
     )
 
 
@@ -98,18 +99,22 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
     flow.signal("paid", name="payment")
     gated = flow.send()
     done = sent()
+
     flow = Workflow("rests")
     flow.sleep(day, name="nap")
     resting = flow.send()
+
     stopped = failed()
     undone = failed()
     WorkflowRun.objects.filter(pk=stopped.workflow_id).update(
         status="PAUSED", error_code="OH_NO", finished_at=None
     )
     WorkflowRun.objects.filter(pk=undone.workflow_id).update(error_code="COMPENSATION_FAILED")
+
     by_hand = sent()
     running = sent()
     by_hand.pause()
+
     assert waits_of() == {
         gated.workflow_id: "the decision of a person (sign <b>); its time (rest); …",
         done.workflow_id: "–",
@@ -119,8 +124,10 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
         by_hand.workflow_id: "somebody: it is paused",
         running.workflow_id: "its tasks",
     }
+
     assert set(waits_of(needs="1")) == {gated.workflow_id, stopped.workflow_id, undone.workflow_id}
     assert set(waits_of(needs="1", status="PAUSED")) == {stopped.workflow_id}
+
     html = body(boss, reverse(RUNS), needs="1")
     says(html, "the decision of a person (sign &lt;b&gt;)", "Only the newest 1,000 halted runs")
 
@@ -132,11 +139,13 @@ def test_filters_and_searches_find_their_runs_and_no_others(
     parent = Workflow("parent")
     child.add(flows.number, 1)
     parent.add(child)
+
     bad = failed()
     outer = parent.send()
     paused = sent(key="book 7")
     paused.pause()
     inner = WorkflowRun.objects.get(parent_id=outer.workflow_id)
+
     for query, found in (
         ({"status": "RUNNING"}, [inner.pk, outer.workflow_id]),
         ({"status": "FAILED"}, [bad.workflow_id]),
@@ -154,9 +163,11 @@ def test_filters_and_searches_find_their_runs_and_no_others(
         ({"child": "0", "status": "RUNNING"}, [outer.workflow_id]),
     ):
         assert listed(boss, **query) == found, query
+
     html = body(boss, reverse(RUNS))
     for name in ("book", "child", "fails", "parent"):
         assert f"?name={name}" in html
+
     monkeypatch.setattr("horsies_django.admin.workflows.listing.FEW", 1)
     assert "?name=parent" not in body(boss, reverse(RUNS)), "names are offered only if they are few"
 
@@ -168,30 +179,37 @@ def test_a_run_shows_its_nodes_with_links_to_tasks_maps_and_runs(boss: Client) -
     child = Workflow("child")
     flow = Workflow("parent", max_in_flight=10)
     child.add(flows.number, 1)
+
     first = flow.add(flows.number, 1)
     flow.map(flows.plus, a=[1, 2, 3])
     inner = flow.add(child)
     flow.returns(flow.add(flows.number, 1, after=[first, inner], name="end"))
     handle = flow.send()
+
     html = body(boss, url(handle))
     rows = table(html, "horsies-nodes")
+
     assert [row[:3] for row in rows] == [
         ["0", "number", "task"],
         ["1", "plus", "map"],
         ["2", "child", "workflow"],
         ["3", "end", "task"],
     ]
+
     assert [row[4] for row in rows] == [
         "◐ Sent Why?",
         "◐ Sent Why?",
         "◐ Sent Why?",
         "○ Pending Why?",
     ]
+
     assert rows[3][6] == "2 open"
     assert rows[1][7] == "0 of 3 completed, 3 in flight"
+
     task = Task.objects.get(workflow_id=handle.workflow_id, node=0)
     child_run = WorkflowRun.objects.get(parent_id=handle.workflow_id)
     tasks = f"{reverse('admin:horsies_task_changelist')}?workflow={handle.workflow_id}%3A1"
+
     assert f'<a href="{reverse("admin:horsies_task_change", args=(task.pk,))}">Task</a>' in html
     says(html, f'<a href="{tasks}">Tasks</a>', f'<a href="{url(child_run.pk)}">Run</a>')
     parent = f'<a href="{url(handle)}">parent</a>, <a href="{node_url(handle, 2)}">node 2</a>'
@@ -202,10 +220,13 @@ def test_a_task_page_links_its_run_and_its_node(boss: Client) -> None:
     flow = Workflow("maps")
     flow.map(flows.plus, a=[5, 6])
     handle = flow.send()
+
     html = body(boss, page_of(Task.objects.get(node_index=1)))
+
     run = f'<a href="{url(handle)}">maps {handle.workflow_id}</a>'
     says(html, run, f'<a href="{node_url(handle, 0)}">plus</a>', "Element of the map")
     assert "Element of the map" not in body(boss, page_of(TaskFactory()))
+
     handle = failed()
     handle.retry()
     html = body(boss, page_of(Task.objects.get(workflow_id=handle.workflow_id, node__isnull=True)))
@@ -222,16 +243,20 @@ def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(
     flow.add(flows.broken)
     handle = flow.send()
     drain(raise_errors=False)
+
     html = body(boss, url(handle))
     assert [row[0] for row in table(html, "horsies-nodes")] == ["0", "1"]
     says(html, "2 of 4 nodes are shown.", '<a rel="next" href="?nodes=&amp;from=2#horsies-nodes">')
+
     html = body(boss, url(handle), **{"nodes": "", "from": "2"})
     assert [row[0] for row in table(html, "horsies-nodes")] == ["2", "3"]
     assert 'rel="next"' not in html
+
     html = body(boss, url(handle), nodes="FAILED")
     assert [row[1] for row in table(html, "horsies-nodes")] == ["broken"]
     assert re.search(r'aria-current="true">Failed</a> <span class="horsies-quiet">1<', html)
     assert "?nodes=SKIPPED" not in html
+
     for query in ({"nodes": "x"}, {"from": "x"}, {"from": str(2**70)}):
         assert len(table(body(boss, url(handle), **query), "horsies-nodes")) == 2
 
@@ -247,25 +272,31 @@ def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) 
         flows.number, 1, after=other, join=quorum(1), when=page.matches("$.pages > 1"), name="end"
     )
     handle = flow.send()
+
     html = body(boss, node_url(handle, 2))
+
     assert "WAITING_FOR_NODES" in html
     assert (
         f'upstream: <a href="{node_url(handle, 0)}">page</a>, <a '
         f'href="{node_url(handle, 1)}">number</a>' in html
     )
+
     found = dict(table(html, "horsies-facts"))
     assert found["Join"] == "1 have to complete"
     assert found["Condition"] == "$.pages &gt; 1 on node 0"
     assert found["Upstream"] == "2 open"
     assert [row[1] for row in table(html, "horsies-upstream")] == ["page", "number"]
+
     html = body(boss, node_url(handle, 0))
     assert [row[1] for row in table(html, "horsies-downstream")] == ["end"]
+
     task = Task.objects.get(node=0)
     assert "NO_LIVE_WORKER" in html, "the reasons of the task follow"
     assert (
         f'<a href="{reverse("admin:horsies_task_change", args=(task.pk,))}">{task.task_name}</a>'
         in html
     )
+
     for number in (7, 2**70):
         assert "There is no node" in messages(boss.get(node_url(handle, number), follow=True))[0]
 
@@ -286,6 +317,7 @@ def test_a_run_is_paused_resumed_cancelled_and_retried_by_the_ways_that_it_offer
 ) -> None:
     handle = sent()
     client = client_with("view_workflowrun", "operate_workflow", name="ada")
+
     for verb, offered, after in (
         ("pause", {"pause", "skip", "cancel"}, "PAUSED"),
         ("resume", {"resume", "skip", "cancel"}, "RUNNING"),
@@ -294,29 +326,36 @@ def test_a_run_is_paused_resumed_cancelled_and_retried_by_the_ways_that_it_offer
     ):
         assert tools(client, handle) == offered
         assert tools(client_with("view_workflowrun"), handle) == set()
+
         response = client.post(url(handle, verb), {"reason": "wrong book"}, follow=True)
         assert response.redirect_chain == [(url(handle), 302)]
         assert handle.status() == after
         entry = AuditEntry.objects.get(action=f"workflow.{verb}")
         assert (entry.actor, entry.reason) == ("ada", "wrong book")
+
         (message,) = messages(response)
         assert message.startswith(f"Workflow {WorkflowRun.objects.get()}: ")
+
     entries = table(body(boss, url(handle)), "horsies-audit")
     told = ["Workflow retried", "Workflow cancelled", "Workflow resumed", "Workflow paused"]
     assert [(entry[2], entry[4]) for entry in entries] == [(text, "wrong book") for text in told]
+
     html = body(boss, reverse("admin:horsies_auditentry_changelist"))
     says(html, f'<a href="{url(handle)}">{handle.workflow_id}</a>', "status: RUNNING → PAUSED")
 
 
 def test_a_form_that_changes_nothing_says_so_and_one_that_cannot_says_why(boss: Client) -> None:
     handle = sent()
+
     assert "nothing was changed" in messages(boss.post(url(handle, "resume"), follow=True))[0]
     assert not AuditEntry.objects.filter(action__startswith="workflow.").exists()
+
     for verb, given, said in (
         ("retry", {}, "none of its nodes has failed"),
         ("skip", {"node": "nothing"}, "has no node &#x27;nothing&#x27;"),
     ):
         says(boss.post(url(handle, verb), given).content.decode(), said)
+
     with refused("horsies_workflows", code="55P03"):
         advice = "Another open transaction has locked one of these rows"
         says(boss.post(url(handle, "pause")).content.decode(), advice)
@@ -328,11 +367,14 @@ def test_a_node_is_skipped_from_its_page(boss: Client) -> None:
     handle = sent()
     (link,) = re.findall(r'href="([^"]+/skip/\?number=1)"', body(boss, node_url(handle, 1)))
     assert 'value="1"' in body(boss, link)
+
     says(boss.post(link, {"node": "1"}).content.decode(), "has no node", "A text is a name")
     for given in ({}, {"node": "number", "number": "1"}):
         says(boss.post(link, given).content.decode(), "Give the name of the node or its number.")
+
     (message,) = messages(boss.post(link, {"number": "1", "reason": "not needed"}, follow=True))
     says(message, "Node skipped", "node: 1")
+
     assert WorkflowNode.objects.get(number=1).status == "SKIPPED"
     assert "/skip/" not in body(boss, node_url(handle, 1))
     says(boss.post(link, {"number": "1"}).content.decode(), "has finished")
@@ -340,13 +382,15 @@ def test_a_node_is_skipped_from_its_page(boss: Client) -> None:
 
 @pytest.mark.parametrize("kind", ["task", "workflowrun"])
 def test_lists_offer_no_action_of_the_whole_site(boss: Client, kind: str) -> None:
-    """Naive: an export of the project reads arguments and results for those who may not see them."""
+    """Naive: the project's export reads arguments and results for those who may not see them."""
     sent()
     admin.site.add_action(lambda *_of: None, "export")
+
     try:
         html = body(boss, reverse(f"admin:horsies_{kind}_changelist"))
     finally:
         admin.site.disable_action("export")
+
     assert 'name="action"' in html
     assert 'value="export"' not in html
 
@@ -367,9 +411,11 @@ def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left
         "2 runs were changed.",
         "1 run was left as it is, because of its status.",
     ]
+
     entries = AuditEntry.objects.filter(action__startswith="workflow.")
     assert {(entry.actor, entry.reason) for entry in entries} == {("boss", "look")}
     assert act("resume_runs")[0] == "2 runs were changed."
+
     *refused, done = act("retry_runs")
     assert [text.partition(": ")[2] for text in refused] == ["none of its nodes has failed"] * 2
     assert done == "1 run was changed."
@@ -412,12 +458,14 @@ def test_a_list_reads_no_more_rows_the_larger_the_table_is(boss: Client, analyze
     sql("DELETE FROM pg_statistic WHERE starelid = 'horsies_workflows'::regclass")
     if analyzed == "when empty":
         sql("ANALYZE horsies_workflows")
+
     book = sent(key="book 7")
     runs = WorkflowRun.objects.filter(pk=book.workflow_id)
     runs.update(sent_at="2020-01-01T00:00Z")
     noise()
     if analyzed == "now":
         sql("ANALYZE horsies_workflows")
+
     for query in QUERIES:
         runs.update(status=query.get("status", "RUNNING"))
         assert rows_of_runs(boss, **query) < 300, query
@@ -432,9 +480,11 @@ def test_a_filter_without_an_index_searches_the_newest_runs(
     WorkflowRun.objects.filter(pk=old.workflow_id).update(sent_at="2020-01-01T00:00Z")
     noise()
     sql("ANALYZE horsies_workflows")
+
     for query in ({"status": "FAILED"}, {"child": "1"}):
         assert listed(boss, **query) == []
         assert rows_of_runs(boss, **query) < 600
+
     assert "Only the newest 100,000 runs were searched." in body(
         boss, reverse(RUNS), status="FAILED"
     )
@@ -447,12 +497,15 @@ def test_the_tasks_of_a_map_are_listed_in_their_order_and_no_others_are_read(
 ) -> None:
     if analyzed == "when empty":
         sql("ANALYZE horsies_tasks")
+
     flow = Workflow("maps")
     for _ in range(2):
         flow.map(flows.plus, a=list(range(500)))
     handle = flow.send()
+
     if analyzed == "now":
         sql("ANALYZE horsies_tasks")
+
     assert rows_read(boss, f"{reverse(TASKS)}?workflow={handle.workflow_id}:1") < 200
     shown = listed_tasks(boss, workflow=f"{handle.workflow_id}:1")
     places = Task.objects.filter(node=1).in_bulk(shown)
@@ -460,9 +513,8 @@ def test_the_tasks_of_a_map_are_listed_in_their_order_and_no_others_are_read(
     assert listed_tasks(boss, workflow=f"{handle.workflow_id}:{2**70}") == []
 
 
-SLOW: dict[
-    str, tuple[Any, str, str, str]
-] = {  # what is slow, the page, what it says, and what it leaves out
+# What is slow, the page, what it says, and what it leaves out.
+SLOW: dict[str, tuple[Any, str, str, str]] = {
     "reasons": (
         (pages, "explain_node"),
         "node",
@@ -489,10 +541,13 @@ def test_what_takes_too_long_to_read_is_left_out_of_the_page(
     (slow, page, said, left_out) = SLOW[what]
     monkeypatch.setattr(nodes, "PAGE", 1)
     address = {"list": reverse(RUNS), "node": node_url(handle, 1)}.get(page) or url(handle, page)
+
     assert left_out in body(boss, address)
+
     monkeypatch.setattr(*slow, lambda *_of: sql(ENDLESS))
     monkeypatch.setattr(pages, "PATIENCE_MS", 50)
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 50)
+
     html = body(boss, address)
     assert (said in html, left_out in html) == (True, False)
 
@@ -502,14 +557,17 @@ def test_what_takes_too_long_to_read_is_left_out_of_the_page(
 
 def test_a_run_that_is_undone_shows_its_undos_and_is_not_retried_afterwards(boss: Client) -> None:
     handle = saga()
+
     assert listed(boss, status="COMPENSATING") == [handle.workflow_id]
     assert tools(boss, handle) == {"skip"}
     html = body(boss, url(handle))
     says(html, "↶", "Compensating")
+
     numbers = dict(WorkflowNode.objects.values_list("name", "number"))
     rows = {row[1]: row for row in table(html, "horsies-nodes")}
     kind, task, status = rows["undo first"][2:5]
     assert (kind, task.replace(" ", ""), status) == ("undo", flows.refund.name, "○ Pending Why?")
+
     html = body(boss, node_url(handle, numbers["undo first"]))
     facts = dict(table(html, "horsies-facts"))
     assert (facts["Kind"], facts["Undoes"], "Join" in facts, "Added by" in facts) == (
@@ -519,15 +577,20 @@ def test_a_run_that_is_undone_shows_its_undos_and_is_not_retried_afterwards(boss
         False,
     )
     says(html, f'<a href="{node_url(handle, numbers["first"])}">first</a>', "It undoes")
+
     facts = dict(table(body(boss, node_url(handle, numbers["first"])), "horsies-facts"))
     assert facts["Undo"].replace(" ", "") == flows.refund.name
+
     drain(raise_errors=False)
     assert WorkflowRun.objects.get().error_code == "COMPENSATION_FAILED"
     assert "retry" in tools(boss, handle)
+
     boss.post(url(handle, "retry"))
     assert handle.status() == "COMPENSATING"
+
     handle.skip("undo second")
     drain(raise_errors=False)
+
     response = boss.post(url(handle, "retry"), {"reason": "again"}, follow=True)
     says(response.content.decode(), "its nodes were undone; send it again")
     assert (handle.status(), "retry" in tools(boss, handle)) == ("FAILED", False)
@@ -538,8 +601,10 @@ def test_runs_that_continue_one_another_are_linked(boss: Client) -> None:
     drain()
     middle = handle.successor()
     last = handle.latest()
+
     html = body(boss, url(middle))
     for other in (handle, last):
         assert f'<a href="{url(other)}">{other.workflow_id}</a>' in html
+
     number = WorkflowNode.objects.get(workflow_id=middle.workflow_id, kind="continue").number
     assert f'<a href="{url(last)}">Run</a>' in body(boss, node_url(middle, number))

@@ -55,6 +55,7 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
     longer than 64 characters.
     """
     result = tasks.note.using(priority=30, queue_name="mail").enqueue(1, ("two",), three={"f": 4})
+
     found = row(result)
     assert (found.task_name, found.queue_name, found.priority, found.lane) == (
         "tests.apps.errands.tasks.note",
@@ -67,6 +68,7 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
         {"args": [1, ["two"]], "kwargs": {"three": {"f": 4}}},
     )
     assert get_handle(result.id).info().codec == "plain"  # type: ignore[union-attr]
+
     assert (result.status, result.is_finished, result.attempts, result.errors) == (
         READY,
         False,
@@ -84,8 +86,10 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
         "default",
     )
     assert str(uuid.UUID(result.id)) == result.id
+
     with pytest.raises(ValueError, match="has not finished yet"):
         _ = result.return_value
+
     for priority, stored in ((100, 1), (0, 101), (-100, 201), (3.0, 98)):
         result = tasks.note.using(priority=priority).enqueue()
         assert row(result).priority == stored
@@ -97,11 +101,11 @@ def test_a_task_belongs_to_the_transaction_of_its_caller() -> None:
     the two.
     """
     with pytest.raises(LookupError), transaction.atomic():
-        assert row(tasks.note.enqueue("lost")).task_name.endswith(
-            "note"
-        )  # inside the transaction already
+        # It is there inside the transaction already.
+        assert row(tasks.note.enqueue("lost")).task_name.endswith("note")
         assert connection.run_on_commit == []
         raise LookupError
+
     assert not Task.objects.exists()
 
 
@@ -111,13 +115,16 @@ def test_async_code_sends_and_reads_without_blocking_its_loop() -> None:
         sent = await tasks.later.aenqueue(6)
         with pytest.raises(TaskSendError, match="aenqueue"):
             tasks.later.enqueue(6)
+
         found = await tasks.later.aget_result(sent.id)
         await sent.arefresh()
         return sent, found
 
     sent, found = async_to_sync(view)()
+
     assert sent == found
     assert row(sent).lane == "async"
+
     drain()
     sent.refresh()
     assert (sent.status, sent.return_value) == (TaskResultStatus.SUCCESSFUL, 7)
@@ -131,14 +138,17 @@ def test_run_after_may_be_a_moment_or_a_time_from_now_and_naive_only_without_tim
     at = tasks.note.using(run_after=moment).enqueue()
     assert row(at).enqueued_at == moment
     assert at.task.run_after == moment
+
     span = dt.timedelta(minutes=5)
     after = tasks.note.using(run_after=span).enqueue()
     assert row(after).enqueued_at - row(after).sent_at == span
     assert after.task.run_after == row(after).enqueued_at
+
     now = tasks.note.enqueue()
     for result in (at, after, now):
         assert tasks.note.get_result(result.id) == result
     assert drain() == 1
+
     naive = dt.datetime(2040, 1, 1, 12)  # noqa: DTZ001
     if settings.USE_TZ:
         with pytest.raises(InvalidTask, match="aware"):
@@ -170,6 +180,7 @@ def test_an_option_that_cannot_be_is_refused_where_it_is_written(name: str) -> N
     names = ("func", "priority", "backend", "queue_name", "run_after", "takes_context")
     known = {field: getattr(tasks.add, field) for field in names}
     said, values = WRONG[name]
+
     for value in values:
         with pytest.raises(InvalidTask, match=said):
             HorsiesTask(**known | {name: value})
@@ -196,7 +207,7 @@ def test_what_cannot_be_sent_breaks_no_transaction() -> None:
 
 
 def test_an_argument_that_contains_itself_is_named() -> None:
-    """Fails if it ends as a RecursionError, whose traceback has a thousand lines and no argument."""
+    """Fails if it ends as a RecursionError with a thousand lines of traceback and no argument."""
     cycle: list[Any] = []
     cycle.append({"again": cycle})
     deep: list[Any] = []
@@ -211,7 +222,8 @@ def test_an_argument_that_contains_itself_is_named() -> None:
     ):
         with pytest.raises(
             TaskSendError,
-            match=r"argument '(\*args|text)\[.{,300}nested more than 200 levels deep, or contains itself",
+            match=r"argument '(\*args|text)\[.{,300}nested more than 200 levels deep, "
+            r"or contains itself",
         ):
             send()
 
@@ -245,8 +257,10 @@ def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_mo
     ]:
         with pytest.raises(InvalidTask, match=said):
             task()(function)
+
     with pytest.raises(InvalidTask, match="does not have a first argument of 'context'"):
         task(takes_context=True)(tasks.add.func)
+
     assert task()(tasks.add.func) == tasks.add  # the same function is no second one
     with registry.suppressed_sends(), pytest.raises(TaskSendError, match="SEND_SUPPRESSED"):
         tasks.note.enqueue()
@@ -259,10 +273,12 @@ def test_the_queues_in_tasks_as_they_are_at_the_send_may_be_named_and_without_th
     queue of an app's own.
     """
     elsewhere = tasks.note.using(queue_name="bulk")
+
     with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["mail"]}}):
         for send in (elsewhere.enqueue, async_to_sync(elsewhere.aenqueue)):
             with pytest.raises(InvalidTask, match="Queue 'bulk' is not valid for backend"):
                 send()
+
     for backend in (
         BACKEND,
         "horsies_django.testing.ImmediateBackend",
@@ -276,6 +292,7 @@ def test_the_queues_in_tasks_as_they_are_at_the_send_may_be_named_and_without_th
 def test_a_task_and_its_result_can_be_pickled() -> None:
     chosen = tasks.tried.using(priority=5)
     assert pickle.loads(pickle.dumps(chosen)) == chosen
+
     result = chosen.enqueue(0)
     assert pickle.loads(pickle.dumps(result)) == result
 
@@ -286,12 +303,14 @@ def test_our_decorator_makes_a_task_of_the_backend_that_it_names() -> None:
     """
     assert isinstance(tasks.tried, HorsiesTask)
     assert (tasks.tried.max_attempts, tasks.tried.retry_on) == (3, (ValueError,))
+
     immediate = f"{api.__name__}.backends.immediate.ImmediateBackend"
     with override_settings(TASKS={"default": {"BACKEND": immediate, "QUEUES": []}}):
         made = backends.task(max_attempts=3, backoff=[1], retry_on=ValueError)(tasks.add.func)
         assert not isinstance(made, HorsiesTask)
         assert made.enqueue(1, 2).return_value == 3
         assert tasks.add.enqueue(2, 2).return_value == 4  # made for the other backend
+
     with pytest.raises(InvalidTaskBackend, match="doesn't exist"):
         tasks.add.using(backend="unknown")
 
@@ -301,8 +320,10 @@ def test_a_task_may_be_a_node_of_a_workflow_with_its_own_options() -> None:
     first = flow.add(tasks.add, 2, b=3)
     flow.add(tasks.tried.using(priority=50, queue_name="mail"), 0)
     last = flow.add(tasks.add, first, b=10)
+
     handle = flow.send()
     drain()
+
     assert handle.results()[last.name].ok_value == 15
     found = Task.objects.get(task_name=tasks.tried.module_path)
     assert (found.queue_name, found.priority, found.max_retries) == ("mail", 51, 2)
@@ -345,8 +366,10 @@ def test_an_option_that_is_wrong_is_reported_and_nothing_is_sent(
         ((id_, message, where),) = said()
         assert (id_, where) == ("horsies.E025", "TASKS['default']")
         assert [word for word in words if word not in message] == []
+
         with pytest.raises(InvalidTaskBackend):
             tasks.note.enqueue()
+
         backend: Any = task_backends["default"]
         assert backend.horsies_options is not backend.horsies_options, (
             "a class may be there once all apps are loaded"
@@ -360,14 +383,17 @@ def test_options_that_are_right_are_no_problem_and_read_once(settings: Any) -> N
         "RETRY_ON": OSError,
         "MODULES": ["tests.apps.errands"],
     }
+
     with configured(OPTIONS=options):
         assert said() == []
         backend: Any = task_backends["default"]
         assert backend.horsies_options is backend.horsies_options
+
     with configured(QUEUES=["mail", "nowhere", "anywhere"]):
         ((id_, message, _),) = said()
         assert id_ == "horsies.E026"
         assert message.endswith("names queues that are not declared: anywhere, nowhere.")
+
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "horsies_django"]
     assert [id_ for id_, _, _ in said()] == ["horsies.E027"]
 
@@ -381,8 +407,10 @@ def test_django_runs_the_check_though_nothing_imports_django_tasks() -> None:
     """
     with configured(OPTIONS={"MAX_ATTEMPTS": 0}):
         assert "horsies.E025" in [message.id for message in run_checks()]
+
     names = "'django.tasks' in sys.modules, 'horsies_django.backends.native' in sys.modules"
     code = f"import sys, django; django.setup(); print({names})"
+
     assert output(code) == "True False"
 
 
@@ -394,6 +422,7 @@ def output(code: str, **settings: str) -> str:
         "HORSIES_TEST_SITE": "0",
         **settings,
     }
+
     ran = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -402,6 +431,7 @@ def output(code: str, **settings: str) -> str:
         env=environment,
         timeout=60,
     )
+
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 
@@ -417,6 +447,7 @@ def test_decorating_while_apps_load_imports_no_model() -> None:
         "from horsies_django.tasks import "
         "registry\nprint(registry.find('tests.apps.errands.elsewhere.far_away').codec)"
     )
+
     assert output(code) == "plain"
 
 
@@ -429,13 +460,13 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tests.apps.errands.elsewhere", raising=False)
 
 
-@pytest.mark.parametrize(
-    "module", ["no.such.module", "tests.apps.errands.leaves"]
-)  # the second one exits
+# The second module exits.
+@pytest.mark.parametrize("module", ["no.such.module", "tests.apps.errands.leaves"])
 def test_a_module_of_the_options_that_cannot_be_imported_is_told(module: str) -> None:
     with configured(OPTIONS={"MODULES": [module]}):
         assert [problem.module for problem in registry.autodiscover()] == [module]
         (message,) = [message for message in run_checks(tags=["horsies"]) if message.obj == module]
+
     assert message.id == "horsies.E011"
     assert ("SystemExit: 3" in message.msg) is (module != "no.such.module")
 
@@ -449,6 +480,7 @@ def test_a_name_imports_nothing_and_so_ends_nobody(
     """
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.apps.errands"]
     before = set(sys.modules)
+
     assert registry.find(name) is None
     assert registry.find_or_import(name) is None
     assert set(sys.modules) - before <= {"tests.apps.errands.tasks"}
@@ -462,6 +494,7 @@ def test_what_stops_this_process_is_no_problem_of_the_module(
         "interrupted",
         jobs=f"from horsies_django.core.errors import StopRequested\nraise {meant.__name__}",
     )
+
     with pytest.raises(meant):
         registry.import_all(["interrupted.jobs"])
 
@@ -473,11 +506,14 @@ def test_the_result_of_a_task_whose_module_only_workers_import_has_its_task(
     from tests.apps.errands.elsewhere import far_away
 
     result = far_away.enqueue(4)
+
     with configured(OPTIONS={"MODULES": ["tests.apps.errands.elsewhere"]}):
         for name in (FAR, "tests.apps.errands.elsewhere"):
             registry._tasks.pop(name, None)
             sys.modules.pop(name, None)
+
         assert task_backends["default"].get_result(result.id).task.func(4) == 40
         drain()
         result.refresh()
+
     assert result.return_value == 40

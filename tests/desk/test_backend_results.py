@@ -52,6 +52,7 @@ def ran(task: Any, *args: Any, until: dt.timedelta | None = None) -> Any:
 
 def test_a_success_has_its_value_its_times_and_its_worker() -> None:
     result = ran(tasks.returns, "tuple")
+
     assert (result.status, result.return_value, result.errors, result.attempts) == (
         SUCCESSFUL,
         [1, "two"],
@@ -62,9 +63,9 @@ def test_a_success_has_its_value_its_times_and_its_worker() -> None:
     assert result.enqueued_at <= result.started_at == result.last_attempted_at <= result.finished_at
     assert result.worker_ids == [str(TaskAttempt.objects.get().worker_id)]
     assert task_backends["default"].get_result(result.id) == result
-    result = ran(
-        tasks.rests, 2, until=dt.timedelta(minutes=5)
-    )  # a snooze is neither an attempt nor an error
+
+    # A snooze is neither an attempt nor an error.
+    result = ran(tasks.rests, 2, until=dt.timedelta(minutes=5))
     assert (result.status, result.attempts, result.errors, result.return_value) == (
         SUCCESSFUL,
         1,
@@ -88,12 +89,15 @@ def test_a_failure_or_a_value_that_cannot_be_stored_has_the_class_and_the_traceb
 ) -> None:
     """Naive: the task counts as successful, and the database refuses its result."""
     result = ran(task, argument)
+
     assert (result.status, result.attempts) == (FAILED, 1)
     (error,) = result.errors
     assert error.exception_class is raised
     assert end in error.traceback
+
     with pytest.raises(ValueError, match="Task failed"):
         _ = result.return_value
+
     if task is tasks.fails:
         assert error.traceback.startswith("Traceback (most recent call last):")
 
@@ -101,10 +105,12 @@ def test_a_failure_or_a_value_that_cannot_be_stored_has_the_class_and_the_traceb
 def test_a_cancelled_task_has_failed_and_says_so() -> None:
     result = tasks.add.enqueue(1)
     get_handle(result.id).cancel()
+
     (error,) = refreshed(result).errors
     assert (result.status, result.attempts, result.started_at) == (FAILED, 0, None)
     assert error.exception_class is TaskCancelled
     assert error.traceback == "TaskCancelled: the task was cancelled before it started\n"
+
     between = ran(tasks.waits, "first")
     get_handle(between.id).cancel()
     assert [error.exception_class for error in refreshed(between).errors] == [
@@ -121,9 +127,12 @@ def test_every_ending_has_a_class_that_can_be_imported(code: str) -> None:
         "TASK_SKIPPED": "CANCELLED",
     }.get(code, "FAILED")
     row = plain_row(status=status, error_code=code, result=error_result(code, "as the row says"))
+
     result = task_backends["default"].get_result(str(row.pk))
+
     (error,) = result.errors
     assert (result.status, result.is_finished) == (FAILED, True)
+
     own = {
         "TASK_CANCELLED": TaskCancelled,
         "TASK_TIMEOUT": TaskTimeout,
@@ -134,6 +143,7 @@ def test_every_ending_has_a_class_that_can_be_imported(code: str) -> None:
         "POISON": WorkerCrashed,
         "WORKER_RESOLUTION_ERROR": TaskFailed,
     }
+
     assert error.exception_class is own.get(code, CLASSES.get(code))
     assert error.traceback.endswith("as the row says\n")
 
@@ -150,10 +160,13 @@ def test_a_task_that_waits_for_its_next_attempt_is_ready_and_keeps_its_errors() 
     the last attempt.
     """
     result = ran(tasks.waits, "first")
+
     assert (result.status, result.attempts, result.finished_at) == (READY, 1, None)
     assert task_backends["default"].get_result(result.id).task.run_after > result.last_attempted_at
+
     drain(until=dt.timedelta(minutes=5), raise_errors=False)
     result.refresh()
+
     assert (result.status, result.attempts, len(set(result.worker_ids))) == (FAILED, 2, 2)
     assert [error.exception_class for error in result.errors] == [ValueError, ValueError]
     first, second = TaskAttempt.objects.order_by("attempt")
@@ -171,9 +184,11 @@ def test_a_result_belongs_to_the_task_and_the_backend_through_which_it_was_sent_
     second = tasks.add.using(backend="second").enqueue(1)
     own = ours.add.send(1, 2)
     others = [("default", second.id), ("second", first.id), ("default", str(own.task_id))]
+
     for alias, id_ in [*others, *(("default", no_id) for no_id in NO_IDS)]:
         with pytest.raises(exceptions.TaskResultDoesNotExist):
             task_backends[alias].get_result(id_)
+
     assert task_backends["second"].get_result(second.id).task.backend == "second"
     with pytest.raises(exceptions.TaskResultMismatch, match="tests.apps.errands.tasks.add"):
         tasks.note.get_result(first.id)
@@ -183,8 +198,10 @@ def test_a_result_outlives_the_function_and_the_queue_of_its_task() -> None:
     """Naive: ImportError, or a ``task`` of None, whose ``module_path`` cannot be read."""
     result = ran(tasks.add.using(queue_name="mail", priority=4), 20, 1)
     Task.objects.filter(pk=result.id).update(task_name="shop.tasks.gone")
+
     with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["other"]}}):
         found = task_backends["default"].get_result(result.id)
+
     assert (found.status, found.return_value, found.args) == (SUCCESSFUL, 21, [20, 1])
     assert (found.task.module_path, found.task.name, found.task.queue_name) == (
         "shop.tasks.gone",
@@ -192,6 +209,7 @@ def test_a_result_outlives_the_function_and_the_queue_of_its_task() -> None:
         "mail",
     )
     assert (found.task.priority, found.task.backend) == (4, "default")
+
     with pytest.raises(LookupError, match="there is no task 'shop.tasks.gone'"):
         found.task.call(1)
     found.refresh()
@@ -202,12 +220,16 @@ def test_a_redacted_task_keeps_its_status_and_nothing_else_and_a_running_one_cou
 ):
     result = ran(tasks.fails, "ValueError", "the secret")
     redact(result.id, actor="a test", reason="asked for")
+
     found = task_backends["default"].get_result(result.id)
+
     assert (found.status, found.args, found.kwargs) == (FAILED, [], {})
     assert "secret" not in repr(found)
     assert found.errors[0].exception_class is TaskFailed
+
     row = plain_row(status="RUNNING")
     running = task_backends["default"].get_result(row.pk)
+
     assert (running.status, running.attempts, running.worker_ids) == (
         RUNNING,
         1,
@@ -220,22 +242,26 @@ def test_a_task_learns_its_id_and_attempt_without_a_query_and_its_times_when_it_
     """Naive: the result for the context is read from the table before each task."""
     result = tasks.which.enqueue()
     attempt = tasks.which.enqueue("attempt")
+
     with CaptureQueriesContext(connection) as queries:
         drain()
+
     assert not [
         query for query in queries.captured_queries if "task.codec = 'plain'" in query["sql"]
     ]
     assert (refreshed(result).return_value, refreshed(attempt).return_value) == (result.id, 1)
+
     for name in ("enqueued_at", "started_at", "last_attempted_at"):
         result = ran(tasks.which, name)
         assert result.return_value == str(getattr(result, name))
+
     result = ran(tasks.which_async)  # on whose loop Django refuses a query
     assert result.return_value == [result.id, 1, str(result.enqueued_at), "default"]
 
 
 @pytest.mark.parametrize("alias", ["default", "second"])
 def test_a_task_knows_through_which_backend_it_was_sent(alias: str) -> None:
-    """Naive: it is the backend that the decorator names, and a refresh in the task finds nothing."""
+    """Naive: it is the one that the decorator names, and a refresh in the task finds nothing."""
     assert ran(tasks.which.using(backend=alias), "backend").return_value == alias
     assert ran(tasks.refreshes.using(backend=alias)).return_value == ["RUNNING", 1]
 
@@ -251,6 +277,7 @@ def delays() -> list[float]:
         *TaskAttempt.objects.order_by("attempt").values_list("finished_at", "started_at"),
         strict=True,
     )
+
     row = Task.objects.get()
     due = [row.next_retry_at] if row.status == "PENDING" else []
     return [
@@ -277,6 +304,7 @@ def test_a_number_is_exact_a_list_is_one_delay_for_each_retry_and_without_either
 def test_a_function_is_asked_with_the_exception_and_the_result() -> None:
     """Naive: it is asked although the attempt was the last one, or twice."""
     result = ran(tasks.paused, "no", until=dt.timedelta(minutes=5))
+
     assert (result.status, result.attempts) == (FAILED, 3)
     assert tasks.CALLS == [
         ("ValueError", 1, ["builtins.ValueError"]),
@@ -292,6 +320,7 @@ def test_a_function_that_is_wrong_does_not_lose_the_retry(
     """Naive: its exception takes the place of the task's, or the task is not tried again."""
     with caplog.at_level(logging.ERROR, "horsies.task"):
         result = ran(tasks.paused, message)
+
     assert result.status == READY
     assert [error.exception_class for error in result.errors] == [ValueError]
     assert 40 <= delays()[0] <= 76  # 60 s with jitter
@@ -311,12 +340,14 @@ def test_the_options_of_the_backend_that_using_names_apply_where_the_task_says_n
             retry["codes"],
             retry["intervals"],
         ) == expected
+
     Task.objects.all()._raw_delete("default")
     options = {"MAX_ATTEMPTS": 2, "BACKOFF": "tests.apps.errands.tasks.pause"}
     with override_settings(
         TASKS={"default": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": options}}
     ):
         assert ran(tasks.fails, "ValueError", "no").status == READY
+
     assert delays() == [30], "of a dotted function"
 
 
@@ -324,6 +355,7 @@ def test_an_interrupted_process_gives_the_task_back() -> None:
     result = tasks.interrupted.enqueue()
     drain()
     result.refresh()
+
     row = Task.objects.get()
     assert (result.status, row.status, result.attempts) == (READY, "PENDING", 1)
     assert 8 < (row.next_retry_at - row.sent_at).total_seconds() < 60
@@ -352,8 +384,10 @@ def of_the_backport(n):  # type: ignore[no-untyped-def]
 @with_backport
 def test_an_app_that_imports_the_backport_sends_and_reads_through_the_backend_of_django() -> None:
     made = backport().task(priority=3)(tasks.add.func)
+
     result = made.enqueue(1, b=2)
     drain()
+
     assert (refreshed(result).status, result.return_value) == (
         backport().TaskResultStatus.SUCCESSFUL,
         3,
@@ -384,6 +418,7 @@ def test_the_backend_of_the_backport_has_its_classes_and_signals_beside_that_of_
         second = made.enqueue(-1)
         own = tasks.add.enqueue(1)
         drain(raise_errors=False)
+
         assert refreshed(first).return_value == 8
         assert (refreshed(second).status, second.errors[0].exception_class) == ("READY", ValueError)
         assert refreshed(own).return_value == 1
@@ -392,6 +427,8 @@ def test_the_backend_of_the_backport_has_its_classes_and_signals_beside_that_of_
             True,
             False,
         ]
+
         with pytest.raises(backport().exceptions.TaskResultDoesNotExist):
             backport().task_backends["old"].get_result(own.id)
+
     assert heard == [(first.id, "SUCCESSFUL")]

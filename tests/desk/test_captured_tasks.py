@@ -49,6 +49,7 @@ class Both:
         with captured_tasks() as sent:
             first = framed.send(tasks.Point(1, 2), dt.date(2026, 11, 23), loud=True)
             tasks.mail.with_options(priority=3, delay=HOUR).send("a@example.org")
+
         assert first.task_id == sent[0].handle.task_id
         assert sent[0].name == framed.name
         assert sent[0].kwargs == {
@@ -56,21 +57,25 @@ class Both:
             "day": dt.date(2026, 11, 23),
             "loud": True,
         }
+
         assert (sent[0].queue, sent[0].priority, sent[0].due_at) == ("default", 100, None)
         assert (sent[1].name, sent[1].queue, sent[1].priority) == (tasks.mail.name, "mail", 3)
         due_in = sent[1].due_at - dt.datetime.now(dt.UTC)  # type: ignore[operator]
         assert HOUR - dt.timedelta(minutes=1) < due_in <= HOUR
+
         drain()
         assert sent[0].handle.get(0).is_ok()
 
     def test_the_block_has_what_was_sent_in_it_in_that_order_and_can_be_asked_in_it(self) -> None:
-        """Naive: the list is empty until the block ends, or has what was sent before and after it."""
+        """Naive: the list is empty until the block ends, or has what was sent before and after."""
         tasks.add.send(0)
+
         with captured_tasks() as sent:
             for number in range(1, 4):
                 tasks.add.send(number)
                 assert (len(sent), sent[-1].kwargs) == (number, {"a": number})
         tasks.add.send(4)
+
         assert [each.kwargs["a"] for each in sent] == [1, 2, 3]
         assert [each.kwargs["a"] for each in sent[1:]] == [2, 3]
         assert repr(sent).startswith(
@@ -81,9 +86,11 @@ class Both:
         """Naive: only calls of send() are noticed, and what SQL sends is not."""
         flow = Workflow("two")
         flow.add(flows.plus, a=flow.add(flows.number, 4))
+
         with captured_tasks() as sent, immediate():
             tasks.sends_more.send(1)
             flow.send()
+
         assert [each.name for each in sent] == [
             tasks.sends_more.name,
             tasks.sends_more.name,
@@ -97,15 +104,18 @@ class Both:
         are looked at.
         """
         keyed = tasks.echo.with_options(key="once")
+
         with captured_tasks() as sent:
             with pytest.raises(LookupError), transaction.atomic():
                 tasks.add.send_many([{"a": 1}, {"a": 2}])
                 tasks.mail.schedule(HOUR, "a@example.org")
                 keyed.send("text")
                 raise LookupError
+
             tasks.add.send(3)
             keyed.send("text")
             keyed.send("text")
+
         assert [(each.name, each.rolled_back) for each in sent] == [
             (tasks.add.name, True),
             (tasks.add.name, True),
@@ -115,6 +125,7 @@ class Both:
             (tasks.echo.name, False),
         ]
         assert [each.kwargs for each in sent.assert_sent(tasks.add, count=1)] == [{"a": 3}]
+
         with pytest.raises(
             AssertionError, match=r"mail\(to='a@example.org'\) on queue 'mail', due .*, rolled back"
         ):
@@ -124,6 +135,7 @@ class Both:
         self,
     ) -> None:
         moment = dt.datetime(2031, 5, 1, tzinfo=dt.UTC)
+
         with (
             travel(moment),
             captured_tasks() as sent,
@@ -132,6 +144,7 @@ class Both:
         ):
             tasks.add.schedule(HOUR, 1)
             raise LookupError
+
         assert [each.due_at for each in sent] == [moment + HOUR]
         sent.assert_nothing_sent()
 
@@ -139,6 +152,7 @@ class Both:
         with captured_tasks() as sent:
             put(name="elsewhere.unknown", kwargs=['{"day": "2026-11-23"}'])
             put(name=tasks.add.name, kwargs=['{"c": 1}'])
+
         assert [each.kwargs for each in sent] == [{"day": "2026-11-23"}, {"c": 1}]
 
 
@@ -159,6 +173,7 @@ class InATestCase(Both, TestCase):
                         cursor.execute(broken)
                 transaction.set_rollback(True)
                 raise LookupError
+
             assert [each.rolled_back for each in sent] == [True]
 
     async def test_in_async_tests_the_list_is_there_after_the_block_and_has_what_was_rolled_back(
@@ -175,10 +190,12 @@ class InATestCase(Both, TestCase):
             with pytest.raises(LookupError):
                 await sync_to_async(fail)()
             await adrain()
+
         names = [tasks.add.name, tasks.sends_more.name, tasks.sends_more.name, tasks.mail.name]
         assert sorted(each.name for each in sent) == sorted(names)
         assert [each.name for each in sent if each.rolled_back] == [tasks.mail.name]
         sent.assert_sent(tasks.add, kwargs={"a": 1})
+
         with pytest.raises(RuntimeError, match="async with captured_tasks"), captured_tasks():
             pass
 
@@ -192,11 +209,13 @@ pytestmark = pytest.mark.django_db
 
 def test_an_assertion_returns_what_it_has_found() -> None:
     assert_nothing_sent()
+
     handles = [
         tasks.add.send(1),
         tasks.add.send(1, b=2),
         tasks.add.with_options(queue="mail").send(1, b=0),
     ]
+
     assert [each.handle for each in assert_sent(tasks.add)] == handles
     assert [each.handle for each in assert_sent(tasks.add, queue="mail")] == handles[2:]
     assert [each.handle for each in assert_sent("tests.apps.project.tasks.add", count=3)] == handles
@@ -204,14 +223,17 @@ def test_an_assertion_returns_what_it_has_found() -> None:
 
 
 def test_arguments_are_compared_as_a_whole_with_their_defaults_and_by_value() -> None:
-    """Naive: the JSON of the row is compared, in which a default is missing and a list is no tuple."""
+    """Naive: the row's JSON is compared, in which a default is missing and a list is no tuple."""
     tasks.add.send(1)
     assert_sent(tasks.add, kwargs={"a": 1, "b": 0})
     assert_sent(tasks.add, kwargs={"a": 1})
+
     tasks.add.send(1, b=0)
     assert_sent(tasks.add, kwargs={"a": 1}, count=2)
+
     with pytest.raises(AssertionError):
         assert_sent(tasks.add, kwargs={"a": 1, "b": 1})
+
     framed.send(tasks.Point(1, 2), dt.date(2026, 11, 23), ("x", "y"))
     given = {
         "point": tasks.Point(1, 2),
@@ -219,6 +241,7 @@ def test_arguments_are_compared_as_a_whole_with_their_defaults_and_by_value() ->
         "tags": ("x", "y"),
         "loud": False,
     }
+
     assert_sent(framed, kwargs=given)
     with pytest.raises(AssertionError):
         assert_sent(framed, kwargs={**given, "tags": ("x",)})
@@ -229,16 +252,21 @@ def test_a_failed_assertion_says_what_was_sent_instead_and_ends_if_that_is_much(
         AssertionError, match=r"tasks.add\(a=1\) on queue 'mail' was not sent. Nothing was sent.$"
     ):
         assert_sent(tasks.add, kwargs={"a": 1}, queue="mail")
+
     tasks.add.send(2, b=3)
     tasks.echo.send("x" * 1_000)
+
     with pytest.raises(AssertionError) as caught:
         assert_sent(tasks.add, kwargs={"a": 1})
+
     first, *others = str(caught.value).splitlines()
     assert first == "tests.apps.project.tasks.add(a=1) was not sent. What was sent:"
     assert others[0] == "- tests.apps.project.tasks.add(a=2, b=3) on queue 'default'"
     assert (len(others), len(others[1]) < 200) == (2, True)
+
     with pytest.raises(AssertionError, match="tasks.add was sent 1 times, not 2. What was sent:"):
         assert_sent(tasks.add, count=2)
+
     tasks.add.send_many({"a": number} for number in range(50))
     with pytest.raises(
         AssertionError, match=r"Tasks were sent. What was sent:\n(- tests.*\n){20}- and 32 more$"
@@ -254,6 +282,7 @@ def test_an_assertion_that_can_never_hold_is_an_error_of_the_test() -> None:
         assert_sent(tasks.add, kwargs={"user": 1}, count=0)
     with pytest.raises(ValueError, match="missing a required argument: 'a'"):
         assert_sent(tasks.add, kwargs={}, count=0)
+
     with pytest.raises(LookupError, match="no task named 'tests.apps.project.tasks.ad'"):
         assert_sent("tests.apps.project.tasks.ad", count=0)
     with pytest.raises(TypeError, match="pass a task or the name of one"):
@@ -270,6 +299,7 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
         "BACKEND": f"horsies_django.testing.{request.param}Backend",
         "QUEUES": ["default", "mail"],
     }
+
     with override_settings(TASKS={"default": backend}):
         yield request.param
 
@@ -283,24 +313,28 @@ def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kin
     )
     added = declare(errands.add.func)
     failed = declare(errands.fails.func)
+
     assert added.max_attempts == 3
+
     result = added.using(priority=50, queue_name="mail").enqueue(1, b=2)
     failure = failed.enqueue()
+
     if kind == "Immediate":
         assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
         assert (failure.status, failure.attempts) == (TaskResultStatus.FAILED, 1), (
             "it is not tried again"
         )
         assert failure.errors[0].exception_class is ValueError
-        with pytest.raises(
-            InvalidTask, match="does not support run_after"
-        ):  # Django's own raises AttributeError
+
+        # Django's own raises AttributeError.
+        with pytest.raises(InvalidTask, match="does not support run_after"):
             added.using(run_after=HOUR)
     else:
         assert (result.status, failure.attempts) == (TaskResultStatus.READY, 0)
         kept, _ = task_backends["default"].results
         assert (kept.id, kept.args, kept.kwargs) == (result.id, [1], {"b": 2})
         assert added.using(run_after=HOUR).enqueue(1).task.run_after == HOUR
+
     assert_nothing_sent()
 
 
@@ -312,15 +346,18 @@ def test_the_kit_takes_tasks_of_django() -> None:
         result = errands.add.using(queue_name="mail").enqueue(1, b=2)
         result.refresh()
         assert result.return_value == 3
+
         with pytest.raises(LookupError), transaction.atomic():
             errands.add.using(run_after=HOUR).enqueue(5)
             raise LookupError
+
     assert [
         (each.name, each.queue, each.kwargs, each.rolled_back, each.due_at is None) for each in sent
     ] == [
         (errands.add.module_path, "mail", {"a": 1, "b": 2}, False, True),
         (errands.add.module_path, "default", {"a": 5}, True, False),
     ]
+
     assert_sent(errands.add, kwargs={"a": 1, "b": 2}, queue="mail", count=1)
     with pytest.raises(AssertionError, match=r"\(a=1, b=2\) on queue 'mail'"):
         assert_sent(errands.add, kwargs={"a": 1})
@@ -331,12 +368,16 @@ def test_the_kit_takes_tasks_of_django() -> None:
 def test_tasks_of_django_fail_and_travel() -> None:
     errands.CALLS.clear()
     result = errands.tried.enqueue(0)
+
     with fail_next(errands.tried, ValueError("no answer"), times=2):
         drain()
+
     result.refresh()
     assert (result.attempts, result.return_value) == (3, 1)
+
     with fail_next(errands.tried, "NO_MAIL"), travel(dt.timedelta(days=1)) as now:
         result = errands.tried.enqueue(0)
         drain(raise_errors=False)
+
     result.refresh()
     assert (result.status, aware(result.finished_at)) == (TaskResultStatus.FAILED, now)

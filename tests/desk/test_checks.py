@@ -48,6 +48,7 @@ def expect(*expected: tuple[str, ...]) -> None:
     assert [(message.id, message.obj) for message in messages] == [
         (f"horsies.{id_}", at) for id_, at, *_ in expected
     ]
+
     for message, (_, _, *words) in zip(messages, expected, strict=True):
         assert message.hint
         assert [word for word in words if word not in f"{message.msg}\n{message.hint}"] == []
@@ -57,20 +58,24 @@ def test_the_checks_run_in_every_command_need_no_database_and_tell_each_problem_
     settings: Any,
 ) -> None:
     expect()
+
     settings.HORSIES = {
         "MAX_PAYLOAD": 5,
         "CLUSTER_WIDE_CAP": 15,
         "PREFETCH_BUFFER": 4,
         "CLAIM_LEASE_MS": 60_000,
     }
+
     with pytest.raises(SystemCheckError, match=r"horsies\.E002"):
         call_command("check", stdout=StringIO(), stderr=StringIO())
+
     expect(("E002", "HORSIES['MAX_PAYLOAD']"), ("E014", "HORSIES['PREFETCH_BUFFER']"))
 
 
 def test_a_warning_when_a_lease_has_nothing_to_hold(settings: Any) -> None:
     settings.HORSIES = {**settings.HORSIES, "CLAIM_LEASE_MS": 60_000}
     expect(("W003", "HORSIES['CLAIM_LEASE_MS']", "PREFETCH_BUFFER is 0"))
+
     settings.HORSIES = {**settings.HORSIES, "PREFETCH_BUFFER": 1}
     expect()
 
@@ -79,14 +84,16 @@ def test_an_alias_without_postgresql_or_its_driver_is_told(
     second_alias: Any, settings: Any, monkeypatch: Any
 ) -> None:
     second_alias.update(ENGINE="django.db.backends.sqlite3", NAME=":memory:")
+
     for key in ("DATABASE", "LISTEN_DATABASE"):
         settings.HORSIES = {key: "second"}
         expect(("E008", f"HORSIES['{key}']", "django.db.backends.sqlite3"))
+
     settings.HORSIES = {}
-    monkeypatch.setattr(
-        psycopg_any, "is_psycopg3", False
-    )  # what Django says when only psycopg2 can be imported
+    # Django says so when only psycopg2 can be imported.
+    monkeypatch.setattr(psycopg_any, "is_psycopg3", False)
     expect(("E009", "HORSIES['DATABASE']", "psycopg[binary]"))
+
     settings.HORSIES = {"DATABASE": "nowhere"}
     expect(("E004", "HORSIES['DATABASE']", "'nowhere'"))  # one problem, not two
 
@@ -95,15 +102,20 @@ def test_an_alias_without_postgresql_or_its_driver_is_told(
 def test_routers_that_keep_the_queue_elsewhere_than_its_alias_are_an_error(settings: Any) -> None:
     ours = "horsies_django.routers.HorsiesRouter"
     place = "HORSIES['DATABASE']"
+
     settings.DATABASE_ROUTERS = [REPLICA]
     expect(("E010", place, "models of horsies are read from 'second'."))
+
     settings.DATABASE_ROUTERS = [NO_MIGRATIONS]
     expect(("E010", place, "not migrated on 'default'"))
+
     settings.DATABASE_ROUTERS = [ours, REPLICA]
     expect()
+
     settings.HORSIES = {**settings.HORSIES, "DATABASE": "second"}
     settings.DATABASE_ROUTERS = []
     expect(("E010", place, "read from 'default', written to 'default'", ours))
+
     settings.DATABASE_ROUTERS = [ours]
     expect()
 
@@ -117,10 +129,13 @@ def test_a_warning_when_the_models_of_the_project_are_written_to_another_alias(
     add_app(
         "shop_c", models=MODELS.format(name="Order", app="shop_c") + "        managed = False\n"
     )
+
     settings.DATABASE_ROUTERS = [PARTLY]
     expect()
+
     add_app("shop_a", models=MODELS.format(name="Order", app="shop_a"))
     expect(("W001", "HORSIES['DATABASE']", "Tasks are sent to 'default'", "written to 'second'"))
+
     add_app("shelf", models=MODELS.format(name="Book", app="shelf"))
     expect()  # only some of them are elsewhere
 
@@ -130,8 +145,10 @@ def test_a_warning_when_a_pooler_listens(
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "DISABLE_SERVER_SIDE_CURSORS", True)
     expect(("W002", "HORSIES['LISTEN_DATABASE']", "'default'"))
+
     settings.HORSIES = {**settings.HORSIES, "LISTEN_DATABASE": "second"}
     expect()
+
     second_alias["DISABLE_SERVER_SIDE_CURSORS"] = True
     expect(("W002", "HORSIES['LISTEN_DATABASE']", "'second'"))
 
@@ -146,6 +163,7 @@ def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_li
     add_app("shop_e", tasks="import json\n\njson.loads('{')\n")
     add_app("shop_f", tasks="def broken(:\n")
     add_app("shop_s", tasks=TASK + "@task(bind=True)\ndef pack(self: object) -> None: ...\n")
+
     expect(
         (
             "E011",
@@ -153,7 +171,7 @@ def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_li
             "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
             "shop_d/tasks.py, line 2",
         ),
-        # the project's line, not one of the json module
+        # It is the project's line, not one of the json module.
         ("E011", "shop_e.tasks", "shop_e/tasks.py, line 3"),
         ("E011", "shop_f.tasks", "SyntaxError"),
         (
@@ -173,6 +191,7 @@ def test_every_task_that_cannot_be_one_or_has_an_undeclared_queue_is_an_error_at
     add_app("shop_i", tasks=TASK + "\n@task(priority=0)\ndef pack() -> None: ...\n")
     add_app("shop_j", tasks=TASK + "@task(queue='mial')\ndef pack() -> None: ...\n")
     add_app("shop_l", tasks=TASK + "@task\ndef pack(box: 'Bxo') -> None: ...\n")
+
     expect(
         (
             "E012",
@@ -197,16 +216,19 @@ def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(
         "def helper(box): ...\n\n\n@job(priority=6)\ndef tape(*, width) -> int: ...\n"
     )
     add_app("shop_m", tasks=code)
+
     types = (
         "decoded: box, paper, return. Write types, as in\n    def wrap(box: int, paper: int | None"
     )
     others = "\nSo does send in line 12: to, return\nSo does tape in line 19: width\n"
+
     expect(("E012", "shop_m.tasks", "shop_m.tasks.wrap lacks annotations", types, others))
 
 
 def test_bad_settings_are_not_blamed_on_the_tasks(settings: Any, add_app: AddApp) -> None:
     add_app("shop_k", tasks=TASK + "@task(queue='new')\ndef pack() -> None: ...\n")
     settings.HORSIES = {"QUEUES": ["new"]}
+
     expect(("E001", "HORSIES['QUEUES']"))
 
 
@@ -246,13 +268,15 @@ def test_a_transaction_above_the_task_is_an_error_that_says_to_swap(
         "workers run the task without the decorator",
         "Swap the two lines",
     )
+
     expect(*[said] if wrong else [])
 
 
 RETRIED = """
 from horsies_django import RetryPolicy, TaskError, TaskResult, task
 
-@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=[OSError, "WORKER_CRASHED", "{code}"]){options})
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=[OSError, "WORKER_CRASHED", "{code}"])\
+{options})
 def pack(status: int) -> TaskResult[int]:
     return TaskResult(err=TaskError({produced}))
 """
@@ -265,6 +289,7 @@ def test_a_code_to_retry_that_nothing_produces_is_a_warning_that_names_the_neare
     options = f", exception_mapper={{KeyError: {CODE.replace('RN', 'ORN')!r}}}"
     add_app("shop_o", tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=options))
     said = f"error code {CODE!r}, which nothing in this project produces"
+
     expect(("W004", "shop_o.tasks.pack", said, f"Did you mean {CODE.replace('RN', 'ORN')!r}?"))
 
 
@@ -295,9 +320,11 @@ def test_a_code_that_the_project_may_produce_is_no_warning(
         **settings.HORSIES,
         **{key: value for key, value in given.items() if key.isupper()},
     }
+
     source = RETRIED.format(code=CODE, produced=given["produced"], options=given["options"])
     modules = {name: given[name] for name in ("helpers", "late")}
     add_app("shop_p", tasks="from shop_p.helpers import *\n" + source, **modules)
+
     expect()
 
 
@@ -353,12 +380,14 @@ def test_what_does_not_suit_an_ordered_queue_is_one_message_with_the_way_out_and
 ) -> None:
     ordered(settings, "ledger", **rule)
     add_app("shop_r", tasks=IN_ORDER.format(options=options, parameters=parameters))
+
     expect(*[(id_, "shop_r.tasks.book", "'ledger'", said, advice)] if id_ else [])
 
 
 def test_a_task_without_a_queue_is_one_of_the_queue_default(settings: Any, add_app: AddApp) -> None:
     ordered(settings, "default", on_failure="continue")
     add_app("shop_u", tasks=TASK + "@task(priority=9)\ndef tidy(account_id: int) -> None: ...\n")
+
     assert ("horsies.E028", "shop_u.tasks.tidy") in [
         (one.id, one.obj) for one in run_checks(tags=[checks.TAG])
     ]
@@ -367,14 +396,17 @@ def test_a_task_without_a_queue_is_one_of_the_queue_default(settings: Any, add_a
 def test_the_page_explains_every_id_of_the_code_once() -> None:
     package = ROOT / "horsies_django"
     used: set[str] = set()
+
     for path in (
         *(package / "conf").glob("*.py"),
         package / "backends" / "backend.py",
         package / "checks.py",
     ):
         used |= set(re.findall(r'"([EW]\d{3})"', path.read_text()))
+
     assert sorted(
         re.findall(r"^### horsies\.([EW]\d{3}): .+$", PAGE.read_text(), re.MULTILINE)
     ) == sorted(used)
+
     sections = re.split(r"^#+ .*$", PAGE.read_text(), flags=re.MULTILINE)
     assert all(section.strip() for section in sections[1:])

@@ -46,10 +46,12 @@ def problems_of(raw: object) -> list[Problem]:
 def refused(raw: object, id_: str, where: str, *words: str) -> Problem:
     """Compare the only problem, its id, its place and words of what it says, and return it."""
     [problem] = problems_of(raw)
+
     assert (problem.id, problem.where) == (id_, f"HORSIES{where}")
     assert problem.message
     assert problem.hint
     assert [word for word in words if word not in str(problem)] == []
+
     return problem
 
 
@@ -65,9 +67,11 @@ def test_every_setting_may_be_left_out_and_so_may_all_of_them(settings: Any) -> 
         False,
     )
     assert parsed({"RECOVERY": {"ON_CUT_OFF": "kill"}}).recovery == Recovery(on_cut_off="kill")
+
     del settings.HORSIES
     config.cache_clear()  # Django tells nobody of a setting that is deleted
     assert config() == Config()
+
     for size in (2_000, 3_000):
         settings.HORSIES = {"MAX_PAYLOAD_BYTES": size}
         assert config().max_payload_bytes == size, "it follows a change of the settings in tests"
@@ -77,6 +81,7 @@ def test_every_setting_may_be_left_out_and_so_may_all_of_them(settings: Any) -> 
 @pytest.mark.promise("S0.12", "S1.33")
 def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_stays() -> None:
     found = parsed({"QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}, "bulk": {}}})
+
     assert found.queue_mode == "CUSTOM"
     assert parsed({"QUEUE_MODE": "CUSTOM", "QUEUES": {"mail": {}}}).queue_mode == "CUSTOM"
     assert parsed({"QUEUE_MODE": "DEFAULT"}) == Config()
@@ -85,6 +90,7 @@ def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_sta
         "bulk": QueueConfig("bulk", 100, max_concurrency=None),
         "default": QueueConfig("default", 100),
     }
+
     assert parsed({"QUEUES": {"default": {"priority": 7}}}).queues == {
         "default": QueueConfig("default", 7)
     }
@@ -118,6 +124,7 @@ def path_to(rule: str) -> list[str]:
         return ["RETENTION", rule, "mail"]
     if rule.islower():
         return ["QUEUES", "mail", *rule.split(".")]
+
     sections = [
         name
         for name, owner in INNER.items()
@@ -141,11 +148,13 @@ def with_number(rule: str, value: object) -> dict[str, Any]:
         "RESILIENCE": {"DB_RETRY_INITIAL_MS": 100, "DB_RETRY_MAX_MS": 300_000},
         "CLAIM_LEASE_MS": 3_600_000,
     }
+
     section = raw
     *sections, key = path_to(rule)
     for name in sections:
         section = section.setdefault(name, {})
     section[key] = value
+
     return raw
 
 
@@ -164,11 +173,13 @@ def test_each_number_takes_its_range_and_nothing_beyond_and_none_where_it_says_s
     span = f"from {low:_} to {high:_}" if high else f"at least {low:_}"
     written, _, nothing = SPANS[rule].removeprefix("a dict of queues; ").partition(", or ")
     assert written == span.removeprefix("from "), "the page says so"
+
     for value in (LEAST.get(rule, low), high or 10**9):
         assert read(value) == value
     for value in (low - 1, high + 1) if high else (low - 1,):
         problem = refused(with_number(rule, value), "E003", place(path_to(rule)), span)
         assert (", or None" in problem.hint) == bool(nothing)
+
     if nothing == "`None`":
         assert read(None) is None
     else:
@@ -188,12 +199,15 @@ def test_a_time_may_be_a_timedelta_of_whole_units() -> None:
         "TERMINAL_RECORD_RETENTION_HOURS": timedelta(days=7),
         "RETENTION_SWEEP_INTERVAL_S": timedelta(minutes=1),
     }
+
     found = parsed({"CLAIM_LEASE_MS": timedelta(minutes=1), "RETENTION": kept})
+
     assert found.claim_lease_ms == 60_000
     assert (
         found.retention.terminal_record_retention_hours,
         found.retention.retention_sweep_interval_s,
     ) == (168, 60)
+
     for section, key, value, said in (
         (
             "RESILIENCE",
@@ -211,29 +225,33 @@ def test_a_time_may_be_a_timedelta_of_whole_units() -> None:
         ("RESILIENCE", "NOTIFY_POLL_INTERVAL_MS", timedelta(hours=1), "out of range"),
     ):
         refused({section: {key: value}}, "E003", place([section, key]), said)
+
     refused({"MAX_PAYLOAD_BYTES": timedelta(seconds=2)}, "E001", "['MAX_PAYLOAD_BYTES']")
 
 
 def test_each_queue_may_be_kept_for_a_time_of_its_own_or_for_ever() -> None:
     hours = {"mail": timedelta(hours=1), "payments": None, "default": 43_800}
     raw = {"QUEUES": {"mail": {}, "payments": {}}, "RETENTION": {"QUEUE_RETENTION_HOURS": hours}}
+
     assert parsed(raw).retention.queue_retention_hours == {**hours, "mail": 1}
+
     hours_of = ["RETENTION", "QUEUE_RETENTION_HOURS"]
     for name in ("mial", "*", 5, None):
         raw["RETENTION"]["QUEUE_RETENTION_HOURS"] = {name: 24}
         refused(raw, "E019", place([*hours_of, name]), "default, mail, payments")
+
     raw["RETENTION"]["QUEUE_RETENTION_HOURS"] = {"mail": 0}
     refused(raw, "E003", place([*hours_of, "mail"]), "the default, 720")
 
 
 NO_NAMES = ("", 1, "two words", "a,b", "*", "a\x00", "\ud800")
 NO_PATHS = (
-    "shop.tracing.middleware",
+    "shop.tracing.middleware",  # a str is a list of letters
     ["timing"],
     ["shop.no-name"],
     [len],
     None,
-)  # a str is a list of letters
+)
 NO_LIMITS = {
     "priority": True,
     "max_concurrency": "5",
@@ -294,9 +312,11 @@ def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_h
     None
 ):
     assert parsed({DEFAULT: "UNHANDLED_ERROR"}) == Config()
+
     for own in ("LOST", OwnCode.LOST):
         plain = parsed({DEFAULT: own}).default_unhandled_error_code
         assert (plain, type(plain)) == ("LOST", str)
+
     assert "q" * 100 in parsed({"QUEUES": {"q" * 100: {}}}).queues
     assert "101 characters" in str(problems_of({"QUEUES": {"q" * 101: {}}}))
     refused({"QUEUES": {"*": {}}}, "E006", "['QUEUES']['*']", "CLUSTER_WIDE_CAP")
@@ -318,11 +338,13 @@ def test_an_unknown_key_at_any_level_is_a_problem_with_a_suggestion(
     raw: Any = 1
     for key in reversed(where):
         raw = {key: raw}
+
     refused(raw, "E002", place(where), hint)
 
 
 def test_the_choices_and_the_examples_of_the_page_are_right() -> None:
     assert all(f'"{choice}"' in SPANS["ON_CUT_OFF"] for choice in CUT_OFF)
+
     for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         names: dict[str, Any] = {}
         exec(example, names)  # our own page

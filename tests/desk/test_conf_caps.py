@@ -34,11 +34,13 @@ def test_nothing_is_limited_and_nothing_is_prefetched_unless_set_and_one_entry_h
     None
 ):
     found = parsed({"QUEUES": {"mail": {}}})
+
     assert (found.cluster_wide_cap, found.prefetch_buffer, found.claim_lease_ms) == (None, 0, None)
     assert found.queues["mail"] == QueueConfig(
         "mail", 100, max_concurrency=None, local_limit=None, partition=None
     )
     assert mail(partition=None, max_concurrency=None, local_limit=None) == found.queues["mail"]
+
     rule = {"by_args": ["customer_id"], "by_task": True, "max_concurrency": 2, "local_limit": 1}
     assert mail(priority=7, max_concurrency=20, local_limit=10, partition=rule) == QueueConfig(
         "mail",
@@ -67,6 +69,7 @@ def test_partitions_are_made_by_arguments_by_task_or_by_both(
     rule: dict[str, Any], by_args: tuple[str, ...] | None, by_task: bool
 ) -> None:
     found = mail(partition={**rule, "max_concurrency": 2}).partition
+
     assert found == PartitionConfig(by_args, by_task, max_concurrency=2)
     assert all(type(name) is str for name in found.by_args or ())
     assert mail(partition={**rule, "local_limit": 3}).partition == PartitionConfig(
@@ -94,6 +97,7 @@ def test_tasks_of_a_partition_are_ordered_or_coalesced_without_a_limit_of_their_
     rule: dict[str, Any], policy: str | None
 ) -> None:
     found = mail(partition=rule)
+
     assert (found.policy, found.partition.policy, found.ordered) == (
         policy,
         policy,
@@ -227,6 +231,7 @@ def test_a_partition_that_neither_splits_nor_limits_has_both_problems() -> None:
     assert [(one.id, one.where) for one in problems_of(partition())] == [
         ("E018", f"HORSIES{RULE}")
     ] * 2
+
     wrong = problems_of(partition(by_args="a", max_concurrency=0))
     assert [one.where for one in wrong] == [
         f"HORSIES{RULE}['by_args']",
@@ -294,8 +299,8 @@ STALE = "RUNNING_STALE_THRESHOLD_MS"
             {"RECOVERY": {"CLAIMER_HEARTBEAT_INTERVAL_MS": 5_001}},
             "E017",
             f"['RECOVERY']['{STALE}']",
-            "10_000 is less than twice",
-        ),  # the default
+            "10_000 is less than twice",  # the default
+        ),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_refused_and_those_that_just_fit_are_not(
@@ -329,8 +334,10 @@ def test_a_bad_value_is_not_compared_with_others_as_well(raw: object, ids: list[
 def test_config_raises_and_names_every_refused_combination_at_once(settings: Any) -> None:
     late = {"CLAIMER_HEARTBEAT_INTERVAL_MS": 6_000}
     settings.HORSIES = {"CLUSTER_WIDE_CAP": 15, "PREFETCH_BUFFER": 4, "RECOVERY": late}
+
     with pytest.raises(ImproperlyConfigured, match="3 problems") as caught:
         config()
+
     for key in (
         "['PREFETCH_BUFFER']",
         "['CLAIM_LEASE_MS']",

@@ -45,10 +45,13 @@ def test_a_task_is_known_by_its_dotted_path_and_keeps_its_functions_face() -> No
     assert tasks.add.__name__ == "add"
     assert tasks.hold.__doc__ is not None
     assert inspect.unwrap(tasks.add) is tasks.add.definition.function
+
     assert tasks.add(1, b=2) == 3
     assert repr(tasks.add) == "<task tests.apps.project.tasks.add>"
+
     for one, kept in ((tasks.mail, ("mail", 7, "sync")), (tasks.anoop, (None, 100, "async"))):
         assert (one.definition.queue, one.definition.priority, one.definition.lane) == kept
+
     again = task(tasks.add.definition.function)  # as a reload does
     assert (
         registry.find("tests.apps.project.tasks.add")
@@ -93,6 +96,7 @@ def test_what_cannot_be_a_task_is_refused_where_it_is_defined(
 ) -> None:
     with pytest.raises(TaskDefinitionError, match=said) as caught:
         define()
+
     assert len(str(caught.value)) < 500, "without repeating all of a long name"
 
 
@@ -113,8 +117,10 @@ def test_a_verb_or_an_option_of_another_queue_says_what_it_is_called_here() -> N
         for sender in (tasks.add, tasks.add.with_options(priority=1)):
             with pytest.raises(AttributeError, match=f"object has no attribute '{verb}': .*{said}"):
                 getattr(sender, verb)(1)
+
     with pytest.raises(AttributeError, match="'TaskFunction' object has no attribute 'dealy'$"):
         tasks.add.dealy  # type: ignore[attr-defined]  # noqa: B018
+
     for option, said in OPTIONS.items():
         for takes, name in ((task, "task"), (tasks.add.with_options, "with_options")):
             with pytest.raises(
@@ -138,6 +144,7 @@ def test_the_public_names_are_there_before_django_is_set_up_and_naming_the_app_i
     environment = {
         name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"
     }
+
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,
@@ -145,7 +152,9 @@ def test_the_public_names_are_there_before_django_is_set_up_and_naming_the_app_i
         text=True,
         check=False,
     )
+
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n[]\n", "", 0)
+
     with pytest.raises(AttributeError, match="tsak"):
         horsies_django.tsak  # noqa: B018
 
@@ -193,6 +202,7 @@ def test_a_task_that_no_worker_can_import_is_refused_when_it_is_sent(
         TaskSendError, match=r"welcome: defined in .*define tasks in the tasks\.py of an app"
     ):
         run(FORMS[form])
+
     assert not Task.objects.exists()
     assert not WorkflowRun.objects.exists()
 
@@ -201,17 +211,19 @@ def test_a_name_of_its_own_makes_a_task_of_a_script_one_for_a_worker_in_this_pro
     None
 ):
     code = own("welcome", "(name='shop.welcome')") + "welcome.send()"
+
     with pytest.raises(TaskSendError, match=r"shell\.welcome: defined in a shell"):
         shell(code)
+
     registry._tasks.pop("shop.welcome")
     script(code)
     assert Task.objects.get().task_name == "shop.welcome"
 
 
 def test_the_module_of_a_console_is_none_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    InteractiveConsole(locals={}).runcode(
-        compile(FORMS["send"], "<console>", "exec")
-    )  # as manage.py shell does
+    # As manage.py shell does.
+    InteractiveConsole(locals={}).runcode(compile(FORMS["send"], "<console>", "exec"))
+
     assert (
         "TaskSendError: [VALIDATION_FAILED] None.welcome: defined in a shell"
         in capsys.readouterr().err
@@ -233,11 +245,12 @@ def depot(add_app: AddApp, monkeypatch: pytest.MonkeyPatch, settings: Any) -> It
         settings.ROOT_URLCONF = "depot.urls"
         clear_url_caches()
 
-    # else the tasks of the test project would be forgotten with those of the site
+    # Otherwise the tasks of the test project would be forgotten with those of the site.
     registry.autodiscover()
     for name in ("_tasks", "sure"):
         monkeypatch.setattr(registry, name, type(getattr(registry, name))(getattr(registry, name)))
     monkeypatch.setattr(registry, "_sent", set())
+
     yield write
     clear_url_caches()
 
@@ -248,6 +261,7 @@ def warned(first: str = "") -> list[tuple[str, str, Any]]:
     """
     if first == "the urlconf":
         assert get_resolver().url_patterns == []
+
     found = [message for message in run_checks(tags=["horsies"]) if message.id == "horsies.W005"]
     return [(message.msg, str(message.hint), message.obj) for message in found]
 
@@ -261,7 +275,9 @@ def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(
 ) -> None:
     """Naive: whether the check knows them depends on which check Django happens to run first."""
     depot(urls=URLS, views=f"from depot import jobs{own('remind')}", jobs=plain("tidy"))
+
     ((message, hint, where),) = warned(first)
+
     assert message == (
         "No worker is sure to import depot.jobs (depot.jobs.tidy); depot.views "
         "(depot.views.remind)."
@@ -271,6 +287,7 @@ def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(
         "Move them to the tasks.py of an app in INSTALLED_APPS, import them there, or add "
     )
     assert where == "depot.jobs, depot.views"
+
     with override_settings(
         TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"MODULES": where.split(", ")}}}
     ):
@@ -297,6 +314,7 @@ def test_tasks_that_a_module_of_tasks_imports_are_not_named(
     line, kind = IMPORTS[form]
     between = "from .jobs import tidy\nclass Between: ..."
     depot(urls=URLS, views="from . import jobs", jobs=kind("tidy"), tasks=line, between=between)
+
     assert warned(first) == []
     assert "depot.jobs.tidy" in registry.names()
 
@@ -308,9 +326,11 @@ def test_tasks_that_django_imports_when_it_starts_are_not_named(
     knows them.
     """
     depot(urls="urlpatterns = []", jobs=own("tidy"))
+
     with monkeypatch.context() as starting:
         starting.setattr(apps, "ready", False)
         import_module("depot.jobs")
+
     assert "depot.jobs.tidy" in registry.names()
     assert warned() == []
 
@@ -322,6 +342,7 @@ def test_lazy_objects_of_a_module_of_tasks_are_not_asked_what_they_are(depot: Si
         "0)"
     )
     depot(urls=URLS, views=own("remind"), tasks=lazy)
+
     assert len(warned()) == 1
 
 
@@ -338,6 +359,7 @@ def test_tasks_of_tests_are_not_named(depot: Site) -> None:
     ):
         assert registry.TESTS.search(place)
     assert not registry.TESTS.search("shop.contests.latest")
+
     depot(urls="from depot import tests\nurlpatterns = []", tests=own("tidy"))
     assert warned() == []
     assert "depot.tests.tidy" in registry.names()
@@ -350,10 +372,13 @@ def test_the_first_send_of_a_task_that_no_worker_is_sure_to_import_is_logged_onc
     """Naive: a site imports no module of tasks, so it does not know what they import."""
     depot(jobs=plain("tidy"), tasks=imports)
     tidy = import_module("depot.jobs").tidy
+
     for _ in range(2):
         tidy.enqueue()
+
     said = [record.getMessage() for record in caplog.records if record.name == "horsies.send"]
     assert len(said) == lines
+
     for line in said:
         assert line.startswith(
             "depot.jobs.tidy is sent, but no worker is sure to import depot.jobs"
@@ -365,8 +390,10 @@ def test_the_first_send_of_a_task_that_no_worker_is_sure_to_import_is_logged_onc
 def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCaptureFixture) -> None:
     depot(views=own("remind"))
     import_module("depot.views")
+
     with caplog.at_level(logging.WARNING, logger="horsies.worker"):
         refuse_unready_tasks(config())
+
     assert "no worker is sure to import depot.views (depot.views.remind): move them" in caplog.text
     assert '"MODULES": ["depot.views"]' in caplog.text
 
@@ -374,6 +401,7 @@ def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCapture
 def test_the_error_of_an_unknown_task_says_what_makes_workers_import_it() -> None:
     put(name="depot.jobs.tidy")
     drain(raise_errors=False)
+
     error = Task.objects.get().result["err"]
     assert error["error_code"] == "WORKER_RESOLUTION_ERROR"
     assert (

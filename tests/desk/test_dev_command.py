@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 def test_on_windows_it_says_what_is_missing_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: importing the worker fails there with an AttributeError about a signal."""
     monkeypatch.setattr(sys, "platform", "win32")
+
     with pytest.raises(
         CommandError, match="the worker does not run on Windows: use WSL or a container"
     ):

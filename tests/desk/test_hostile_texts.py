@@ -119,9 +119,11 @@ def test_an_actor_or_a_reason_that_cannot_be_stored_is_refused_before_anything_c
     subject = begin()
     AuditEntry.objects.all().delete()
     before = state()
+
     texts = (
         (NUL, SURROGATE, "", 7, "x" * 10_001) if change == "pause of a run" else (NUL, SURROGATE)
     )
+
     for how in [{"actor": text} for text in texts] + [
         {"actor": "ada", "reason": text} for text in texts if text
     ]:
@@ -129,6 +131,7 @@ def test_an_actor_or_a_reason_that_cannot_be_stored_is_refused_before_anything_c
             error, match=r"was (not |changed|cancelled).*: (actor|reason) must be a str"
         ) as raised:
             act(subject, **how)
+
         assert not isinstance(raised.value, UnicodeError)
         assert connection.in_atomic_block  # and usable
         assert (state(), AuditEntry.objects.count()) == (before, 0)
@@ -138,7 +141,7 @@ def test_an_actor_or_a_reason_that_cannot_be_stored_is_refused_before_anything_c
     "change", sorted(set(CHANGES) - {"resume of a queue", "end of an override"})
 )
 def test_a_lazy_reason_is_stored_in_the_active_language(change: str) -> None:
-    """Fails if the reason of a view, which is marked for translation, has to be made a str before."""
+    """Fails if the reason of a view, marked for translation, has to be made a str before."""
     begin, act, _error = CHANGES[change]
     subject = begin()
     AuditEntry.objects.all().delete()
@@ -190,24 +193,30 @@ def test_a_key_or_a_name_that_cannot_be_stored_is_refused_or_not_found(text: str
     flow = Workflow("keyed", key=text)
     flow.add(flows.number, 1)
     flow.signal("paid", key=text)
+
     with pytest.raises(WorkflowDefinitionError) as raised:
         flow.send()
+
     assert all(
         "key must be a str without NUL bytes and lone surrogates" in one
         for one in raised.value.problems
     )
     assert len(raised.value.problems) == 2
+
     handle = sent_run()
     with pytest.raises(LookupError, match="no node named"):
         handle.skip(text)
     with pytest.raises(LookupError, match="has no node"):
         explain_node(handle.workflow_id, text)
+
     assert workflows.keyed("default", text) == []
     with pytest.raises(QueueError, match="there is no queue"):
         queues.pause(text, actor="ada")
+
     for verb in (schedules.enable, schedules.revert, schedules.run_now):
         with pytest.raises(ScheduleError, match="there is no schedule"):
             verb(text, actor="ada")
+
     with pytest.raises(
         CommandError, match="reason must be a str without NUL bytes and lone surrogates"
     ):

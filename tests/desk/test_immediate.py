@@ -43,6 +43,7 @@ class Both:
                     handle = tasks.note.send("from inside")
                 assert handle.info().status == "PENDING"  # type: ignore[union-attr]
                 Group.objects.create(name="written later")
+
             assert names() == ["from inside", "written later"]
 
     def test_the_end_of_a_transaction_without_a_savepoint_counts_too(self) -> None:
@@ -55,6 +56,7 @@ class Both:
 
         group = Group.objects.create(name="gone")
         post_delete.connect(receiver, sender=Group)
+
         with immediate():
             group.delete()
             assert names() == ["told"]
@@ -65,11 +67,13 @@ class Both:
             with pytest.raises(LookupError), transaction.atomic():
                 tasks.note.send("never")
                 raise LookupError
+
             with transaction.atomic():
                 with pytest.raises(LookupError), transaction.atomic():
                     tasks.note.send("never")
                     raise LookupError
                 tasks.note.send("once")
+
         assert names() == ["once"]
 
     def test_tasks_that_tasks_send_run_after_them_but_not_those_for_later(self) -> None:
@@ -79,6 +83,7 @@ class Both:
             first, *others = Task.objects.order_by("id")
             assert first.finished_at <= min(other.started_at for other in others)
             tasks.comes_again.send(60)
+
         assert sorted(Task.objects.values_list("status", flat=True)) == ["COMPLETED"] * 5 + [
             "PENDING"
         ]
@@ -91,21 +96,26 @@ class Both:
             assert async_to_sync(tasks.add.asend)(1).get(0).ok_value == 1
 
     def test_workflows_signals_gates_and_second_chances_run_on(self) -> None:
-        """Naive: only sends are noticed, so a workflow that waits for a person stops in the middle."""
+        """Naive: only sends are noticed, so a workflow that waits for a person stops halfway."""
         flow = Workflow("order")
         paid = flow.signal("paid", annotation=dict[str, int])
         flow.gate("ship", after=paid)
+
         with immediate(raise_errors=False):
             handle = flow.send()
             signal(handle, "paid", {"amount": 42})
             assert handle.status() == "RUNNING"
+
             open_gate(handle, "ship")
             assert handle.status() == "COMPLETED"
+
             failed = tasks.raises.send("no")
             failed.retry()
             assert len(failed.info().attempts) == 2  # type: ignore[union-attr]
+
             operations.copy(failed.task_id, actor="a test")
             assert Task.objects.filter(copy_of=failed.task_id, status="FAILED").exists()
+
             retried = tasks.mails.with_options(retry_policy=RetryPolicy.fixed([60])).send(1)
             assert retried.info().status == "PENDING"  # type: ignore[union-attr]
             operations.retry(retried.task_id, actor="a test")
@@ -116,17 +126,21 @@ class Both:
         has only in tests.
         """
         went_on = []
+
         with pytest.raises(ExceptionGroup, match="tasks that failed: 2") as caught, immediate():
             tasks.raises.send("no such thing")
             went_on.append(1)
+
             with transaction.atomic():
                 tasks.mail.send("nowhere")
             went_on.append(2)
+
         assert went_on == [1, 2]
         assert [str(one) for one in caught.value.exceptions] == [
             "UNHANDLED_ERROR: LookupError: no such thing",
             "NO_ADDRESS: nowhere is no address",
         ]
+
         assert "immediate(raise_errors=False)" in caught.value.__notes__[0]
 
     def test_the_error_of_the_test_comes_first_and_names_the_tasks_that_failed(self) -> None:
@@ -134,6 +148,7 @@ class Both:
         with pytest.raises(AssertionError, match="nothing was noted") as caught, immediate():
             tasks.raises.send("no such thing")
             raise AssertionError("nothing was noted")
+
         (note,) = caught.value.__notes__
         assert "UNHANDLED_ERROR: LookupError: no such thing" in note
         assert "raise LookupError(message)" in note
@@ -142,6 +157,7 @@ class Both:
         with immediate(queues=["mail"]):
             assert tasks.mail.send("a@example.org").get(0).is_ok()
             assert tasks.add.send(1).info().status == "PENDING"  # type: ignore[union-attr]
+
         with (
             pytest.raises(ValueError, match="queues not declared: mial"),
             immediate(queues=["mial"]),
@@ -156,6 +172,7 @@ class Both:
             Group.objects.create(name="twice")
             error = tasks.note.send("twice").get(0).err_value
             assert tasks.note.send("once").get(0).is_ok()
+
         assert error.exception["type"] == IntegrityError.__name__  # type: ignore[index]
         assert names() == ["once", "twice"]
 
@@ -164,8 +181,10 @@ class Both:
         leave = transaction.Atomic.__exit__
         with immediate():
             pass
+
         assert transaction.Atomic.__exit__ is leave
         assert connection.execute_wrappers == []
+
         with transaction.atomic():
             handle = tasks.add.send(1)
         assert handle.info().status == "PENDING"  # type: ignore[union-attr]
@@ -176,8 +195,10 @@ class Both:
             tasks.add.schedule(60, 1)
             assert drain() == 0
             assert drain(until=dt.timedelta(minutes=2)) == 1
+
         with travel(dt.datetime(2031, 5, 1, tzinfo=dt.UTC)), immediate():
             info: Any = tasks.add.send(1).info()
+
         assert info.started_at == info.sent_at
         assert info.sent_at.year == 2031
 
@@ -185,6 +206,7 @@ class Both:
     def test_as_a_decorator_it_is_a_block_for_each_call_and_refuses_classes(self) -> None:
         """Naive: it wraps a class in a function, too, and unittest finds no test in it."""
         assert tasks.add.send(1).get(0).ok_value == 1
+
         with pytest.raises(TypeError, match="self.enterContext"):
             immediate()(type(self))
 
@@ -194,6 +216,7 @@ class InATestCase(Both, TestCase):
         with transaction.atomic(), immediate():
             handle = tasks.add.send(1)
             assert handle.info().status == "PENDING"  # type: ignore[union-attr]
+
         assert handle.get(0).ok_value == 1
 
     def test_a_block_in_a_broken_transaction_ends_with_the_error_of_the_test(self) -> None:
@@ -205,12 +228,14 @@ class InATestCase(Both, TestCase):
             with pytest.raises(IntegrityError):
                 Group.objects.bulk_create([Group(name="twice"), Group(name="twice")])
             raise LookupError
+
         assert names() == []
 
         with transaction.atomic(), immediate():
             tasks.note.send("never")
             with pytest.raises(IntegrityError), transaction.atomic(savepoint=False):
                 Group.objects.bulk_create([Group(name="twice"), Group(name="twice")])
+
         assert names() == [], "nor does its end raise TransactionManagementError"
 
     async def test_in_async_tests_it_runs_what_async_code_sends(self) -> None:
@@ -227,6 +252,7 @@ class InATestCase(Both, TestCase):
                 assert (await (await tasks.anoop.asend()).aget(0)).is_ok()
                 await tasks.araises.asend()
                 assert await sync_to_async(inside)() == "PENDING"
+
         assert [group.name async for group in Group.objects.order_by("name")] == ["async", "inside"]
 
     async def test_in_async_tests_a_plain_with_and_a_plain_drain_are_refused(self) -> None:
@@ -234,6 +260,7 @@ class InATestCase(Both, TestCase):
             pass
         with pytest.raises(RuntimeError, match="await adrain"):
             drain()
+
         await tasks.add.asend(1)
         assert await adrain() == 1
 
@@ -242,6 +269,7 @@ class InATransactionTestCase(Both, TransactionTestCase):
     def test_it_runs_after_the_callbacks_of_on_commit(self) -> None:
         with immediate(), transaction.atomic():
             transaction.on_commit(lambda: tasks.note.send("on commit"))
+
         assert names() == ["on commit"]
         assert not connection.in_atomic_block
 
@@ -254,6 +282,7 @@ class InATransactionTestCase(Both, TransactionTestCase):
                 transaction.commit()
             finally:
                 transaction.set_autocommit(True)
+
         assert names() == ["by hand"]
 
 
@@ -266,6 +295,7 @@ def test_an_ordered_key_stops_and_goes_on_when_it_is_skipped() -> None:
         "mail", {"partition_by_args": ["message"], "partition_policy": "stop"}, actor="ann"
     )
     failing = tasks.raises.with_options(queue="mail")
+
     with immediate(raise_errors=False):
         first = failing.send("a")
         second = failing.send("a")
@@ -279,5 +309,6 @@ def test_tasks_that_were_sent_before_their_queue_became_ordered_run() -> None:
     """Naive: the queue waits for the maintenance of a worker, which a test does not have."""
     handles = [tasks.add.with_options(queue="mail").send(1, number) for number in range(3)]
     queues.change("mail", {"partition_by_args": ["a"], "partition_policy": "stop"}, actor="ann")
+
     assert drain() == 3
     assert [handle.get(0).ok_value for handle in handles] == [1, 2, 3]

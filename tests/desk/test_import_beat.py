@@ -74,6 +74,7 @@ def fields(least: int, greatest: int, names: tuple[str, ...] = ()) -> st.SearchS
     """
     number = st.integers(least, greatest)
     bounds = st.tuples(number, number)
+
     return st.one_of(
         st.just("*"),
         number,
@@ -109,6 +110,7 @@ def next_of_celery(tab: crontab, after: dt.datetime) -> dt.datetime | None:
     """
     for days in range(15_000):  # a 29 February is a Monday every 28 years, or every 40 around 2100
         day = after.replace(hour=0, minute=0, second=0) + dt.timedelta(days=days)
+
         if (
             day.month in tab.month_of_year
             and day.day in tab.day_of_month
@@ -117,6 +119,7 @@ def next_of_celery(tab: crontab, after: dt.datetime) -> dt.datetime | None:
             for hour, minute in itertools.product(sorted(tab.hour), sorted(tab.minute)):
                 if (moment := day.replace(hour=hour, minute=minute)) > after:
                     return moment
+
     return None
 
 
@@ -140,6 +143,7 @@ def test_a_crontab_fires_when_celery_would_fire_it(
         assert len(tab.day_of_week) < 7
         assert len(tab.day_of_month) < 31
         return
+
     for moment in moments:
         after = moment.replace(microsecond=0)
         assert pattern.next(after, START) == next_of_celery(tab, after), str(pattern)
@@ -173,6 +177,7 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(
     beat["nightly"] = NIGHTLY
     more = {"args": (1,), "kwargs": {"b": 2}, "options": {"expires": 60}}
     beat["sum"] = {"task": tasks.add.name, "schedule": 900, **more}
+
     options = {"queue": "mail", "priority": 9, "expires": dt.timedelta(minutes=2)}
     often = schedule(dt.timedelta(hours=36))
     beat["mail"] = {
@@ -181,7 +186,9 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(
         "kwargs": {"text": "hello"},
         "options": options,
     }
+
     printed = run()
+
     assert rows() == {
         "nightly": {
             "task": tasks.noop.name,
@@ -202,8 +209,10 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(
             "good_for_ms": 120_000,
         },
     }
+
     assert "mail: dropped priority=9" in printed
     assert "3 created." in printed
+
     entries = AuditEntry.objects.filter(action="schedule.create")
     assert {entry.reason for entry in entries} == {"imported from Celery beat"}
 
@@ -217,10 +226,8 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(
             "match both day_of_month and day_of_week",
         ),
         ({"schedule": object()}, "object has no counterpart"),
-        (
-            {"schedule": object.__new__(solar)},
-            "it follows the sun",
-        ),  # to make a real one, Celery needs ephem
+        # To make a real one, Celery needs ephem.
+        ({"schedule": object.__new__(solar)}, "it follows the sun"),
         ({"schedule": dt.timedelta(days=400)}, "seconds must be a whole number from 0 to 31536000"),
         ({"task": "shop.tasks.gone"}, "there is no task 'shop.tasks.gone'"),
         ({"task": None}, "the name of a task"),
@@ -239,7 +246,9 @@ def test_what_cannot_be_imported_is_named(
     """Naive: one entry ends the import, or is created in another meaning and nobody hears of it."""
     beat["good"] = NIGHTLY
     beat["odd"] = {**NIGHTLY, **entry}
+
     printed = left_out()
+
     assert why in " ".join(printed.split())
     assert "1 created, 1 left out." in printed
     assert list(rows()) == ["good"]
@@ -254,14 +263,17 @@ def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choos
     beat["nightly"] = NIGHTLY
     run()
     assert "1 unchanged." in run()
+
     schedules.change("nightly", {"pattern": "every 2 hours", "zone": "UTC"}, actor="ann")
     assert (
         "nightly: a schedule of this name exists here, with another pattern, zone: --replace"
         in left_out()
     )
     assert rows()["nightly"]["pattern"] == "every 2 hours"
+
     assert "1 would be changed." in run("--replace", "--dry-run")
     assert rows()["nightly"]["pattern"] == "every 2 hours"
+
     assert "1 changed." in run("--replace")
     assert rows()["nightly"] == {
         "task": tasks.noop.name,
@@ -269,8 +281,10 @@ def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choos
         "zone": "Europe/Istanbul",
     }
     assert "1 unchanged." in run("--replace")
+
     beat["hourly"] = {**NIGHTLY, "schedule": 3600}
     beat["weekly"] = NIGHTLY
+
     assert "2 would be created." in run("--dry-run", "hourly", "weekly")
     assert "1 created." in run("hourly")
     assert sorted(rows()) == ["hourly", "nightly"]
@@ -286,16 +300,21 @@ def test_what_is_printed_for_the_settings_is_what_would_be_created(
     beat["nightly"] = NIGHTLY
     beat["sum"] = {"task": tasks.add.name, "schedule": 900, "args": (1,)}
     beat["cleanup"] = {"task": "celery.backend_cleanup", "schedule": crontab(hour=4, minute=0)}
+
     _code, out, told = ran("horsies_import_beat", "--print")
+
     assert rows() == {}
     assert "cleanup: retention deletes finished tasks" in told
+
     names: dict[str, Any] = {"HORSIES": dict(settings.HORSIES)}
     exec(out, names)
     with override_settings(HORSIES=names["HORSIES"]):
         schedules.declare(actor="a test")
     printed = rows()
+
     Schedule.objects.all().delete()
     run()
+
     assert rows() == printed
     assert len(printed) == 2
 
@@ -319,9 +338,11 @@ def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds(
     that of the site.
     """
     run("--app", f"{__name__}.app")
+
     assert rows()["nightly"]["zone"] == "Asia/Tokyo"
     assert rows()["every minute"]["kwargs"] == {"a": 1, "b": 2}
     assert "2 unchanged" in run(f"--app={__name__}:app")
+
     monkeypatch.setattr(celery._state, "default_app", app)
     settings.CELERY_BEAT_SCHEDULE = {"by a setting": NIGHTLY}
     run()
@@ -333,6 +354,7 @@ def test_a_path_that_is_no_app_is_named_and_without_anything_to_import_where_the
 ):
     for path in ("shop.celery", "tests.apps.project.tasks.add", "nothing", ":", "..x"):
         assert "Name a Celery app, such as shop.celery.app" in refusal("--app", path)
+
     assert "no CELERY_BEAT_SCHEDULE in the settings, and no rows of" in refusal()
 
 
@@ -343,12 +365,14 @@ def test_a_path_that_is_no_app_is_named_and_without_anything_to_import_where_the
 def models(db: None) -> Iterator[Any]:
     """Give the models of django-celery-beat, whose tables are made for this test."""
     pytest.importorskip("django_celery_beat", reason="its release refuses this version of Django")
+
     with (
         modify_settings(INSTALLED_APPS={"append": "django_celery_beat"}),
         override_settings(MIGRATION_MODULES={"django_celery_beat": None}),
     ):
         call_command("migrate", "django_celery_beat", run_syncdb=True, verbosity=0)
         yield apps.get_app_config("django_celery_beat").models_module
+
         for model in apps.get_app_config("django_celery_beat").get_models():
             if admin.site.is_registered(model):  # by whatever imported the URLs meanwhile
                 admin.site.unregister(model)
@@ -376,6 +400,7 @@ def test_rows_become_schedules_and_win_over_entries(
     tokyo = models.CrontabSchedule.objects.create(
         minute="0", hour="9", day_of_week="1-5", timezone="Asia/Tokyo"
     )
+
     add(
         "tokyo",
         task=tasks.echo.name,
@@ -388,7 +413,9 @@ def test_rows_become_schedules_and_win_over_entries(
     add("ended", expires=PAST, start_time=PAST)
     add("ran once", one_off=True, enabled=False)
     beat["ended"] = NIGHTLY  # which beat has copied into the row
+
     printed = run()
+
     morning = {"text": "good morning"}
     often = {"pattern": "every 2 minutes", "enabled": False}
     assert rows() == {
@@ -407,8 +434,10 @@ def test_rows_become_schedules_and_win_over_entries(
         },
         "ended": {"task": tasks.noop.name, **often},
     }
+
     assert "ran once: it was to run once, and is switched off" in printed
     assert "3 unchanged" in run()
+
     add("mirror", task=tasks.mirror.name, kwargs='{"point": {"x": 1, "y": 2}}')
     assert f"'point': {tasks.Point(1, 2)!r}" in run("--print"), "as a value of Python"
 
@@ -421,13 +450,16 @@ def test_what_beat_fires_as_well_after_an_import_is_named(
     add("on")
     add("off", enabled=False)
     add("ended", expires=PAST)
+
     assert "Beat still fires" not in run("--dry-run")
+
     told = (
         "Beat still fires 'on': switch these rows off in django-celery-beat\nBeat still fires "
         "'nightly': stop beat"
     )
     assert told in run()
     assert told in run()
+
     models.PeriodicTask.objects.update(enabled=False)
     assert "'on'" not in left_out()
 
@@ -440,6 +472,7 @@ def test_rows_that_cannot_be_imported_are_named(models: Any, add: Callable[..., 
     quick = models.IntervalSchedule.objects.create(every=500, period="microseconds")
     sunset = models.SolarSchedule.objects.create(event="sunset", latitude=41, longitude=29)
     clock = models.ClockedSchedule.objects.create(clocked_time=later)
+
     wrong: dict[str, dict[str, Any]] = {
         "it follows the sun": {"solar": sunset},
         "it fires once, at 2100-01-01T": {"clocked": clock, "one_off": True},
@@ -449,8 +482,11 @@ def test_rows_that_cannot_be_imported_are_named(models: Any, add: Callable[..., 
         "it stops to fire at 2100-01-01": {"expires": later},
         "args: expected a list and an object, not '[1'": {"args": "[1"},
     }
+
     for number, columns in enumerate(wrong.values()):
         add(str(number), **columns)
+
     told = left_out()
+
     assert [f"{number}: {why}" in told for number, why in enumerate(wrong)] == [True] * len(wrong)
     assert rows() == {}

@@ -49,6 +49,7 @@ def token(settings: Any) -> Iterator[None]:
     metrics.texts.kept.clear()
     states.kept.clear()
     yield
+
     metrics.texts.kept.clear()
     states.kept.clear()
 
@@ -76,7 +77,9 @@ def test_the_metrics_of_the_site_are_those_of_the_page_and_promtool_finds_nothin
         "nightly", {"task": tasks.noop.name, "pattern": "daily at 03:00"}, actor="a test"
     )
     Schedule.objects.update(next_fire_at=now())
+
     found = scraped(client)
+
     agree(found, "Metrics of the site")
     assert promtool("check", "metrics", given=found.text) == ""
 
@@ -88,23 +91,29 @@ def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(
     put(5)
     put(4, delay=dt.timedelta(hours=1))
     assert len(claimer(default=1).run_pass(sync=9).claims) == 2
+
     TaskFactory(queue_name="mail", sent_at=now() - dt.timedelta(minutes=5))
     queues.pause("mail", actor="a test")
+
     found = scraped(client)
     due = found.of("horsies_queue_due_tasks", "queue")
     running = found.of("horsies_queue_running_tasks", "queue")
+
     assert (due["default"], due["mail"], due["bulk"]) == (3, 1, 0)
     assert (running["default"], running["mail"]) == (2, 0)
+
     limits = found.of("horsies_queue_limit_tasks", "queue")
     assert limits == {"default": 2, "mail": 0}
     assert found.of("horsies_queue_paused", "queue") == {**dict.fromkeys(due, 0), "mail": 1}
+
     oldest = found.of("horsies_queue_oldest_due_timestamp_seconds", "queue")
     assert set(oldest) == {"default", "mail"}
     assert 290 < oldest["default"] - oldest["mail"] < 400
+
     limit("*", max_concurrency=40)
-    found = scraped(
-        client
-    )  # of the whole cluster only limit and pause, so that a sum counts no task twice
+    # Of the whole cluster there are only limit and pause, so that a sum counts no task twice.
+    found = scraped(client)
+
     for name in found.types:
         cluster = ("queue", "*") in {
             pair for (sample, labels) in found.samples if sample == name for pair in labels
@@ -119,20 +128,24 @@ def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they
         living_worker(beat={"sent_at": now() - dt.timedelta(seconds=silent)})
     WorkerFactory(stopped_at=now())
     WorkerFactory(stopped_at=now() - dt.timedelta(hours=1))  # it is long gone
+
     for name in ("nightly", "off", "new"):
         schedules.create(
             name, {"task": tasks.noop.name, "pattern": "daily at 03:00"}, actor="a test"
         )
+
     moment = now() + dt.timedelta(hours=1)
-    Schedule.objects.exclude(name="new").update(
-        next_fire_at=moment
-    )  # no scheduler has seen the new one
+    # No scheduler has seen the new one.
+    Schedule.objects.exclude(name="new").update(next_fire_at=moment)
     schedules.disable("off", actor="a test")
+
     for verb in (None, None, "pause", "cancel"):
         handle = sent()
         if verb:
             getattr(handle, verb)(actor="a test")
+
     found = scraped(client)
+
     assert found.of("horsies_workers", "state") == {
         "living": 2,
         "stopping": 0,
@@ -155,11 +168,14 @@ def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
     down.
     """
     found = problems(client)
+
     assert set(found.values()) == {0}
     assert found.keys() == {(code.value, code.severity.value) for code in ProblemCode}
     assert found.keys() >= {("NO_LIVING_WORKER", "critical"), ("FAILURES", "warning")}
+
     put(1)
     TaskFactory(queue_name="mail", sent_at=now() - dt.timedelta(hours=1))
+
     expected = {("NO_LIVING_WORKER", "critical"): 2, ("WAITS_TOO_LONG", "warning"): 1}
     assert {key: count for key, count in problems(client).items() if count} == expected
 
@@ -169,9 +185,11 @@ def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_no_figure(
 ) -> None:
     """Naive: no worker lives and no task waits, because none could be counted."""
     lock = connect()
+
     with lock.transaction():
         lock.execute("LOCK TABLE horsies_tasks, horsies_workflows IN ACCESS EXCLUSIVE MODE")
         found = scraped(client)
+
     assert found.types.keys() == {"horsies_problem"}
     assert found.get("horsies_problem", code="BLOCKED", severity="critical") == 1
 
@@ -217,10 +235,12 @@ def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(
     threads = [threading.Thread(target=reads) for _ in range(5)]
     for thread in threads:
         thread.start()
+
     wait_until(lambda: len(begun) == 5 and bool(opened), "all ask")
     answers.set()
     for thread in threads:
         thread.join(30)
+
     assert len(opened) == 1
     assert found == [found[0]] * 5
     assert (found[0] == "nobody listens") == fails
@@ -230,7 +250,9 @@ def test_without_prometheus_client_it_is_501_with_what_to_install(
     client: Client, monkeypatch: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
     response = scrape(client)
+
     said = b"Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n"
     assert (response.status_code, response.content) == (501, said)
 
@@ -247,6 +269,7 @@ def ask(client: Client, **headers: str) -> tuple[int, dict[str, Any]]:
     """Ask for the status as of now, and return the HTTP status and the JSON of the answer."""
     states.kept.clear()
     response = client.get(reverse("horsies:status"), headers=headers)
+
     assert response["Content-Type"] == "application/json"
     assert "no-store" in response["Cache-Control"]
     return response.status_code, json.loads(response.content)
@@ -270,10 +293,12 @@ def test_the_token_opens_without_a_query_and_no_other_word_does(
         "Bearer ü",
         "",
     )
+
     with django_assert_num_queries(0):
         assert opens(f"Bearer {TOKEN}")
         assert opens(f"bearer {TOKEN}")
         assert [word for word in others if opens(word)] == []
+
         settings.HORSIES = {
             key: value for key, value in settings.HORSIES.items() if key != "MONITORING_TOKEN"
         }
@@ -292,14 +317,18 @@ def test_strangers_get_401_users_403_or_an_answer_and_nobody_a_login(
         401,
         {"error": "This needs a token, or a user with the permission horsies.view_queue."},
     )
+
     somebody = User.objects.create_user("somebody")
     client.force_login(somebody)
     assert ask(client) == (403, {"error": "This needs the permission horsies.view_queue."})
+
     somebody.user_permissions.set(Permission.objects.filter(codename="view_queue"))
     assert ask(client)[0] == ask(client, Authorization="Bearer of.some.proxy")[0] == 200
+
     somebody.is_active = False
     somebody.save()
     assert ask(client)[0] == 401
+
     settings.MIDDLEWARE = [
         *settings.MIDDLEWARE,
         "django.contrib.auth.middleware.LoginRequiredMiddleware",
@@ -311,17 +340,21 @@ def test_without_the_database_status_and_metrics_are_503_and_nothing_is_told_of_
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
     assert scrape(client).status_code == 200
+
     past = {
         name: (until - CACHED_SECONDS, text) for name, (until, text) in metrics.texts.kept.items()
     }
     monkeypatch.setattr(metrics.texts, "kept", past)
+
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     connection.close()
     for key, value in (("HOST", "127.0.0.1"), ("PORT", port), ("ATOMIC_REQUESTS", True)):
         monkeypatch.setitem(connection.settings_dict, key, value)
     settings.ADMINS = ["ops@example.com"]
+
     assert scrape(client).status_code == 503
+
     unread = {
         "healthy": False,
         "error": "The database cannot be read: 'manage.py horsies_status' says why.",
@@ -329,12 +362,15 @@ def test_without_the_database_status_and_metrics_are_503_and_nothing_is_told_of_
     caplog.clear()
     with caplog.at_level(logging.WARNING, "django.request"):
         assert ask(client, **BEARER) == (503, unread)
+
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert mail.outbox == [], "each poll would send one"
+
     states.kept.clear()
     request = RequestFactory().get("/")
     request.user = User(pk=1, username="somebody")  # whose permissions are still to be read
     response = status(request)
+
     assert (response.status_code, json.loads(response.content)["healthy"]) == (503, False)
 
 
@@ -380,8 +416,10 @@ def test_many_who_wait_for_the_status_are_refused(client: Client) -> None:
 
 def test_the_token_is_in_no_repr_and_in_no_message() -> None:
     found, problems = parse({"MONITORING_TOKEN": TOKEN}, databases=["default"])
+
     assert (found.monitoring_token, problems) == (TOKEN, [])
     assert TOKEN not in repr(found)
+
     secret = "s3cret"
     for value, id_ in (
         (f"{secret}\n", "E003"),

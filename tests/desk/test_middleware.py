@@ -79,10 +79,12 @@ def test_each_may_change_the_arguments_and_the_result_of_a_task_the_first_one_ou
         return a + b + c
 
     handle = mixed.with_options(metadata={"tenant": 7}).send(1, b=4)
+
     with using("MIDDLEWARE", "Noting", "not_used", "doubling"):
         drain()
         tasks.anoop.send()
         drain()
+
     assert seen == [
         ("noting", "tests.mixed", [1], {"b": 4}, {"tenant": 7}),
         ("doubling", "tests.mixed"),
@@ -140,10 +142,13 @@ def test_what_it_raises_or_passes_on_wrongly_is_the_error_of_the_task(
 ) -> None:
     """Naive: an exception outside of the function ends the child, or leaves the task RUNNING."""
     handle = sender.send()
+
     with using("MIDDLEWARE", name):
         assert drain(raise_errors=False) == 1
+
     error = handle.get().err_value
     assert error.error_code == "UNHANDLED_ERROR"
+
     said = (
         "PermissionError: .*has no tenant"
         if name == "raising"
@@ -154,8 +159,10 @@ def test_what_it_raises_or_passes_on_wrongly_is_the_error_of_the_task(
 
 def test_what_the_function_raises_passes_through_it_and_policies_hold() -> None:
     handle = tasks.mails.send(1)
+
     with using("MIDDLEWARE", "Noting", "doubling"):
         assert drain(until=dt.timedelta(minutes=1)) == 2
+
     assert handle.get().ok_value == 4
     assert handle.info().attempts[0].error_code == "MAIL_DOWN"  # type: ignore[union-attr]
 
@@ -176,11 +183,13 @@ def test_a_factory_that_returns_something_else_is_named_before_the_first_task(
 ) -> None:
     """Naive: each task fails with "'NoneType' object is not callable"."""
     handle = tasks.noop.send()
+
     with (
         using("MIDDLEWARE", name),
         pytest.raises(ImproperlyConfigured, match=f"around.{name} {message}"),
     ):
         drain()
+
     assert handle.info().status == "PENDING"  # type: ignore[union-attr]
 
 
@@ -205,8 +214,10 @@ def test_a_path_that_leads_nowhere_is_refused_by_a_check_and_a_worker(
     with override_settings(HORSIES={**settings.HORSIES, key: [path]}):
         (found,) = [one for one in checks.check_tasks() if one.id == "horsies.E024"]
         assert found.obj == f"HORSIES[{key!r}]"
+
         with pytest.raises(WorkerStartError, match=message) as refused:
             startup.refuse_paths(key, [path])
+
     assert f"HORSIES[{key!r}]: {found.msg}" == f"{refused.value}."
 
 
@@ -229,6 +240,7 @@ def test_each_attempt_reads_what_was_sent_and_its_arguments_are_the_same_as_with
     """Naive: it travels in the first message to the child only."""
     handle = tells.with_options(metadata=GIVEN, timeout_ms=500).send(attempts=2)
     without = tells.send()
+
     assert drain(until=dt.timedelta(hours=1)) == 3
     assert handle.get().ok_value == GIVEN
     assert without.get().ok_value == dict(current_task().metadata) == {}
@@ -244,14 +256,17 @@ def test_every_way_to_send_and_to_send_again_passes_it_on() -> None:
     passes_on.with_options(metadata=GIVEN).send()
     drain()
     (passed_on,) = Task.objects.filter(task_name=tasks.add.name)
+
     failed = tasks.raises.with_options(metadata=GIVEN).send("no")
     drain(raise_errors=False)
+
     handles = [
         get_handle(passed_on.pk),
         get_handle(operations.copy(failed.task_id, actor="ada")),
         tasks.add.with_options(metadata=GIVEN).with_options(priority=3).send(1),
         *tasks.add.with_options(metadata=GIVEN).send_many([{"a": 1}, {"a": 2}]),
     ]
+
     assert [stored(handle) for handle in handles] == [GIVEN] * 5
 
 
@@ -259,6 +274,7 @@ def test_redaction_erases_it_and_keeps_the_other_options() -> None:
     sender = tasks.add.with_options(metadata={"mail": "ann@example.org"})
     handles = [sender.send(1), sender.with_options(timeout_ms=500).send(1)]
     drain()
+
     for handle, left in zip(handles, (None, {"wire": 1, "timeout_ms": 500}), strict=True):
         redact(handle.task_id, actor="ada", reason="request 17")
         assert Task.objects.get(pk=handle.task_id).options == left
@@ -267,6 +283,7 @@ def test_redaction_erases_it_and_keeps_the_other_options() -> None:
 def test_sources_give_metadata_to_every_send_later_ones_win_and_the_sender_above_all() -> None:
     create("nightly", {"task": tasks.noop.name, "pattern": "daily at 04:30"}, actor="ada")
     token = around.trace.set("00-4bf9")
+
     with using("METADATA", "carrier", "forgetful", "tenant"):
         plain = tasks.add.send(1)
         own = tasks.add.with_options(metadata={"tenant": 8}).send(1)
@@ -275,9 +292,11 @@ def test_sources_give_metadata_to_every_send_later_ones_win_and_the_sender_above
             get_handle(run_now("nightly", actor="ada")),
         ]
     around.trace.reset(token)
+
     assert stored(plain) == {"trace": "00-4bf9", "by": "tenant", "tenant": 7}
     assert stored(own) == {"trace": "00-4bf9", "by": "tenant", "tenant": 8}
     assert [stored(handle) for handle in others] == [stored(plain)] * 3
+
     with using("METADATA", "carrier", "forgetful"):
         nothing = tasks.add.send(1)
     assert Task.objects.get(pk=nothing.task_id).options is None
@@ -293,6 +312,7 @@ def test_a_source_runs_in_the_context_of_an_async_sender() -> None:
 
     with using("METADATA", "carrier"):
         handle = async_to_sync(view)()
+
     assert stored(handle) == {"trace": "of the request", "by": "carrier"}
 
 
@@ -319,6 +339,7 @@ def test_metadata_that_cannot_travel_and_a_source_that_fails_fail_the_send(
 ) -> None:
     with using("METADATA", *sources), pytest.raises(TaskSendError, match=message) as caught:
         tasks.add.with_options(metadata=metadata).send(1)
+
     assert caught.value.code == "VALIDATION_FAILED"
     assert not Task.objects.exists()
 
@@ -329,8 +350,10 @@ def test_nodes_maps_and_undos_have_what_their_task_was_added_with() -> None:
     flow.map(flows.plus.with_options(metadata={"n": 2}), a=[1, 2], b=one)
     paid = flow.add(flows.charge, 5, undo=flows.refund.with_options(metadata={"n": 3}))
     flow.add(flows.broken, after=paid)
+
     flow.send()
     drain(raise_errors=False)
+
     found = Task.objects.order_by("task_name").values_list("task_name", "options__metadata__n")
     named = [(name.rpartition(".")[2], number) for name, number in found]
     assert named == [
@@ -347,10 +370,12 @@ def keyed(metadata: dict[str, Any] | None, number: int = 1, priority: int = 5) -
     """Return a workflow with a key, with metadata wherever a graph can have it."""
     inner = Workflow("inner")
     inner.add(flows.number.with_options(metadata=metadata, priority=priority), number)
+
     flow = Workflow("import", key="book 7")
     flow.add(flows.number.with_options(metadata=metadata, timeout_ms=500), number)
     flow.add(flows.charge, number, undo=flows.refund.with_options(metadata=metadata))
     flow.add(inner)
+
     return flow
 
 
@@ -359,9 +384,11 @@ def test_a_key_finds_its_run_also_with_other_metadata_or_none() -> None:
     workflow again.
     """
     first = keyed({"trace": "1"}).send()
+
     for metadata in ({"trace": "2"}, None, {"trace": "1"}):
         assert keyed(metadata).send().workflow_id == first.workflow_id
     assert not WorkflowNode.objects.filter(options__metadata__trace="2").exists()
+
     for other in (keyed({"trace": "1"}, number=2), keyed({"trace": "1"}, priority=6)):
         with pytest.raises(WorkflowError, match="another graph"):
             other.send()
@@ -374,6 +401,7 @@ def test_the_admin_shows_it_once_and_not_among_the_options(boss: Client) -> None
     sender = tasks.add.with_options(metadata={"by": "s3cret"})
     html = page(sender.send(1))
     timed = page(sender.with_options(timeout_ms=86_399_123).send(1))
+
     assert (html.count("s3cret"), "field-shown_options" in html) == (1, False)
     assert (timed.count("s3cret"), timed.count("86399123")) == (1, 1)
 
@@ -386,11 +414,12 @@ PARENT = f"00-{IDS[0]:032x}-{IDS[1]:016x}-01"
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Collect the spans of this process, in which the settings name the middleware and the carrier."""
+    """Collect the spans of this process, whose settings name the middleware and the carrier."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(contrib, "tracer", provider.get_tracer("tests"))
+
     return exporter
 
 
@@ -417,9 +446,8 @@ class Hostile(Exception):
         raise LookupError("no text")
 
 
-HOW: dict[
-    str, tuple[Any, str | None, str | None]
-] = {  # what a task raises, the type of the error, and its code
+# What a task raises, the type of the error, and its code.
+HOW: dict[str, tuple[Any, str | None, str | None]] = {
     "skip": (Skip("no"), None, None),
     "snooze": (Snooze(60), None, None),
     "retry": (Retry("later"), "horsies_django.core.retry.Retry", "RETRY_REQUESTED"),
@@ -444,12 +472,14 @@ def test_the_carrier_gives_the_span_of_the_sender_alone_and_what_is_too_long_not
     fails the send.
     """
     assert contrib.carrier() == {}
+
     with within([("vendor", "a")]):
         token = context.attach(baggage.set_baggage("customer", "ann@example.org"))
         try:
             assert contrib.carrier() == {"traceparent": PARENT, "tracestate": "vendor=a"}
         finally:
             context.detach(token)
+
     with within([(f"v{number}", "x" * 200) for number in range(30)]):
         sent = contrib.carrier()
         assert sent == {"traceparent": PARENT}
@@ -464,14 +494,17 @@ def test_the_span_of_the_sender_is_the_parent_also_of_what_tasks_send(
             async_to_sync(tasks.anoop.asend)()
             tasks.sends_more.send(1)
         drain()
+
     found: list[Any] = sorted(
         spans.get_finished_spans(), key=lambda span: str(span.attributes["horsies.task"])
     )
     of_async, first, last = found
+
     for span in (of_async, first):
         assert (span.name, span.context.trace_id) == ("process default", IDS[0])
         assert (span.parent.trace_id, span.parent.span_id, span.parent.is_remote) == (*IDS, True)
         assert [link.context for link in span.links] == [span.parent]
+
     assert (last.context.trace_id, last.parent.span_id) == (IDS[0], first.context.span_id)
     assert last.parent.trace_state == trace.TraceState([("vendor", "a")])
 
@@ -490,6 +523,7 @@ def test_metadata_of_others_under_these_names_fails_no_task(
     with hooked():
         handle = tasks.add.with_options(metadata=metadata).send(1)
         drain()
+
     assert handle.get().is_ok()
     assert (ended(spans).parent is not None) is (metadata["traceparent"] == PARENT)
 
@@ -502,9 +536,11 @@ def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(
     reason.
     """
     _, kind, code = HOW[how]
+
     with hooked():
         handle = ends.send(how)
         drain(raise_errors=False)
+
     span: Any = ended(spans)
     assert span.attributes.get("error.type") == kind
     assert (span.status.is_ok, span.status.status_code is trace.StatusCode.ERROR) == (
@@ -514,6 +550,7 @@ def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(
     assert [event.name for event in span.events] == (
         ["exception"] if kind and how != "hostile" else []
     )
+
     if code:
         row = Task.objects.get(pk=handle.task_id)
         assert row.error_code == code

@@ -41,14 +41,17 @@ def test_in_a_burst_sends_are_quiet_for_five_milliseconds_and_then_one_notifies_
 ):
     clock = [100.0]
     throttle = NotifyThrottle(lambda: clock[0])
+
     for _ in range(3 * BURST):
         assert sent(throttle) is None
         clock[0] += BURST_SECONDS + TICK
+
     throttle = burst(clock)
     told = []
     for _ in range(21):
         clock[0] += 0.00101
         told.append(sent(throttle))
+
     assert [place for place, each in enumerate(told) if each is None] == [4, 9, 14, 19]
     assert [each for each in told if each] == [TABLE] * 17
 
@@ -56,6 +59,7 @@ def test_in_a_burst_sends_are_quiet_for_five_milliseconds_and_then_one_notifies_
 def test_a_burst_is_that_of_one_queue_table_and_process() -> None:
     clock = [100.0]
     throttle = burst(clock)
+
     assert sent(throttle, "mail") is None
     assert sent(NotifyThrottle(lambda: clock[0])) is None
     assert sent(throttle) == TABLE
@@ -69,15 +73,19 @@ def test_behind_a_send_that_took_long_nobody_is_quiet_and_a_quiet_one_notifies_a
     clock = [100.0]
     throttle = burst(clock)
     clock[0] += QUIET_SECONDS + TICK
+
     slow = throttle.begin("default", "sync")
     clock[0] += SLOW_SECONDS + TICK
     assert not throttle.end(slow, TABLE)
     assert [sent(throttle), sent(throttle)] == [None, TABLE]
+
     in_time, late, later = (throttle.begin("default", "sync") for _ in range(3))
     assert in_time.notified == late.notified == later.notified == TABLE
+
     clock[0] += LOOK_SECONDS - TICK
     assert not throttle.end(in_time, TABLE)
     clock[0] += 2 * TICK
     assert throttle.end(late, TABLE)
+
     assert sent(throttle) is None
     assert throttle.end(later, TABLE), "whoever notified meanwhile"

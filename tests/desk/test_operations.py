@@ -52,12 +52,15 @@ def failed() -> TaskHandle[Any]:
 
 def test_cancelling_is_part_of_the_transaction_around_it_and_is_told_to_whoever_waits() -> None:
     handle = tasks.noop.send()
+
     with pytest.raises(RuntimeError), transaction.atomic():
         assert handle.cancel() == "CANCELLED"
         raise RuntimeError
+
     assert status(handle) == "PENDING"
     handle.cancel()
     assert handle.get(0).err_value.error_code == "TASK_CANCELLED"
+
     with pytest.raises(LookupError, match="there is no task"):
         TaskHandle[None](uuid.uuid4()).cancel()
 
@@ -67,13 +70,16 @@ def test_five_hundred_are_cancelled_by_one_statement() -> None:
     runs = TaskFactory(status="RUNNING").pk
     over = TaskFactory(status="COMPLETED").pk
     gone = uuid.uuid4()
+
     with CaptureQueriesContext(connection) as captured:
         verdicts = cancel_many([*waits, str(runs), over, gone], terminate=True)
+
     assert (
         len([query for query in captured if re.search("horsies_(tasks|cancel)", query["sql"])]) == 1
     )
     assert verdicts == {**dict.fromkeys(waits, "CANCELLED"), runs: "REQUESTED", over: "FINISHED"}
     assert Task.objects.get(pk=runs).terminate
+
     assert cancel_many([]) == {}
     with pytest.raises(ValueError, match="'7' is not a task id"):
         cancel_many(["7"])
@@ -84,11 +90,14 @@ def test_a_failed_task_runs_again_under_its_id_and_its_policy_begins_anew() -> N
     drain(raise_errors=False)
     first = handle.get(0)
     assert [attempt.attempt for attempt in handle.info().attempts] == [1, 2]
+
     operations.retry(handle.task_id, actor="ada", reason="the server is back")
+
     row = Task.objects.get(pk=handle.task_id)
     assert (row.status, row.good_until, row.result, row.error_code) == ("PENDING", None, None, None)
     entry = OF_TASKS.get()
     assert (entry.action, entry.actor, entry.reason) == ("task.retry", "ada", "the server is back")
+
     assert drain(raise_errors=False) == 2
     info = handle.info()
     assert [(one.attempt, one.will_retry) for one in info.attempts] == [
@@ -99,6 +108,7 @@ def test_a_failed_task_runs_again_under_its_id_and_its_policy_begins_anew() -> N
     ]
     assert (info.status, info.retry_count, info.max_retries) == ("FAILED", 1, 1)
     assert handle.get(0) is first, "a result that was read stays in its handle"
+
     handle.retry()
     assert handle.get(0).err_value.error_code == "WAIT_TIMEOUT", (
         "but for the handle by which it is retried"
@@ -109,8 +119,10 @@ def test_a_failed_task_runs_again_under_its_id_and_its_policy_begins_anew() -> N
 def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
     handle = tasks.asks_again.with_options(priority=7, timeout_ms=5_000).send(0, "BUSY")
     drain(raise_errors=False)
+
     new = Task.objects.get(pk=operations.copy(handle.task_id, actor="ada", reason="once more"))
     old = Task.objects.get(pk=handle.task_id)
+
     kept = ("task_name", "queue_name", "lane", "priority", "kwargs", "options", "max_retries")
     assert [getattr(new, name) for name in kept] == [getattr(old, name) for name in kept]
     assert (old.status, new.status, new.retry_count, new.copy_of) == (
@@ -119,6 +131,7 @@ def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
         0,
         old.pk,
     )
+
     entry = OF_TASKS.get()
     assert (entry.action, entry.actor, entry.reason, entry.after) == (
         "task.copy",
@@ -127,16 +140,17 @@ def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
         {"new": str(new.pk)},
     )
     assert drain(raise_errors=False) == 2
+
     done = tasks.add.send(1, 2)
     drain()
     copy = get_handle(operations.copy(done.task_id, actor="ada"))
     drain()
+
     assert copy.get(0).ok_value == 3
 
 
-REFUSED: dict[
-    str, tuple[dict[str, Any] | None, str, str | None]
-] = {  # a task; why it is not retried, and not copied
+# A task, why it is not retried, and why it is not copied.
+REFUSED: dict[str, tuple[dict[str, Any] | None, str, str | None]] = {
     "completed": ({"status": "COMPLETED"}, "completed: send a copy", None),
     "pending": ({}, "is PENDING", "is PENDING"),
     "redacted": ({"status": "FAILED", "redacted_at": now()}, "was redacted", "was redacted"),
@@ -155,10 +169,12 @@ def test_what_cannot_be_retried_or_copied_is_refused_with_its_reason(what: str) 
     columns, retried, copied = REFUSED[what]
     id_ = uuid.uuid4() if columns is None else TaskFactory(**columns).pk
     before = Task.objects.count()
+
     for verb, words in ((operations.retry, retried), (operations.copy, copied)):
         if words is not None:
             with pytest.raises((TaskNotRetryable, LookupError), match=words):
                 verb(id_, actor="ada")
+
     assert Task.objects.count() == before
     assert not OF_TASKS.exists()
 
@@ -166,18 +182,23 @@ def test_what_cannot_be_retried_or_copied_is_refused_with_its_reason(what: str) 
 def test_the_shell_shows_cancels_and_runs_again() -> None:
     id_ = failed().task_id
     shown = run("show", id_)[0]
+
     assert "FAILED UNHANDLED_ERROR" in shown
     assert "LookupError: x" not in shown
     assert "LookupError: x" in run("show", id_, "--payload")[0]
+
     found = machine("show", id_)
     assert (found["status"], found["attempts"][0]["outcome"]) == ("FAILED", "FAILED")
     assert "result" not in found
+
     again = run("copy", id_, "--reason", "try")[0].strip().rpartition(" ")[2]
     assert "cancelled before it started" in run("cancel", again, "--reason", "enough")[0]
     assert "nothing changed" in run("cancel", again)[0]
     assert run("retry", id_, "--reason", "late")[0] == f"{id_}: due now\n"
+
     changes = [("task.copy", "try"), ("task.cancel", "enough"), ("task.retry", "late")]
     assert list(OF_TASKS.order_by("pk").values_list("action", "reason")) == changes
+
     assert "there is no task" in refusal("show", uuid.uuid4())
     assert "is not a task id" in refusal("cancel", "7")
 
@@ -192,6 +213,7 @@ def test_fifty_ticked_tasks_and_no_others_are_one_statement_and_one_entry_of_the
         data = {"action": f"{verb}_tasks", "_selected_action": ids, "select_across": "1"}
         with CaptureQueriesContext(connection) as captured:
             page = client.post(LIST, data, follow=True).content.decode()
+
         return page, sum(
             "horsies_" in one["sql"] and 'SELECT "horsies' not in one["sql"] for one in captured
         )
@@ -205,10 +227,13 @@ def test_fifty_ticked_tasks_and_no_others_are_one_statement_and_one_entry_of_the
         page, statements = act(verb, [*ticked, "7", "\x00"])
         assert f'<li class="{level}">{told}</li>' in page
         assert statements <= 3
+
     for nothing in ("7", str(uuid.uuid4())):  # which was deleted meanwhile
         act("retry", [nothing])
+
     assert Task.objects.filter(copy_of__isnull=False, status="PENDING").count() == 50
     assert Task.objects.get(pk=other).status == "FAILED"
+
     entries = OF_TASKS.order_by("pk")
     written = [("ada", f"task.{verb}", "*") for verb in ("copy", "retry", "retry", "cancel")]
     assert [(entry.actor, entry.action, entry.subject) for entry in entries] == written
@@ -216,6 +241,7 @@ def test_fifty_ticked_tasks_and_no_others_are_one_statement_and_one_entry_of_the
         sorted(ticked),
         {"CANCELLED": 50},
     )
+
     act("retry", [other])
     assert OF_TASKS.latest("pk").subject == other
 
@@ -223,14 +249,14 @@ def test_fifty_ticked_tasks_and_no_others_are_one_statement_and_one_entry_of_the
 def test_a_task_that_runs_for_very_long_stands_out_in_the_list(settings: Any, boss: Client) -> None:
     TaskFactory(status="RUNNING", started_at=now() - dt.timedelta(minutes=61))
     assert "horsies-full" in boss.get(LIST).content.decode()
+
     settings.HORSIES = {**settings.HORSIES, "REPORT_RUNNING_AFTER_MS": dt.timedelta(hours=2)}
     assert "horsies-full" not in boss.get(LIST).content.decode()
 
 
 DAY = dt.timedelta(days=1)
-CANCELLED = dict.fromkeys(
-    ("waits", "parked", "later"), "CANCELLED"
-)  # by the names of tasks in a test
+# By the names of tasks in a test.
+CANCELLED = dict.fromkeys(("waits", "parked", "later"), "CANCELLED")
 _, machine, refusal = command("horsies_task")
 
 
@@ -257,7 +283,9 @@ def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(
     }
     parked = TaskFactory(parked=True, partition_key="x", **old).pk
     new = TaskFactory(status="FAILED", task_name="shop.FAILED", queue_name="bulk").pk
+
     heading, newest, *rest = run("list", "--limit=2")[0].splitlines()
+
     assert heading.split() == [
         "ID",
         "NAME",
@@ -270,9 +298,11 @@ def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(
     ]
     assert newest.split()[:4] == [str(new), "shop.FAILED", "bulk", "FAILED"]
     assert len(rest) == 1
+
     assert ids() == sorted([*found.values(), parked, new], reverse=True)
     for status in ("CLAIMED", "RUNNING", "COMPLETED", "CANCELLED", "EXPIRED"):
         assert ids(f"--status={status.lower()}") == [found[status]]
+
     for words, expected in (
         (["--status=PENDING"], [found["PENDING"], parked]),
         (["--status=FAILED", "--queue=mail"], [found["FAILED"]]),
@@ -286,16 +316,16 @@ def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(
         (["--since", (dt.datetime.now(dt.UTC) - 3 * DAY).isoformat(), "--limit=1"], [new]),
     ):
         assert sorted(ids(*words)) == sorted(expected), words
+
     assert run("list", "--name=nothing")[0] == "There are no such tasks.\n"
     assert "invalid choice: 'SLEEPING'" in refusal("list", "--status=sleeping")
     assert "did not complete have an error code" in refusal("list", "--status=running", "--code=X")
     for text in ("yesterday", "", "1x", "2030-01-31", "2030-01-31T18:00"):
         assert "argument --since" in refusal("list", f"--since={text}")
+
     monkeypatch.setattr(selection, "DEEPEST", 1)
-    for more in (
-        [],
-        ["--status=FAILED"],
-    ):  # not a hundred million rows for a name that is not there
+    # It does not read a hundred million rows for a name that is not there.
+    for more in ([], ["--status=FAILED"]):
         said = ("There are no such tasks.\n", "Only the newest 30,000 tasks were searched.\n")
         assert run("list", "--name=shop.EXPIRED", *more) == said
     assert run("list", "--name=shop.FAILED", "--limit=1")[1] == ""
@@ -328,6 +358,7 @@ def test_a_partition_is_named_by_its_arguments(text: str, arguments: dict[str, A
 def test_durations_are_written_as_elsewhere() -> None:
     second = dt.timedelta(seconds=1)
     hour = dt.timedelta(hours=1)
+
     assert [duration(text) for text in ("90", "90s", "1d12h", "2w")] == [
         90 * second,
         90 * second,
@@ -342,15 +373,17 @@ def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_opti
     sent = run("send", tasks.mirror.name, "--kwargs", '{"point": {"x": 1, "y": 2}}')[0].strip()
     drain()
     assert get_handle(sent).get(0).ok_value == {"x": 2, "y": 1}
+
     words = ["--queue=bulk", "--priority=3", "--delay=2h", "--good-for=1d"]
     row = Task.objects.get(pk=machine("send", tasks.noop.name, *words)["id"])
+
     assert (row.queue_name, row.priority) == ("bulk", 3)
     assert row.enqueued_at - row.sent_at == dt.timedelta(hours=2)
     assert row.good_until - row.sent_at == DAY
 
 
 def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None:
-    """Naive: without ``until`` all results are gone; one transaction; waiting tasks are cancelled."""
+    """Naive: without ``until`` all results go; one transaction; waiting tasks are cancelled."""
     ended = {
         "queue_name": "mail",
         "status": "FAILED",
@@ -358,6 +391,7 @@ def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None
         "finished_at": now() - DAY / 4,
     }
     TaskFactory.create_batch(501, **ended)
+
     others: list[dict[str, Any]] = [
         {"error_code": "OTHER"},
         {"queue_name": "bulk"},
@@ -368,6 +402,7 @@ def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None
     left = {TaskFactory(**ended | other).pk for other in others} | {
         TaskFactory(queue_name="mail").pk
     }
+
     given = {
         "queue": "mail",
         "code": "NO_ROOM",
@@ -375,18 +410,22 @@ def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None
         "actor": "ada",
         "reason": "a test",
     }
+
     assert purge("FAILED", until=now() - DAY / 2, **given) == {}
     naive = timezone.make_naive(dt.datetime.now(dt.UTC))
     assert purge("FAILED", until=naive, **given) == {"DELETED": 501, "KEPT": 1}
+
     entries = AuditEntry.objects.filter(action="task.purge").order_by("pk")
     assert [json.loads(entry.after["verdicts"]) for entry in entries] == [
         {"DELETED": 500},
         {"DELETED": 1, "KEPT": 1},
     ]
     assert {(entry.actor, entry.reason) for entry in entries} == {("ada", "a test")}
+
     for status_ in ("PENDING", "GONE"):
         with pytest.raises(ValueError, match=f"purge is for tasks that are .*, not {status_}"):
             purge(status_, until=now(), actor="ada")
+
     assert set(statuses()) == left
 
 
@@ -455,6 +494,7 @@ def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_
     mail = {"queue_name": "mail"}
     pay = {"queue_name": "bulk", "task_name": "shop.pay"}
     broke = {"status": "FAILED", "error_code": "OH_NO", **pay}
+
     made = {
         "waits": TaskFactory(**mail),
         "parked": TaskFactory(parked=True, partition_key="x", **mail),
@@ -467,14 +507,18 @@ def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_
         "long ago": TaskFactory(finished_at=now() - 8 * DAY, **broke),
         "done": TaskFactory(status="COMPLETED", finished_at=now() - 8 * DAY, **mail),
     }
+
     sent_run()
     before = statuses()
     given = [*words.format(**made).split(), "--reason=a storm"]
+
     assert run(*given, "--dry-run")[0].startswith(f"{counted}\n        ")
     assert statuses() == before
+
     assert run(*given, "--no-input")[0].endswith(f"\n{done}\n")
     expected = {**before, **{made[name].pk: status for name, status in after.items()}}
     assert statuses() == {id_: status for id_, status in expected.items() if status}
+
     assert {(entry.actor.partition(":")[0], entry.reason) for entry in OF_TASKS.all()} == {
         ("shell", "a storm")
     }
@@ -486,13 +530,16 @@ def test_what_matches_is_told_by_names_and_codes_or_as_json_and_a_misspelt_name_
     failures(2, task_name="shop.pay")
     failures(1, task_name="shop.pay", error_code="NO_ROOM")
     kinds = "3 FAILED tasks\n        2  shop.pay  OH_NO\n        1  shop.pay  NO_ROOM\n"
+
     assert run("retry", "--name=shop.pay", "--dry-run") == (kinds, "")
     assert (
         "did you mean 'tests.apps.project.tasks.noop'"
         in run("retry", "--name=tests.apps.project.tasks.nopp")[0]
     )
+
     known = run("retry", f"--name={tasks.noop.name}")[0]
     assert known == "0 FAILED tasks\nNothing changed.\n", "it is known, and did not fail"
+
     assert machine("retry", "--code=OH_NO", "--no-input") == {
         "matched": 2,
         "more": False,
@@ -529,6 +576,7 @@ def test_what_cannot_be_or_could_be_meant_otherwise_is_refused(words: str, probl
     failures(1)
     TaskFactory()
     yes = [] if words.startswith("send") else ["--no-input"]
+
     assert problem in refusal(*words.format("tests.apps.project.tasks").split(), *yes)
     assert sorted(statuses().values()) == ["FAILED", "PENDING"]
 
@@ -544,6 +592,7 @@ def test_it_asks_before_it_purges_and_needs_no_input_where_nobody_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     id_ = TaskFactory().pk
+
     for stdin, said in [
         (Terminal("\n"), "horsies_task: nothing was changed"),
         (Terminal("no\n"), "horsies_task: nothing was changed"),
@@ -552,7 +601,9 @@ def test_it_asks_before_it_purges_and_needs_no_input_where_nobody_answers(
         monkeypatch.setattr(sys, "stdin", stdin)
         assert said in refusal("purge", "--all")
         assert statuses() == {id_: "PENDING"}
+
     assert run("purge", "--queue=nowhere")[0] == "0 PENDING tasks\nNothing changed.\n"
+
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     run("purge", "--all")
     assert statuses() == {id_: "CANCELLED"}

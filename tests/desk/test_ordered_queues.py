@@ -54,9 +54,11 @@ def stop(key: Any = "acme", behind: int = 2, **columns: Any) -> uuid.UUID:
         "ordered": True,
         **columns,
     }
+
     failed: uuid.UUID = TaskFactory(status="FAILED", order_stop="stop", **held).pk
     version = Queue.objects.get(pk="mail").partition_version
     TaskFactory.create_batch(behind, parked=True, partition_version=version, **held)
+
     return failed
 
 
@@ -68,6 +70,7 @@ def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(
     failed = stop(behind=2)
     worker = claimer(mail=1)
     assert worker.run_pass(sync=9).claims == []
+
     if door == "function":
         assert queues.skip("mail", {"customer": "acme"}, **WHO) == failed
     else:
@@ -75,14 +78,17 @@ def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(
         given = {**opened(boss, "skip", Task.objects.get(pk=failed)), "reason": WHO["reason"]}
         for _click in range(2):
             boss.post(reverse("admin:horsies_task_skip", args=(failed,)), given)
+
     assert len(worker.run_pass(sync=9).claims) == 1
     assert Task.objects.get(pk=failed).status == "FAILED"
+
     written, *more = AuditEntry.objects.filter(action__endswith=".skip").order_by("pk")
     assert (written.action, written.subject, written.reason) == (
         "queue.skip",
         "mail",
         "broken data",
     )
+
     assert (written.actor == "ann") == (door == "function")
     assert written.before == {"task": str(failed)}, "and not the key, which contains arguments"
     of_the_task = [("task.skip", str(failed), "broken data")] if door == "button" else []
@@ -94,6 +100,7 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
     """Naive: 7 and "7" are one key, or the order of the keys of an object counts."""
     ordered()
     (id_,) = put(queue="mail", kwargs=[json.dumps({"other": 1, "customer": key})])
+
     ended = {
         "status": "FAILED",
         "finished_at": now(),
@@ -102,8 +109,10 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
         "claim_generation": 1,
     }
     Task.objects.filter(pk=id_).update(order_stop="stop", **ended)
+
     with pytest.raises(QueueError, match="no failed task stops the key"):
         queues.skip("mail", {"customer": "another"}, **WHO)
+
     assert queues.skip("mail", {"customer": key}, **WHO) == id_
 
 
@@ -158,8 +167,10 @@ def test_a_skip_that_cannot_be_says_why(
     limit("twin", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
     limit("default", partition_by_task=True, partition_policy="stop")
     failed = stop(key="another")
+
     with pytest.raises(QueueError, match=said):
         queues.skip(name, key, **{**WHO, **more})
+
     assert Task.objects.get(pk=failed).order_stop == "stop"
     assert not AuditEntry.objects.filter(action="queue.skip").exists()
 
@@ -191,20 +202,25 @@ def test_the_command_skips_by_the_task_and_any_arguments_in_json_or_else_texts()
     ordered(partition_by_args=[], partition_by_task=True)
     keys = [{"region": "eu", "customer": customer} for customer in (7, "7", "a=b")]
     ids = [stop(partition_key=json.dumps({"": "shop.pay", **key})) for key in keys]
+
     how = ("--task=shop.pay", "--reason=bad")
     said = f"Skipped task {ids[0]}: the next one of its key starts.\n"
+
     other = refusal(
         "skip", "mail", "--key=customer=7", "--key=region=eu", "--task=shop.other", "--reason=bad"
     )
     assert "no failed task stops the key" in other
+
     assert run("skip", "mail", "--key", "customer=7", "--key", "region=eu", *how) == said
     told = machine("skip", "mail", "--key", 'customer="7"', "--key=region=eu", *how)
     assert told == {"skipped": str(ids[1])}
+
     run("skip", "mail", "--key", "customer=a=b", "--key", "region=eu", *how)
     assert overview.keys("mail") == []
     assert "no failed task stops the key" in refusal(
         "skip", "mail", "--key", "customer=7", "--key", "region=eu", *how
     )
+
     assert "a skip needs a reason" in refusal("skip", "mail", "--key", "customer=7")
     assert "'customer' is not NAME=VALUE" in refusal("skip", "mail", "--key", "customer")
 
@@ -215,6 +231,7 @@ def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and
     said = run("set", "mail", "--partition-by-args=customer", "--partition-policy=stop")
     assert 'mail: partition_policy: null -> "stop"' in said
     assert "1 per partition; ordered, a failed task stops its key" in run("list")
+
     shown = " ".join(run("show", "mail").split())
     says(
         shown,
@@ -222,15 +239,18 @@ def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and
         "in force 1 per partition declared no limit",
     )
     assert "STOPPED KEY" not in shown
+
     failed = stop(behind=3)
     shown = run("show", "mail")
     (line,) = [each for each in shown.splitlines() if each.startswith(HELD)]
     assert line.split()[2:4] == [str(failed), "shop.tasks.send_receipt"]
     assert line.endswith(" 3")
     assert "horsies_queue skip mail --key customer=VALUE --reason TEXT" in shown
+
     (found,) = machine("show", "mail")["stopped"]
     told = [found[key] for key in ("partition", "task_id", "behind", "behind_more")]
     assert told == [HELD, str(failed), 3, False]
+
     run("set", "mail", "--partition-policy=none")
     assert Queue.objects.get(pk="mail").partition_policy is None
     assert "partition_policy must be one of" in refusal("set", "mail", "--partition-policy=halt")
@@ -239,17 +259,22 @@ def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and
 def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_who_may() -> None:
     everything = client_with("view_queue", "view_task", "view_payload")
     viewer = client_with("view_queue")
+
     with CaptureQueriesContext(connection) as read:
         html = body(viewer, URL)
+
     assert not [query for query in read.captured_queries if "first_of" in query["sql"]], (
         "it has no policy"
     )
     assert table(html, "horsies-limits")[-1] == ["Policy of partitions", "–", "–", "–"]
+
     ordered()
     failed = stop(behind=3)
+
     html = body(everything, URL)
     assert [(row[0], row[3]) for row in table(html, "horsies-stopped")] == [(escape(HELD), "3")]
     assert f'<a href="{page_of(Task.objects.get(pk=failed))}">shop.tasks.send_receipt</a>' in html
+
     for page in (html, body(viewer, URL)):
         says(
             page,
@@ -257,6 +282,7 @@ def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_
             "ordered, a failed task stops its key",
             "1 per partition",
         )
+
     queues.skip("mail", {"customer": "acme"}, **WHO)
     after = body(everything, URL)
     assert "Keys that a failed task stops" not in after
@@ -267,7 +293,7 @@ def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_
 def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Naive: every failure of an ordered queue, also one that is retried, or whose policy goes on."""
+    """Naive: every failure of an ordered queue, also a retried one, or one whose policy goes on."""
     got: list[dict[str, Any]] = []
 
     def note(**values: Any) -> None:
@@ -276,15 +302,18 @@ def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(
     monkeypatch.setattr(signals.order_stopped, "receivers", [])
     signals.order_stopped.connect(note)
     fails = tasks.raises.with_options(queue="mail")
+
     for policy in (None, "continue", "cancel"):
         limit("mail", partition_by_args=["message"], partition_policy=policy)
         fails.send("a")
         drain(raise_errors=False)
     assert got == []
+
     limit("mail", partition_policy="stop")
     first = fails.send("b")
     second = fails.send("b")
     drain(raise_errors=False)
+
     (found,) = got
     assert (found["task_id"], found["task_name"], found["queue_name"]) == (
         first.task_id,
@@ -296,6 +325,7 @@ def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(
         1,
         {},
     )
+
     assert found["sender"] is tasks.raises.definition
     assert Task.objects.get(pk=second.task_id).status == "PENDING"
 
@@ -329,6 +359,7 @@ def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(
     """Naive: what was ordered live refuses by the error of the driver, as DataError."""
     queues.change("mail", LIVE, actor="ann")
     said = 'queue "mail" is ordered: its tasks run in the order'
+
     for around in (nullcontext(), transaction.atomic()):
         with pytest.raises(TaskSendError, match=said) as caught, around:
             send()
@@ -337,11 +368,13 @@ def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(
             TaskSendErrorCode.VALIDATION_FAILED,
             False,
         )
+
     request.getfixturevalue("declared")
     with pytest.raises(
         TaskSendError, match="'mail' is ordered, so its tasks run in the order.*another queue"
     ):
         send()
+
     assert not Task.objects.exists()
 
 
@@ -354,14 +387,18 @@ def test_usual_sends_to_an_ordered_queue_are_sent_and_run_in_the_order_of_the_ca
     tasks.add.with_options(queue="mail").send_many([{"a": 1, "b": 2}] * 2)
     plain.note.using(queue_name="mail").enqueue(1)
     tasks.add.with_options(priority=5, delay=60).send(1, 2)
+
     assert Task.objects.filter(queue_name="mail", ordered=True).count() == 4
+
     drain()
     Task.objects.all()._raw_delete("default")
     queues.change("mail", {**LIVE, "partition_by_args": ["b"]}, actor="ann")
+
     handles = tasks.add.with_options(queue="mail").send_many(
         [{"a": number, "b": 1} for number in range(20)]
     )
     last = tasks.add.with_options(queue="mail").send(0, 1)
+
     assert drain() == 21
     ran = Task.objects.order_by("started_at").values_list("pk", flat=True)
     assert list(ran) == [handle.task_id for handle in (*handles, last)]
@@ -371,6 +408,7 @@ def test_usual_sends_to_an_ordered_queue_are_sent_and_run_in_the_order_of_the_ca
 def test_a_node_of_a_workflow_takes_neither(declared: None, options: dict[str, Any]) -> None:
     flow = Workflow("books")
     flow.add(tasks.add.with_options(queue="mail", **options), 1, 2)
+
     with pytest.raises(WorkflowDefinitionError, match="the queue 'mail' is ordered"):
         flow.send()
 
@@ -379,6 +417,7 @@ def test_a_node_that_the_database_refuses_fails_with_the_reason() -> None:
     queues.change("mail", LIVE, actor="ann")
     flow = Workflow("books")
     flow.add(tasks.add.with_options(queue="mail", priority=5), 1, 2)
+
     error = flow.send().results()["add"].err_value
     assert (error.error_code, 'queue "mail" is ordered' in error.message) == ("NODE_NOT_SENT", True)
 
@@ -390,10 +429,12 @@ def test_a_schedule_of_an_ordered_queue_has_no_priority(declared: None) -> None:
         "queue": "mail",
         "kwargs": {"a": 1},
     }
+
     assert (
         problems("nightly", definition)
         == problems("nightly", {**definition, "priority": 100})
         == []
     )
+
     ((key, text),) = problems("nightly", {**definition, "priority": 5})
     assert (key, "'mail' run in the order in which they were sent" in text) == ("priority", True)

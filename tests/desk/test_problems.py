@@ -60,10 +60,12 @@ def told(boss: Client) -> Told:
         printed = json.loads(out)
         answer = boss.get(reverse("horsies:status"))
         found: list[dict[str, Any]] = printed["problems"]
+
         keys = ("code", "severity", "subject", "advice")
         assert [[one[key] for key in keys] for one in json.loads(answer.content)["problems"]] == [
             [one[key] for key in keys] for one in found
         ]
+
         critical = any(one["severity"] == "critical" for one in found)
         assert (answer.status_code, printed["healthy"]) == (
             (503, False) if critical else (200, True)
@@ -74,6 +76,7 @@ def told(boss: Client) -> Told:
             for one in found
             if one["since"]
         )
+
         return found
 
     return both
@@ -105,19 +108,24 @@ def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Claime
         "bulk",
         task_names=[NOOP, "tests.nothing", "tests.apps.project.flows.number"],
     )
+
     limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
     put(20, queue="mail", kwargs=[f'{{"tenant": {n % 2}}}' for n in range(20)])
+
     busy = claimer(mail=1)
     assert len(busy.run_pass(sync=4).claims) == 2
     busy.run_pass(sync=4)
+
     put(20, queue="bulk")
     count(NOOP, COMPLETED=10_000, RETRIED=900, RETURNED=500, UNHANDLED_ERROR=5, CRASHED=2)
+
     flow = Workflow("waits")
     flow.add(flows.anything, flow.gate("legal", timeout=HOUR))
     flow.add(flows.number, 1)
     flow.send()
     drain(queues=["default"])
     schedules.create("hourly", {"task": NOOP, "pattern": "every hour"}, actor="a test")
+
     assert Task.objects.filter(parked=True).exists()
     assert told() == []
 
@@ -125,10 +133,13 @@ def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Claime
 def test_warnings_alone_fail_only_if_they_are_asked_for(told: Told) -> None:
     living_worker("default")
     TaskFactory(sent_at=now() - 14 * MINUTE)
+
     assert told("--fail-on=warning", failing=False) == []
+
     TaskFactory(sent_at=now() - 16 * MINUTE)
     said = "waiting for 16 min, longer than 15 min"
     found = only(told("--fail-on=warning", failing=True), "WAITS_TOO_LONG", "queue default", said)
+
     assert found["severity"] == "warning"
     assert 16 * MINUTE <= age(found) < 17 * MINUTE
     assert codes(told("--fail-on=critical", failing=False)) == ["WAITS_TOO_LONG"]
@@ -137,11 +148,14 @@ def test_warnings_alone_fail_only_if_they_are_asked_for(told: Told) -> None:
 def test_critical_problems_come_first_then_worse_ones_then_older_ones(told: Told) -> None:
     for name, minutes in (("default", 40), ("mail", 20), ("bulk", 30)):
         TaskFactory(queue_name=name, sent_at=now() - minutes * MINUTE)
+
     found = [(one["code"], one["subject"]) for one in told()]
     by_age = ["queue default", "queue bulk", "queue mail"]
+
     assert found == [
         (code, name) for code in ("NO_LIVING_WORKER", "WAITS_TOO_LONG") for name in by_age
     ]
+
     page = (Path(__file__).parents[2] / "docs" / "reference" / "status.md").read_text()
     assert {code: code.severity for code in ProblemCode} == dict(
         re.findall(r"^\| `([A-Z_]+)` \| (\w+) \|", page, re.M)
@@ -160,10 +174,12 @@ def test_a_lock_that_conflicts_with_writing_to_a_table_of_the_queue_blocks_it(
 ) -> None:
     conn = connect()
     harmless = ("ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE")
+
     for mode in (*harmless, "SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE"):
         with conn.transaction():
             conn.execute("SET LOCAL application_name = 'a script'")
             conn.execute(f"LOCK TABLE auth_group, horsies_audit IN {mode} MODE".encode())
+
             name = f"{mode.title().replace(' ', '')}Lock"
             blocks = (conn.info.backend_pid, "a script", name, "horsies_audit", True)
             assert blockers() == ([] if mode in harmless else [blocks]), mode
@@ -176,9 +192,11 @@ def test_a_vacuum_that_holds_a_lock_to_shorten_a_table_blocks_nobody(connect: Co
     that one is at work.
     """
     conn = connect()
+
     with conn.transaction(), transaction.atomic(), connection.cursor() as cursor:
         conn.execute("LOCK TABLE horsies_audit IN ACCESS EXCLUSIVE MODE")
         assert [one[0] for one in blockers()] == [conn.info.backend_pid]
+
         cursor.execute(
             f"CREATE TEMPORARY VIEW pg_stat_progress_vacuum AS SELECT {conn.info.backend_pid} AS "
             "pid"
@@ -187,6 +205,7 @@ def test_a_vacuum_that_holds_a_lock_to_shorten_a_table_blocks_nobody(connect: Co
             "SELECT set_config('search_path', 'pg_temp, ' || current_schema() || ', pg_catalog', "
             "true)"
         )
+
         assert blockers() == []
         transaction.set_rollback(True)
 
@@ -195,15 +214,18 @@ def test_a_transaction_that_has_locked_a_table_for_five_seconds_is_told_by_both(
     told: Told, connect: Connect
 ) -> None:
     conn = connect()
+
     with conn.transaction():
         conn.execute("SET LOCAL application_name = 'psql'")
         conn.execute("LOCK TABLE horsies_queues IN SHARE MODE")
         wait_until(lambda: problems(examine(connection)), "it is old enough")
+
         who = f"process {conn.info.backend_pid} ('psql')"
         said = "holds the lock ShareLock on horsies_queues"
         found = only(told(), "BLOCKED", "table horsies_queues", who, said)
         assert f"pg_terminate_backend({conn.info.backend_pid})" in found["advice"]
         assert 5 * SECOND <= age(found) < MINUTE
+
     assert told() == []
 
 
@@ -213,15 +235,18 @@ def test_a_transaction_that_waits_for_a_lock_blocks_those_behind_it(connect: Con
     """
     reader = connect()
     waiting = connect()
+
     with ThreadPoolExecutor(1) as pool, reader.transaction():
         reader.execute("SELECT FROM horsies_audit")
         ended = pool.submit(waiting.execute, "DO 'BEGIN LOCK TABLE horsies_audit; END'")
         pid = waiting.info.backend_pid
         expected = [(pid, "horsies test", "AccessExclusiveLock", "horsies_audit", False)]
         wait_until(lambda: blockers() == expected, "it waits")
+
         health = examine(connection)
         told = problems(health._replace(blockers=HealthStore(connection).blockers(None)))
         assert "waits for the lock AccessExclusiveLock" in told[0].text
+
         waiting.cancel()
         with suppress(psycopg.Error):
             ended.result()
@@ -272,7 +297,9 @@ def test_a_task_that_fails_often_is_told_by_both(
 ) -> None:
     count("shop.pay", **results)
     count("shop.other", COMPLETED=9_000)
+
     found = told()
+
     if said is None:
         assert found == []
     else:
@@ -285,14 +312,18 @@ def test_failures_count_for_15_minutes_or_if_nothing_else_came_of_the_task_for_a
     for queue in ("default", "mail"):
         count("shop.pay", queue=queue, UNHANDLED_ERROR=10, COMPLETED=50)
     count("shop.worse", UNHANDLED_ERROR=50, COMPLETED=50)
+
     assert [one["subject"] for one in told()] == ["task shop.worse", "task shop.pay"], (
         "over all queues"
     )
+
     earlier(16 * MINUTE, 60)
     assert told() == []
+
     count("shop.tidy", UNHANDLED_ERROR=3)
     earlier(16 * MINUTE, 60)
     only(told(), "FAILURES", "task shop.tidy")
+
     earlier(25 * HOUR, 3_600)
     assert told() == []
 
@@ -310,8 +341,10 @@ def test_a_task_that_ends_three_children_is_told_by_both_and_one_whose_worker_di
 ) -> None:
     count("shop.resize", **results)
     count("shop.resize", timed=False, **more)  # as the reaper counts what a dead worker held
+
     if crashes:
         only(told(), "CRASHES", "task shop.resize", "ended 3 child processes")
+
         retried = TaskFactory(task_name="shop.resize", retry_count=1)
         summaries.kept.clear()
         page = boss.get(reverse("admin:app_list", args=("horsies",))).content.decode()
@@ -319,8 +352,10 @@ def test_a_task_that_ends_three_children_is_told_by_both_and_one_whose_worker_di
         assert str(retried.pk) in boss.get(link.replace("&amp;", "&")).content.decode(), (
             "it waits for its retry"
         )
+
         Task.objects.all().delete()
         earlier(16 * MINUTE, 60)
+
     assert told() == []
 
 
@@ -331,6 +366,7 @@ def test_a_partition_that_waits_at_a_limit_is_told_by_both_without_its_value(tol
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     limit("mail", partition_by_args=["tenant"], partition_policy="continue")
     living_worker("default", "mail")
+
     for name in ("default", "mail"):
         TaskFactory(
             queue_name=name,
@@ -338,13 +374,15 @@ def test_a_partition_that_waits_at_a_limit_is_told_by_both_without_its_value(tol
             partition_key='{"tenant": "acme"}',
             sent_at=now() - 14 * MINUTE,
         )
+
     assert told() == []
+
     Task.objects.update(enqueued_at=now() - 39 * MINUTE)
-    found = only(
-        told(), "PARTITION_WAITS", "queue default", "waiting for 39 min"
-    )  # an order, as of mail, is no limit
+    # An order, as of mail, is no limit.
+    found = only(told(), "PARTITION_WAITS", "queue default", "waiting for 39 min")
     assert 39 * MINUTE <= age(found) < 40 * MINUTE
     assert "acme" not in json.dumps(found)
+
     queues.pause("default", actor="a test")
     assert told() == []
 
@@ -361,6 +399,7 @@ def test_the_oldest_of_so_many_partitions_counts_whatever_its_lane(
             "sent_at": now() - minutes * MINUTE,
         }
         TaskFactory(lane=lane, priority=priority, **waiting)
+
     TaskFactory(status="RUNNING", sent_at=now() - HOUR)
     TaskFactory(queue_name="mail", sent_at=now() - HOUR)
 
@@ -381,14 +420,17 @@ def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both(
     living_worker("mail", task_names=["shop.gone"])
     if reason == "silent":
         living_worker(task_names=["shop.gone"], beat={"sent_at": now() - HOUR})
+
     sent_at = now() - (2 if reason == "young" else 4) * MINUTE
     name = "shop.pay" if reason in ("known", "newer") else "shop.gone"
     options = {"wire": 99} if reason == "newer" else None
     queue = "mail" if reason == "elsewhere" else "default"
     columns = {"task_name": name, "queue_name": queue, "options": options}
+
     TaskFactory.create_batch(2, sent_at=sent_at, **columns)
     TaskFactory(lane="async", priority=3, sent_at=sent_at + 30 * SECOND, **columns)
     TaskFactory(task_name="shop.pay", sent_at=sent_at)
+
     if reason in ("unknown", "silent", "newer"):
         found = only(
             told(), "UNKNOWN_TASK", f"task {name}", f"3 due tasks {name} of queue default wait"
@@ -454,20 +496,26 @@ def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(
         **project.HORSIES,
         "SCHEDULES": {"nightly": nightly, "off": {**nightly, "enabled": False}},
     }
+
     said = "the code declares 1 schedule, but no scheduler has loaded them"
     found = only(told(), "NO_SCHEDULER", "schedules", said)
     assert found["since"] is None
     assert "manage.py horsies_scheduler" in found["advice"]
+
     schedules.declare(actor="a test")
     assert told() == []
+
     Schedule.objects.update(declared_at=now() - 170 * SECOND)
     assert told() == []
+
     Schedule.objects.update(declared_at=now() - 190 * SECOND)
     found = only(told(), "NO_SCHEDULER", "schedules", "has had them in its code for 3 min")
     assert 190 * SECOND <= age(found) < 250 * SECOND
+
     schedules.create("other", {"task": NOOP, "pattern": "every hour"}, actor="a test")
     Schedule.objects.filter(name="other").update(declared_at=now())
     assert codes(told()) == ["NO_SCHEDULER"], "it is none of the code"
+
     schedules.disable("nightly", actor="a test")
     assert told() == [], "somebody wanted it so"
 
@@ -482,10 +530,12 @@ def test_a_schedule_that_nobody_has_imported_counts(
         'from horsies_django import task\n@task(name="shop.late", schedule="every hour")\ndef '
         "late() -> None: ...\n"
     )
+
     (tmp_path / "late_tasks.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
     monkeypatch.setattr(registry, "more_modules", lambda: ["late_tasks"])
+
     only(told(), "NO_SCHEDULER", "schedules", "the code declares 1 schedule,")
 
 
@@ -506,21 +556,27 @@ def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, tick
 
     fire(1, "FAILED")
     assert told() == [], "once is not often"
+
     fire(2, "COMPLETED")
     fire(3, "FAILED")
     assert told() == []
+
     fire(4, "EXPIRED")
     found = only(told(), "SCHEDULED_TASKS_FAIL", "schedule nightly", f"the last two tasks {NOOP}")
     assert 6 * HOUR <= age(found) < 7 * HOUR
+
     tick(begin + 5 * HOUR)
     living_worker("default")
     assert codes(told()) == ["SCHEDULED_TASKS_FAIL"], "the next one has not ended yet"
+
     fire(5, "CANCELLED")
     assert told() == []
+
     fire(6, "FAILED")
     fire(7, "FAILED")
     ScheduleTickFactory(task_id=None, skipped_for=Task.objects.first().pk)
     assert codes(told()) == ["SCHEDULED_TASKS_FAIL"], "one that was skipped does not count"
+
     Schedule.objects.update(gone_at=now())
     assert told() == []
 
@@ -533,16 +589,19 @@ def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(
     make("nightly", begin, catch_up="all" if how == "all" else "latest")
     if how == "cannot":
         Schedule.objects.update(changes={"task": "shop.gone", "pattern": "every hour"})
+
     tick(begin + (1 if how in ("cannot", "punctual") else 3) * HOUR)
     living_worker("default")
     if how == "cannot":
         Schedule.objects.update(changes={"task": NOOP, "pattern": "every hour"}, error=None)
+
     if how in ("all", "punctual"):
         assert told() == []
     else:
         assert age(only(told(), "FIRE_TIMES_MISSED", "schedule nightly")) < MINUTE
         tick(begin + 4 * HOUR)
         assert codes(told()) == ["FIRE_TIMES_MISSED"], "the next ones do not undo it"
+
         Schedule.objects.update(missed_at=now() - 25 * HOUR)
         assert told() == []
         Schedule.objects.update(error="something else")
@@ -559,14 +618,18 @@ def test_a_run_that_an_error_paused_is_told_by_both_and_one_that_somebody_paused
     flow = Workflow("order", on_error="pause")
     wanted.add(flows.number, 1)
     flow.add(flows.broken)
+
     assert wanted.send().pause()
     assert told() == []
+
     with travel(-HOUR):
         first = flow.send()
         drain(raise_errors=False)
+
     flow.send()
     drain(raise_errors=False)
     WorkflowRun.objects.update(sent_at=now() - 3 * HOUR)  # it failed long after it was sent
+
     said = f"2 runs of workflow order were paused by a failure, first {first.workflow_id}"
     found = only(told(), "RUNS_STAND_STILL", "workflow order", said)
     assert f"horsies_workflow show {first.workflow_id}" in found["advice"]
@@ -578,12 +641,14 @@ def test_a_run_that_was_not_undone_is_told_by_both_until_it_is_retried(told: Tol
     flow.add(flows.broken, after=flow.add(flows.charge, 1, undo=flows.broken_undo))
     handle = flow.send()
     drain(raise_errors=False)
-    WorkflowNode.objects.filter(finished_at__isnull=False).update(
-        finished_at=now() - HOUR
-    )  # the undo took an hour
+
+    # The undo took an hour.
+    WorkflowNode.objects.filter(finished_at__isnull=False).update(finished_at=now() - HOUR)
     WorkflowRun.objects.update(sent_at=now() - 3 * HOUR)
+
     said = f"1 run of workflow order was not undone completely, first {handle.workflow_id}"
     assert age(only(told(), "RUNS_STAND_STILL", "workflow order", said)) < MINUTE
+
     living_worker("default")
     handle.retry()
     assert told() == []
@@ -596,9 +661,11 @@ def test_a_gate_in_the_last_tenth_of_its_time_is_told_by_both(told: Told) -> Non
         flow.sleep(HOUR)
         flow.send()
     drain()
+
     waits = WorkflowNode.objects.filter(status="WAITING")
     waits.filter(due_at__isnull=False).update(due_at=now() + 7 * MINUTE)
     assert told() == []
+
     waits.filter(due_at__isnull=False).update(due_at=now() + 5 * MINUTE)
     said = "1 run of workflow contract has a gate that will soon time out, the next at"
     found = only(told(), "RUNS_STAND_STILL", "workflow contract", said)

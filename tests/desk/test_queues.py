@@ -44,13 +44,16 @@ def test_a_change_is_in_force_at_once_wakes_workers_and_is_audited_with_before_a
 ) -> None:
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
+
     changed = queues.change(
         "mail", {"max_concurrency": 3, "priority": 7}, actor="ann", reason="slow partner"
     )
+
     assert changed == ["max_concurrency", "priority"]
     (heard,) = listener.notifies(timeout=10, stop_after=1)
     assert heard.payload.split(" ")[1] == "mail"
     assert (in_force("mail"), Queue.objects.get(pk="mail").priority) == (3, 7)
+
     entry = AuditEntry.objects.get()
     assert (entry.actor, entry.action, entry.subject, entry.reason) == (
         "ann",
@@ -60,6 +63,7 @@ def test_a_change_is_in_force_at_once_wakes_workers_and_is_audited_with_before_a
     )
     assert entry.before == {"max_concurrency": None, "priority": 1}
     assert entry.after == {"max_concurrency": 3, "priority": 7}
+
     assert queues.change("mail", {"max_concurrency": 3, "local_limit": 2}, actor="ann") == [
         "local_limit"
     ]
@@ -83,14 +87,17 @@ def test_a_change_that_changes_nothing_locks_and_audits_nothing(
     queues.pause("bulk", actor="ann", reason="full disk")
     queues.override("bulk", {"local_limit": 2}, actor="ann", reason="sale")
     entries = AuditEntry.objects.count()
+
     pass_ = connect()
     with pass_.transaction():
         pass_.execute("SELECT FROM horsies_limits")
         assert AGAIN[verb]() == []
+
     assert AuditEntry.objects.count() == entries
     assert "paused_by" in queues.pause("bulk", actor="bob", reason="full disk"), (
         "by somebody else it is a change"
     )
+
     later = {
         "actor": "ann",
         "reason": "another sale",
@@ -108,6 +115,7 @@ def test_limits_that_are_kept_locked_are_named(
     monkeypatch.setattr(queues, "TRIES", 2)
     pass_ = connect()
     said = "queue 'mail' was not changed: another transaction keeps the limits locked"
+
     with pass_.transaction():
         pass_.execute("SELECT FROM horsies_limits")
         with (
@@ -115,6 +123,7 @@ def test_limits_that_are_kept_locked_are_named(
             transaction.atomic() if inside else nullcontext(),
         ):
             queues.change("mail", {"max_concurrency": 3}, actor="ann")
+
     assert (in_force("mail"), AuditEntry.objects.count()) == (None, 0)
 
 
@@ -123,10 +132,12 @@ def test_limits_that_are_kept_locked_are_named(
 )
 def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[..., Any]) -> None:
     limits = [{"max_concurrency": 3}] if verb in (queues.change, queues.override) else []
+
     with pytest.raises(
         QueueError, match=r"no queue 'nowhere' in the database; declare it in HORSIES\['QUEUES'\]"
     ):
         verb("nowhere", *limits, actor="ann", reason="sale")
+
     assert not Queue.objects.filter(pk="nowhere").exists()
 
 
@@ -206,6 +217,7 @@ def test_a_value_that_cannot_be_is_refused_and_nothing_changes(
 ) -> None:
     with pytest.raises(QueueError, match=words):
         queues.change(name, columns, actor="ann")
+
     assert not AuditEntry.objects.exists()
 
 
@@ -227,6 +239,7 @@ def test_an_override_that_cannot_be_is_refused_and_nothing_changes() -> None:
         }
         with pytest.raises(QueueError, match=words):
             queues.override("mail", asked.pop("limits"), **asked)
+
     assert not AuditEntry.objects.exists()
 
 
@@ -248,13 +261,16 @@ def test_a_change_is_compared_with_what_the_queue_has_already(
 ) -> None:
     """Naive: each column is valid by itself, and the queue has a policy without a rule."""
     queues.change("mail", ORDERED, actor="ann")
+
     with pytest.raises(QueueError, match=words):
         queues.change("mail", columns, actor="ann")
     assert AuditEntry.objects.count() == 1
+
     for key in ("partition_max_concurrency", "partition_local_limit"):
         said = f"{key} cannot be overridden, because the tasks of one partition run one at a time"
         with pytest.raises(QueueError, match=said):
             queues.override("mail", {key: 5, "max_concurrency": 9}, actor="ann", reason="sale")
+
     assert queues.override("mail", {"max_concurrency": 9}, actor="ann", reason="sale")
     cleared = {"partition_policy": None, "partition_by_args": None}
     assert queues.change("mail", cleared, actor="ann") == sorted(cleared)
@@ -267,10 +283,12 @@ def test_in_soft_mode_no_queue_has_a_policy_and_the_cluster_no_cap_but_it_can_be
         ):
             queues.change("mail", ORDERED, actor="ann")
         assert queues.change("mail", {"partition_by_task": True}, actor="ann")
+
         for verb in (queues.change, queues.override):
             with pytest.raises(QueueError, match="the cluster cannot have a cap while HORSIES"):
                 verb("*", {"max_concurrency": 3}, actor="ann", reason="sale")
         assert queues.pause("*", actor="ann")
+
     assert in_force("*") == 0
 
 
@@ -283,18 +301,23 @@ def test_a_pause_starts_nothing_whatever_the_limits_say_and_forgets_none_of_them
     queues.pause("default", actor="bob", reason="full disk")
     put(2)
     worker = claimer()
+
     assert worker.run_pass(sync=9).claims == []
+
     (shown,) = overview.queues(["default"])
     assert (shown.effective["max_concurrency"], shown.paused_by, shown.paused_reason) == (
         0,
         "bob",
         "full disk",
     )
+
     assert queues.resume("default", actor="bob") == ["paused_at", "paused_by", "paused_reason"]
     assert in_force("default") == 5
+
     queues.clear("default", actor="bob")
     queues.change("default", {"max_concurrency": 0}, actor="ann")
     assert worker.run_pass(sync=9).claims == [], "a cap of zero is a pause"
+
     queues.change("default", {"max_concurrency": 3}, actor="ann")
     assert len(worker.run_pass(sync=9).claims) == 2
 
@@ -303,11 +326,14 @@ def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> N
     queues.change("mail", {"max_concurrency": 3}, actor="ann")
     queues.override("mail", {"max_concurrency": 9}, actor="ann", reason="sale")
     queues.pause("bulk", actor="ann")
+
     partition = {"by_args": ["tenant"], "max_concurrency": 2}
     declared = {"mail": {"priority": 1, "max_concurrency": 5}, "bulk": {"partition": partition}}
+
     with override_settings(HORSIES={**HORSIES, "QUEUES": declared}):
         of_bulk = ["partition_by_args", "partition_max_concurrency", "priority"]
         assert queues.sync(actor="deploy") == {"mail": ["max_concurrency"], "bulk": of_bulk}
+
     mail = Queue.objects.get(pk="mail")
     bulk = Queue.objects.get(pk="bulk")
     assert (mail.max_concurrency, mail.override, in_force("mail")) == (5, {"max_concurrency": 9}, 9)
@@ -316,12 +342,15 @@ def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> N
         1,
         "ann",
     )
+
     assert {entry.action for entry in AuditEntry.objects.filter(actor="deploy")} == {
         "queue.declare"
     }
+
     fresh = {"QUEUES": {"fresh": {"max_concurrency": 2}}, "CLUSTER_WIDE_CAP": 20}
     with override_settings(HORSIES={**HORSIES, **fresh}):
         changed = queues.sync(actor="deploy")
+
     assert "max_concurrency" in changed["fresh"]
     assert (in_force("fresh"), in_force("*")) == (2, 20)
     assert Queue.objects.filter(pk="mail").exists(), (
@@ -340,7 +369,9 @@ def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(
     queues.override("default", {"max_concurrency": 4}, actor="bob", reason="sale")
     put(10)
     worker = claimer()
+
     assert len(worker.run_pass(sync=10).claims) == 4
+
     (shown,) = overview.queues(["default"])
     assert (shown.declared["max_concurrency"], shown.effective["max_concurrency"]) == (2, 4)
     assert (shown.effective["local_limit"], shown.override_by, shown.override_reason) == (
@@ -348,8 +379,10 @@ def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(
         "bob",
         "sale",
     )
+
     queues.override("default", {"local_limit": 5}, actor="bob", reason="sale")
     assert in_force("default") == 2, "it replaces the earlier one as a whole"
+
     assert set(queues.clear("default", actor="bob", reason="over")) >= {
         "override",
         "override_by",
@@ -357,6 +390,7 @@ def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(
     }
     assert QueueLimits.objects.get(pk="default").local_limit == 9
     assert worker.run_pass(sync=10).claims == []
+
     (shown,) = overview.queues(["default"])
     assert (shown.running, shown.pending, shown.effective["max_concurrency"]) == (4, 6, 2), (
         "beyond the cap"
@@ -373,16 +407,19 @@ def test_an_override_ends_with_its_time_or_when_nobody_served_its_queue_for_long
     """
     for name in ("mail", "bulk"):
         queues.override(name, {"max_concurrency": 3}, actor="ann", reason="sale")
+
     sql(
         "UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE override IS NOT "
         "NULL"
     )
     sql("UPDATE horsies_queues SET override_until = now() WHERE name = 'mail'")
+
     for forget_after in (None, dt.timedelta(days=7)):
         Reaper(
             Recovery(), forget_after, ("twin",), uuid.uuid4(), may_judge=lambda seconds: False
         ).tick(connect())
         assert (in_force("mail"), in_force("bulk")) == (None, None if forget_after else 3)
+
     first, second = AuditEntry.objects.filter(action="queue.expire").order_by("id")
     assert (first.actor, first.subject, first.reason) == ("reaper", "mail", "its time was over")
     assert (first.before["override"], first.before["override_by"]) == (

@@ -25,13 +25,13 @@ def test_the_queue_is_read_written_and_migrated_on_its_alias_only_also_by_bad_se
 ) -> None:
     for model in apps.get_app_config("horsies").get_models():
         assert router.db_for_read(model) == router.db_for_write(model) == "second"
+
     assert HorsiesRouter().allow_relation(Queue(), Task()) is True
-    for hints in (
-        {"model_name": "task"},
-        {"some_hint": 1},
-    ):  # raw SQL of a migration names no model
+    # Raw SQL of a migration names no model.
+    for hints in ({"model_name": "task"}, {"some_hint": 1}):
         assert router.allow_migrate("second", "horsies", **hints) is True
         assert router.allow_migrate("default", "horsies", **hints) is False
+
     settings.HORSIES = {"QUEUES": [], "DATABASE": "default"}  # which the checks report
     assert HorsiesRouter().db_for_read(Task) == "default"
     assert HorsiesRouter().allow_migrate("default", "horsies") is True
@@ -39,6 +39,7 @@ def test_the_queue_is_read_written_and_migrated_on_its_alias_only_also_by_bad_se
 
 def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
     own = HorsiesRouter()
+
     assert own.db_for_read(User) is own.db_for_write(User) is None
     assert (
         own.allow_migrate("second", "auth", model_name="user")

@@ -46,6 +46,7 @@ def code_of(handle: TaskHandle[Any]) -> str:
     error: TaskError = outcome(handle).err_value
     row = Task.objects.get(pk=handle.task_id)
     attempt = TaskAttempt.objects.get(task_id=handle.task_id)
+
     assert row.status == "FAILED"
     assert row.error_code == attempt.error_code == error.error_code
     return error.error_code
@@ -61,11 +62,13 @@ def test_a_plain_return_is_the_ok_value() -> None:
 @pytest.mark.promise("S2.21", "S3.8")
 def test_an_error_that_a_task_returns_keeps_its_code_message_and_data() -> None:
     handle = tasks.mail.send("nobody")
+
     assert outcome(handle) == TaskResult(
         err=TaskError("NO_ADDRESS", "nobody is no address", data={"to": "nobody"})
     )
     assert Task.objects.get().error_code == "NO_ADDRESS"
     assert TaskAttempt.objects.get().error_message == "nobody is no address"
+
     assert outcome(tasks.mail.send("a@example.org")) == TaskResult(ok="sent to a@example.org")
 
 
@@ -75,14 +78,17 @@ def test_an_exception_is_an_unhandled_error_with_its_traceback(
 ) -> None:
     handle = tasks.raises.send("no such thing")
     error = outcome(handle).err_value
+
     assert (error.error_code, error.message) == ("UNHANDLED_ERROR", "LookupError: no such thing")
     assert (error.exception["type"], error.exception["module"]) == ("LookupError", "builtins")
     assert "tests/apps/project/tasks.py" in error.exception["traceback"]
+
     attempt = TaskAttempt.objects.get()
     line = inspect.unwrap(tasks.raises).__code__.co_firstlineno + 2
     assert (attempt.site, attempt.site_line) == ("tests/apps/project/tasks.py in raises", line)
     (told,) = handle.info().attempts
     assert (told.site, told.site_line) == (attempt.site, line)
+
     (record,) = [record for record in caplog.records if record.name == "horsies.task"]
     assert record.levelname == "ERROR"
     assert (
@@ -122,16 +128,15 @@ def changed(handle: TaskHandle[Any], **columns: Any) -> TaskHandle[Any]:
         ),
         (lambda: unspeakable.returns.send(), "OUR_BUG"),  # a result that raises when it is read
         (lambda: unspeakable.areturns.send(), "OUR_BUG"),
-        (
-            lambda: unspeakable.takes.send(trap()),
-            "OUR_BUG",
-        ),  # an argument that raises when it is made
+        # An argument that raises when it is made:
+        (lambda: unspeakable.takes.send(trap()), "OUR_BUG"),
     ],
 )
 def test_whatever_goes_wrong_fails_the_task_alone_with_its_code(
     settings: Any, send: Any, code: str
 ) -> None:
     settings.HORSIES = {**settings.HORSIES, "DEFAULT_UNHANDLED_ERROR_CODE": "OUR_BUG"}
+
     assert code_of(send()) == code
 
 
@@ -139,12 +144,15 @@ def test_a_result_beyond_the_limit_is_refused_and_data_left_out(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
+
     assert code_of(tasks.returns_text.send(2_100)) == "PAYLOAD_TOO_LARGE"
     assert outcome(tasks.returns_text.send(1_500)).is_ok()
+
     huge = TaskResult[str](err=TaskError("TOO_MUCH", "see data", data="d" * 5_000))
     monkeypatch.setitem(
         registry._tasks, tasks.mail.name, replace(tasks.mail.definition, function=lambda to: huge)
     )
+
     error = outcome(tasks.mail.send("x")).err_value
     assert (error.error_code, error.data) == ("TOO_MUCH", None)
     assert "data is left out" in error.message
@@ -170,10 +178,12 @@ def test_an_exception_without_a_text_keeps_its_type_and_code_and_one_with_too_mu
         **settings.HORSIES,
         "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE"},
     }
+
     error = outcome(unspeakable.raises.send("cause that cannot be shown")).err_value
     assert error.error_code == "NOT_THERE"
     error = outcome(unspeakable.raises.send("str: SystemExit")).err_value
     assert error.message == "Unspeakable: <Unspeakable, whose text is not available: SystemExit>"
+
     described = describe(ValueError("x" * 1_000_000))
     assert len(described["message"]) == 2_000
     assert len(described["traceback"]) < 60_000
@@ -186,12 +196,15 @@ def test_a_task_that_fails_with_a_listed_code_is_tried_again_until_it_succeeds_o
     handle = tasks.mails.send(2)
     assert drain() == 3
     assert handle.get(0).ok_value == 3
+
     attempts = TaskAttempt.objects.order_by("attempt").values_list(
         "outcome", "error_code", "will_retry"
     )
     assert list(attempts) == [("FAILED", "MAIL_DOWN", True)] * 2 + [("COMPLETED", None, False)]
+
     info = handle.info()
     assert (info.retry_count, info.max_retries, len(info.attempts)) == (2, 2, 3)
+
     handle = tasks.mails.send(9)
     assert drain(raise_errors=False) == 3
     error = handle.get(0).err_value
@@ -223,6 +236,7 @@ def test_an_exception_is_tried_again_by_its_class_or_a_base_class(
     send: Any, args: Any, policy: Any, ran: int
 ) -> None:
     send.with_options(retry_policy=policy).send(*args)
+
     assert drain(raise_errors=False) == ran
 
 
@@ -231,6 +245,7 @@ def test_a_task_asks_for_its_retry_itself_and_fails_with_what_it_asked_if_too_of
 ):
     handles = [tasks.asks_again.send(delay, code) for delay, code in ((7.5, None), (None, "BUSY"))]
     drain()
+
     for handle, pause, code in zip(handles, (7.5, 60), ("RETRY_REQUESTED", "BUSY"), strict=True):
         row = Task.objects.get(pk=handle.task_id)
         attempt = TaskAttempt.objects.get(task_id=handle.task_id)
@@ -241,9 +256,11 @@ def test_a_task_asks_for_its_retry_itself_and_fails_with_what_it_asked_if_too_of
             "come back later",
             True,
         )
+
     last = tasks.asks_again.send(0, None)
     without = tasks.asks_again_without_a_policy.send()
     assert drain(raise_errors=False) == 3
+
     error = last.get(0).err_value
     assert (error.error_code, error.data, error.exception["type"]) == (
         "RETRY_REQUESTED",
@@ -264,10 +281,13 @@ def test_the_mapper_of_the_settings_holds_for_all_tasks_and_each_wrong_entry_is_
         7: "Y",
         "no.such.Error": "X",
     }
+
     config, problems = parse({"EXCEPTION_MAPPER": mapper}, databases={"default"})
+
     assert [problem.id for problem in problems] == ["E020", "E020", "E020"]
     assert dict(config.exception_mapper) == {LookupError: "NOT_THERE"}
     assert [one.id for one in parse({"EXCEPTION_MAPPER": []}, databases={"default"})[1]] == ["E001"]
+
     settings.HORSIES = {
         **settings.HORSIES,
         "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE", OSError: "IO"},
@@ -298,6 +318,7 @@ def test_options_that_cannot_be_are_refused_where_they_are_given(
 
     with pytest.raises(TaskDefinitionError, match=said):
         task(**options)(never)
+
     if "exception_mapper" not in options:
         with pytest.raises(TaskSendError, match=said):
             tasks.noop.with_options(**options).send()
@@ -320,13 +341,17 @@ def test_a_value_that_is_not_kept_is_not_stored_but_an_error_and_that_the_task_c
     handle = tasks.add.with_options(keep_result=False).send(40, b=2)
     coroutine = tasks.anoop.with_options(keep_result=False).send()
     drain()
+
     assert stored(handle) == ({"wire": 1, "keep_result": False}, NOT_KEPT)
     assert stored(coroutine)[1] == NOT_KEPT
+
     for one in (handle, get_handle(handle.task_id)):
         assert (one.get(0).is_ok(), one.get(0).ok_value) == (True, None)
     assert handle.info().status == "COMPLETED"
+
     client = client_with("view_task", "view_payload")
     assert "not kept" in body(client, reverse("admin:horsies_task_change", args=(handle.task_id,)))
+
     error = outcome(tasks.raises.with_options(keep_result=False).send("a reason")).err_value
     assert ("a reason" in error.message, "raise LookupError" in error.exception["traceback"]) == (
         True,
@@ -350,11 +375,14 @@ def test_what_is_said_at_the_send_counts_more_than_the_decorator_and_true_undoes
         (for_an_hour, 3_600_000, 8),
         (for_an_hour.with_options(keep_result=False), False, None),
     ]
+
     handles = [case[0].send() for case in cases]
     found = [stored(handle)[0] for handle in handles]
+
     assert [options and options["keep_result"] for options in found] == [
         keep for _task, keep, _value in cases
     ]
+
     drain()
     assert [handle.get(0).ok for handle in handles] == [value for _task, _keep, value in cases]
 
@@ -400,20 +428,25 @@ def test_a_node_whose_result_is_taken_cannot_drop_it(taker: str) -> None:
     flow = Workflow("drops")
     own = taker in ("a map", "all of a map", "an undo")  # they add the node themselves
     TAKERS[taker](flow, None if own else flow.add(plus_dropped, 1, name="dropped"))
+
     with pytest.raises(WorkflowDefinitionError) as caught:
         flow.send()
+
     (problem,) = caught.value.problems
     assert "it takes the result of dropped, whose task does not keep it" in problem
     if taker == "an undo":
         assert "its undo tests.apps.project.tasks.hold_undo: it takes" in problem
+
     assert not Task.objects.exists()
 
 
 def test_a_node_that_nobody_takes_anything_from_drops_its_value_and_others_keep_theirs() -> None:
     flow = Workflow("drops")
     flow.returns(flow.add(flows.number, 5, after=flow.add(plus_dropped, 1, name="dropped")))
+
     run = flow.send()
     drain()
+
     assert run.get(0).ok_value == 5
     assert run.results()["dropped"].ok is None
     assert Task.objects.get(node=0).result == NOT_KEPT

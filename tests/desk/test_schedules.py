@@ -57,6 +57,7 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_
     def sweep() -> None: ...
 
     schedules.declare(actor="a scheduler")
+
     found = {row.name: row for row in Schedule.objects.all()}
     turned = found["shop.turn"]
     assert (turned.definition["task"], turned.definition["kwargs"]) == (
@@ -64,6 +65,7 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_
         {"point": {"x": 1, "y": 2}},
     )
     assert "test_schedules" in (turned.declared_in or "")
+
     patterns = {
         name: (row.definition["pattern"], row.definition["zone"]) for name, row in found.items()
     }
@@ -104,6 +106,7 @@ def test_the_checks_report_everything_that_is_wrong_with_schedules(settings: Any
     declare(
         settings, {"good": NIGHTLY, "a": wrong, "b": unknown, "c": {**NIGHTLY, "kwargs": {"x": 1}}}
     )
+
     told = reported()
     for name, words in (
         ("a", "pattern: '0 0 31 4 *' never fires"),
@@ -115,12 +118,14 @@ def test_the_checks_report_everything_that_is_wrong_with_schedules(settings: Any
         ("c", "kwargs: "),
     ):
         assert f"horsies.E021 HORSIES['SCHEDULES']['{name}'] The schedule '{name}': {words}" in told
+
     with pytest.raises(ScheduleError) as caught:
         schedules.declare(actor="a scheduler")
     assert {line.partition(":")[0] for line in str(caught.value).splitlines()} == {
         f"HORSIES['SCHEDULES']['{name}']" for name in "abc"
     }
     assert not Schedule.objects.exists()
+
     declare(settings, {"d": "daily at 04:30", "": NIGHTLY})
     told = reported()
     assert "horsies.E001 HORSIES['SCHEDULES']['d']" in told
@@ -143,23 +148,28 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
 
     nightly = {**NIGHTLY, "queue": "mail"}
     declare(settings, {"nightly": nightly})
+
     assert reported() == ""
     assert "pattern" in schedules.declare(actor="a scheduler")["nightly"]
     assert Schedule.objects.get().declared_in == "HORSIES['SCHEDULES']['nightly']"
     assert held(*nightly) == list(nightly.values())
     assert schedules.declare(actor="a scheduler") == {}, "nothing changed"
+
     changed = ["priority", "queue"]
     assert (
         schedules.change("nightly", {"priority": 3, "queue": None}, actor="ann", reason="quicker")
         == changed
     )
+
     declare(settings, {"nightly": {**NIGHTLY, "queue": "bulk", "pattern": "daily at 05:00"}})
     assert schedules.declare(actor="a scheduler") == {"nightly": ["pattern"]}
     assert held("pattern", *changed) == ["daily at 05:00", 3, None]
     assert overview.schedules(["nightly"])[0].changed == changed
+
     assert schedules.revert("nightly", actor="ann") == changed
     assert overview.schedules(["nightly"])[0].changed == []
     assert (held(*changed), Schedule.objects.get().changes) == ([None, "bulk"], {})
+
     written = (
         AuditEntry.objects.filter(subject="nightly").order_by("pk").values_list("action", flat=True)
     )
@@ -181,20 +191,24 @@ def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last
     schedules.declare(actor="a scheduler")
     schedules.create("by hand", {**NIGHTLY, "overlap": "skip"}, actor="ann")
     schedules.create("plain", NIGHTLY, actor="ann")
+
     assert held() == {"shop.sweep": "skip", "nightly": None, "by hand": "skip", "plain": None}
     assert not Schedule.objects.filter(
         name__in=["nightly", "plain"], declared__has_key="overlap"
     ).exists()
     assert not Schedule.objects.filter(name="plain", changes__has_key="overlap").exists()
+
     assert schedules.change("nightly", {"overlap": "skip"}, actor="ann") == ["overlap"]
     assert schedules.change("shop.sweep", {"overlap": "allow"}, actor="ann") == ["overlap"]
     assert held() == {"shop.sweep": "allow", "nightly": "skip", "by hand": "skip", "plain": None}
+
     with pytest.raises(ScheduleError, match="overlap: must be one of allow, skip, not 'wait'"):
         schedules.change("nightly", {"overlap": "wait"}, actor="ann")
 
 
 def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone() -> None:
     schedules.create("by hand", {**NIGHTLY, "zone": "Europe/Berlin"}, actor="ann")
+
     for pattern, zone in (
         (Every(minutes=6), "UTC"),
         (Daily("05:00", zone="Asia/Tokyo"), "Asia/Tokyo"),
@@ -203,6 +217,7 @@ def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone() -> None:
         held = Schedule.objects.get().definition
         assert (held["pattern"], held["zone"]) == (str(pattern), zone)
         assert schedules.change("by hand", {"pattern": pattern, "zone": zone}, actor="ann") == []
+
     with pytest.raises(ScheduleError, match="already has the zone"):
         schedules.change("by hand", {"pattern": pattern, "zone": "Europe/Oslo"}, actor="ann")
 
@@ -210,18 +225,22 @@ def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone() -> None:
 def test_a_schedule_that_is_not_in_the_code_can_be_deleted_and_not_reverted(settings: Any) -> None:
     declare(settings, {"nightly": NIGHTLY})
     schedules.declare(actor="a scheduler")
+
     with pytest.raises(
         ScheduleError, match=r"declared in HORSIES\['SCHEDULES'\]\['nightly'\]: delete it there"
     ):
         schedules.delete("nightly", actor="ann")
+
     Schedule.objects.update(gone_at=dt.datetime.now(dt.UTC))
     schedules.create("by hand", NIGHTLY, actor="ann")
     with pytest.raises(ScheduleError, match="nothing to revert to"):
         schedules.revert("by hand", actor="ann")
     with pytest.raises(ScheduleError, match="already"):
         schedules.create("by hand", NIGHTLY, actor="ann")
+
     for name in ("nightly", "by hand"):
         schedules.delete(name, actor="ann", reason="not needed")
+
     assert not Schedule.objects.exists()
     written = AuditEntry.objects.filter(action="schedule.delete").values_list(
         "subject", "actor", "reason", "after"
@@ -245,14 +264,17 @@ def make(name: str, **definition: Any) -> None:
 
 def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong() -> None:
     assert "horsies_scheduler" in run(), "without schedules it says where they come from"
+
     make("nightly", zone="Europe/Istanbul")
     make("sleeping", pattern="every 15 minutes")
     for name in ("broken", "gone", "unreadable", "busy"):
         make(name)
     schedules.disable("sleeping", actor="a test")
+
     tick = ScheduleTickFactory(schedule_name="nightly", task_id=TaskFactory(status="COMPLETED").pk)
     running = TaskFactory(status="RUNNING").pk
     ScheduleTickFactory(schedule_name="busy", task_id=None, skipped_for=running)
+
     for name, columns in {
         "broken": {"error": "this process has no task 'x'"},
         "gone": {"gone_at": now()},
@@ -262,8 +284,10 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
         },
     }.items():
         Schedule.objects.filter(name=name).update(**columns)
+
     listed = run()
     assert listed == run("list")
+
     rows = {line.split()[0]: line for line in lines(listed) if line}
     assert (
         "At 04:30, Monday through Friday Europe/Istanbul tests.apps.project.tasks.noop on"
@@ -274,6 +298,7 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     assert rows["busy"].endswith(f"skipped, {running} had not finished")
     assert "broken: this process has no task 'x'" in listed
     assert "gone from the code" in listed
+
     found = {one["name"]: one for one in machine("list")}
     assert {name: one["state"] for name, one in found.items()} == {
         "nightly": "on",
@@ -283,10 +308,12 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
         "unreadable": "error",
         "busy": "on",
     }
+
     assert (found["nightly"]["last_task"], found["nightly"]["last_skipped"]) == (
         str(tick.task_id),
         False,
     )
+
     last = [found["busy"][key] for key in ("last_task", "last_status", "last_skipped")]
     assert last == [str(running), "RUNNING", True]
     assert re.search("invalid schedule 'unreadable': .*teatime", refusal("next", "unreadable"))
@@ -294,9 +321,12 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
 
 def test_next_gives_the_coming_fire_times_in_the_zone_of_the_schedule_and_in_utc() -> None:
     make("hourly", pattern="hourly at :05", zone="Asia/Kolkata")
+
     found = machine("next", "hourly", "--count=3")
+
     assert found["zone"] == "Asia/Kolkata"
     assert len(found["fire_times"]) == 3
+
     printed = run("next", "hourly")
     assert len(printed.splitlines()) == 2 + 1 + 5
     assert "+0530" in printed
@@ -306,15 +336,19 @@ def test_switches_run_now_and_delete_say_what_they_did_and_are_audited() -> None
     make("nightly")
     assert run("disable", "nightly", "--reason=holidays") == "nightly is disabled.\n"
     assert run("disable", "nightly") == "Nothing changed: nightly is disabled already.\n"
+
     entry = AuditEntry.objects.get(action="schedule.disable")
     assert entry.actor.startswith("shell:")
     assert entry.reason == "holidays"
+
     assert machine("enable", "nightly") == {"changed": ["enabled"]}
     assert machine("run-now", "nightly") == {"task_id": str(Task.objects.get().pk)}
     assert "Sent as task" in run("run-now", "nightly", "--reason=the meeting is today")
     assert Task.objects.count() == 2
+
     assert run("delete", "nightly", "--reason=not needed") == "nightly is deleted.\n"
     assert AuditEntry.objects.get(action="schedule.delete").reason == "not needed"
+
     make("nightly")
     assert machine("delete", "nightly") == {"deleted": "nightly"}
 

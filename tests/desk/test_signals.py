@@ -41,7 +41,9 @@ def test_a_send_is_told_after_its_insert_with_plain_values_and_a_refused_one_is_
     got = watch("task_sent")
     with pytest.raises(Exception, match="priority must be"):
         tasks.add.with_options(priority=0).send(1)
+
     handle = tasks.mail.with_options(metadata={"tenant": 7}).send("a@example.org")
+
     ((name, sender, values),) = got
     assert (name, sender) == ("task_sent", tasks.mail.definition)
     assert isinstance(values["metadata"], MappingProxyType)
@@ -63,9 +65,11 @@ def test_it_is_told_in_the_sender_s_transaction(watch: Watch) -> None:
 
     signals.task_sent.connect(receive, weak=False)
     kept = tasks.noop.send()
+
     with pytest.raises(LookupError), transaction.atomic():
         tasks.noop.send()
         raise LookupError
+
     assert Group.objects.get().name == f"sent {kept.task_id}"
 
 
@@ -75,20 +79,25 @@ def test_each_way_to_send_is_one_signal_with_all_its_ids(
     """Naive: a signal for each of 100,000 rows, or one for each INSERT."""
     got = watch("task_sent")
     monkeypatch.setattr("horsies_django.tasks.enqueue.CHUNK", 2)
+
     many = tasks.add.send_many([{"a": n} for n in range(5)])
     assert tasks.add.send_many([]) == []
+
     handles = [
         async_to_sync(tasks.add.asend)(1),
         tasks.add.schedule(60, 1),
         tasks.add.with_options(delay=60).send(1),
     ]
+
     create(
         "nightly",
         {"task": tasks.add.name, "kwargs": {"a": 1}, "pattern": "daily at 04:30"},
         actor="ada",
     )
+
     single = [*(handle.task_id for handle in handles), run_now("nightly", actor="ada")]
     single.append(uuid.UUID(errands.add.enqueue(1).id))
+
     expected = [tuple(handle.task_id for handle in many), *((id_,) for id_ in single)]
     assert [values["task_ids"] for _, _, values in got] == expected
 
@@ -102,7 +111,9 @@ def test_a_receiver_that_raises_is_named_and_the_task_sent(
     signals.task_sent.connect(broken)
     signals.task_sent.connect(refuses)
     late = watch("task_sent")
+
     handle = tasks.add.send(1)
+
     assert (len(early), len(late)) == (1, 1), "the others got it, before and after"
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [record.getMessage() for record in errors] == [
@@ -127,9 +138,11 @@ def test_a_receiver_can_be_connected_to_one_task_and_disconnected(watch: Watch) 
 
     signals.task_sent.connect(receive, sender=tasks.add)
     signals.task_finished.connect(receive, sender=tasks.add.definition)
+
     tasks.add.send(1)
     tasks.noop.send()
     drain()
+
     assert got == [tasks.add.name] * 2
     assert signals.task_sent.disconnect(receive, sender=tasks.add)
     assert not signals.task_sent.disconnect(receive, sender=tasks.add)
@@ -139,26 +152,32 @@ def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
     got = watch("task_started", "task_retried", "task_finished", "task_failed")
     policy = RetryPolicy.fixed([60], jitter=False)
     metadata = {"tenant": 7}
+
     handle = tasks.raises.with_options(retry_policy=policy, metadata=metadata).send("no")
     drain(until=dt.timedelta(minutes=2), raise_errors=False)
+
     about = {
         "task_id": handle.task_id,
         "task_name": tasks.raises.name,
         "queue_name": "default",
         "metadata": metadata,
     }
+
     told = [name.removeprefix("task_") for name, _, _ in got]
     assert told == ["started", "retried", "started", "finished", "failed"]
+
     for (_, sender, values), attempt in zip(got, (1, 1, 2, 2, 2), strict=True):
         assert sender is tasks.raises.definition
         assert {**about, "attempt": attempt}.items() <= values.items()
         assert isinstance(values["worker_id"], uuid.UUID)
+
     retried = got[1][2]
     finished = got[3][2]
     assert retried["error_code"] == finished["error_code"] == "UNHANDLED_ERROR"
     assert finished["status"] == "FAILED"
     assert "LookupError: no" in finished["error_message"]
     assert got[4][2]["traceback"].endswith("LookupError: no\n")
+
     first = handle.info().attempts[0]  # type: ignore[union-attr]
     assert retried["retry_at"] == aware(first.finished_at) + dt.timedelta(seconds=60)
 
@@ -171,6 +190,7 @@ Told = list[tuple[str, str, str, int, type | None]]
 def connected(receiver: Any, *names: str) -> Iterator[None]:
     for name in names:
         getattr(django_signals, name).connect(receiver, sender=HorsiesBackend)
+
     try:
         yield
     finally:
@@ -222,10 +242,12 @@ def test_each_start_and_the_end_if_there_is_one_are_told_with_the_backend_class_
     errands.CALLS.clear()
     result = async_to_sync(task.aenqueue)(*args) if task is errands.tried else task.enqueue(*args)
     drain(raise_errors=False)
+
     expected = [("task_enqueued", "READY", 0, None)]
     expected += [("task_started", "RUNNING", start, None) for start in range(1, starts + 1)]
     expected += [("task_finished", *end)] if end else []
     assert told == [(name, result.id, *rest) for name, *rest in expected]
+
     result.refresh()
     assert result.is_finished is bool(end)
 
@@ -245,6 +267,7 @@ def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(
         errands.fails.enqueue()
         with CaptureQueriesContext(connection) as queries:
             drain(raise_errors=False)
+
         assert seen[0] == sorted(seen[0])
         assert seen[1] == [ValueError]
         assert (
@@ -257,8 +280,10 @@ def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(
             )
             == 1
         )
+
         errands.add.enqueue(1)
         drain()
+
     records = [record for record in caplog.records if record.name == logger]
     assert [(record.levelname, record.getMessage().split()[-1]) for record in records] == [
         ("DEBUG", "backend=default"),
@@ -282,6 +307,7 @@ def test_a_receiver_that_raises_changes_nothing_and_has_its_line(
     with connected(wrong, name), caplog.at_level(logging.ERROR):
         result = task.enqueue(1)
         drain()
+
     result.refresh()
     assert (result.status, result.attempts) == (TaskResultStatus.SUCCESSFUL, 1)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "horsies.task"]

@@ -84,6 +84,7 @@ def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks
         for name in (f"{generation} first", f"{generation} second"):
             with CaptureQueriesContext(connection) as queries:
                 assert current.step(name, make, name) == name
+
             statements = [query["sql"] for query in queries]
             assert [sql for sql in statements[:looks] if "FROM horsies_task_steps" not in sql] == []
             begin, insert, record, commit = statements[looks:]
@@ -91,13 +92,14 @@ def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks
             assert "auth_group" in insert
             assert "horsies_record_step" in record
             looks = 0
+
     assert set(names()) == set(steps())
 
 
 def test_a_repeated_step_gets_the_recorded_result_in_the_type_of_the_annotation_and_runs_nothing(
     rows: Rows,
 ) -> None:
-    """A value that would come back as another one has to show in the first attempt, not in a retry."""
+    """A value that would come back as another has to show in the first attempt, not in a retry."""
 
     def several() -> list[Decimal]:
         return [Decimal("1.50")]
@@ -109,9 +111,11 @@ def test_a_repeated_step_gets_the_recorded_result_in_the_type_of_the_annotation_
             current.step("charge", stepping.charge, 5),
             current.step("charge", stepping.charge, amount=5),
         ]
+
         assert found == [Charge(5, found[0].process)] * 2
         assert current.step("several", several) == [Decimal("1.50")]
         assert current.step("nothing", lambda: None) is None
+
     assert rows() == ["charge 5"]
     attempt().step("charge", stepping.charge, 6)  # of another task
     assert rows() == ["charge 5", "charge 6"]
@@ -136,8 +140,10 @@ def test_a_function_that_raises_or_asks_for_a_rollback_is_not_recorded_and_is_ru
     function: Callable[..., Any], atomic: bool, left: list[str]
 ) -> None:
     task = TaskFactory(status="RUNNING")
+
     with pytest.raises((LookupError, transaction.TransactionManagementError)):
         attempt(1, task).step("make", function, "a", atomic=atomic)
+
     assert (names(), steps()) == (left, {})
     assert attempt(2, task).step("make", make, "b") == "b"
 
@@ -147,16 +153,20 @@ def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_or_none(
     rows: Rows, inside: bool
 ) -> None:
     assert connection.in_atomic_block is inside
+
     handle = stepping.steps.send(fails=2)
     assert drain(until=HOUR) == 3
+
     assert [each.amount for each in handle.get().ok_value] == [0, 1, 2]
     assert rows() == ["charge 0", "charge 1", "charge 2"]
     assert TaskStep.objects.filter(task_id=handle.task_id).count() == 3
+
     again = stepping.steps.send(fails=99)
     drain(until=HOUR, raise_errors=False)
     again.retry()
     drain(until=HOUR, raise_errors=False)
     assert rows() == ["charge 0"] * 2 + ["charge 1"] * 2 + ["charge 2"]
+
     operations.copy(again.task_id, actor="ada")  # it is another task, and takes its steps anew
     drain(until=HOUR, raise_errors=False)
     assert rows() == ["charge 0"] * 3 + ["charge 1"] * 3 + ["charge 2"]
@@ -165,6 +175,7 @@ def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_or_none(
 def test_async_tasks_take_steps_too(rows: Rows) -> None:
     handle = stepping.asteps.send(fails=1)
     assert drain(until=HOUR) == 2
+
     assert handle.get().ok_value[1:] == [1, 2]
     assert rows() == ["inside"]
     assert set(steps()) == {"inside", "outside"}
@@ -177,6 +188,7 @@ def test_a_task_that_is_called_runs_its_steps_and_records_nothing_and_anything_t
     assert async_to_sync(stepping.asteps.definition.function)()[1:] == [1, 1]
     assert rows() == ["charge 0", "charge 1", "charge 2", "inside"]
     assert TaskStep.objects.count() == 0
+
     assert attempt().step("add", tasks.add, 1, b=2) == 3
     assert attempt().step("upper", "a".upper) == "A"
     assert attempt().step("partial", functools.partial(make, "a")) == "a"
@@ -215,9 +227,11 @@ def test_a_step_in_an_open_transaction_is_refused_whoever_opened_it(
     opened: Callable[..., Any], atomic: bool
 ) -> None:
     current = attempt()
+
     with opened():
         words = r"open transaction on the alias 'default'.*call it outside of atomic\(\)"
         refused(words, "make", make, "a", current=current, atomic=atomic)
+
     assert current.step("make", make, "a", atomic=atomic) == "a"
 
 
@@ -228,6 +242,7 @@ def test_a_call_to_the_outside_that_leaves_a_transaction_open_is_not_recorded() 
         pytest.raises(StepError, match="its function left a transaction open"),
     ):
         attempt().step("outside", lambda: left.enter_context(by_hand()), atomic=False)
+
     assert steps() == {}
 
 
@@ -242,13 +257,16 @@ def test_the_same_name_with_other_arguments_or_another_result_is_refused() -> No
     current = attempt(1, task)
     current.step("make", make, "a")
     current.step("result", number)
+
     later = attempt(2, task)
     words = r"step 'make' of task .* other arguments \(digest \w{32}\).*\(\w{32}\).*page"
     for again in (current, later):
         with pytest.raises(StepError, match=words):
             again.step("make", make, "b")
+
     assert (names(), steps()) == (["a"], {"make": "a", "result": 1})
     assert later.step("make b", make, "b") == "b"
+
     with pytest.raises(StepError, match="step 'result': recorded result: expected str, got int"):
         later.step("result", text)
 
@@ -258,8 +276,10 @@ def test_a_step_in_a_block_of_the_test_with_a_bad_name_bad_arguments_or_too_larg
 ):
     with transaction.atomic():  # of the test itself
         refused("open transaction", "make", make, "a")
+
     for name in ("", "x" * 201, "a\nb", 7, "\udcff"):
         refused("a step's name must be a str of 1 to 200 printable characters", name, make, "a")
+
     refused(
         r"step 'make': argument 'name' is a model instance \(Group\): pass name.pk",
         "make",
@@ -272,6 +292,7 @@ def test_a_step_in_a_block_of_the_test_with_a_bad_name_bad_arguments_or_too_larg
         return Group.objects.create(name="a")
 
     refused("step 'make': .*the return annotation: Group is a model", "make", returns_group)
+
     with override_settings(HORSIES={"MAX_PAYLOAD_BYTES": 10_000}):
         refused(
             "result takes 10,001 bytes of JSON; .* allows 10,000",
@@ -279,6 +300,7 @@ def test_a_step_in_a_block_of_the_test_with_a_bad_name_bad_arguments_or_too_larg
             lambda: make("x") * 9_999,
         )
         assert attempt().step("large", lambda: "é" * 4_999) == "é" * 4_999
+
     assert attempt().step("x" * 200, make, "a") == "a"
 
 
@@ -313,10 +335,12 @@ def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_i
 
 def test_what_cannot_be_in_async_code_is_refused_with_what_to_write() -> None:
     current = attempt()
+
     with pytest.raises(
         StepError, match="amake is a coroutine function.*pass atomic=False, or a sync function"
     ):
         async_to_sync(current.astep)("make", amake, "a")
+
     refused(
         r"amake is a coroutine function.*astep\(\.\.\., atomic=False\)",
         "make",
@@ -332,6 +356,7 @@ def test_what_cannot_be_in_async_code_is_refused_with_what_to_write() -> None:
         StepError, match=r"on a running event loop: use 'await current_task\(\)\.astep"
     ):
         asyncio.run(sync_on_the_loop())
+
     assert (names(), steps()) == ([], {})
 
 
@@ -344,25 +369,32 @@ def test_snoozes_use_no_attempt_and_are_one_row_and_are_told(
 ) -> None:
     got = watch("task_retried", "task_finished")
     handle = tasks.snoozes.send(3, fails=True)
+
     with caplog.at_level(logging.INFO, "horsies.task"):
         assert drain() == 1
+
     assert [line.levelname for line in caplog.records if " snoozed until " in line.message] == [
         "INFO"
     ]
+
     row = Task.objects.get()
     assert (row.status, row.retry_count, row.snooze_count, row.result) == ("PENDING", 0, 1, None)
     assert dt.timedelta(seconds=50) < row.enqueued_at - now() <= dt.timedelta(seconds=60)
+
     (reason,) = [one for one in explain(handle.task_id).reasons if one.code == "SNOOZED"]
     assert (reason.details["snooze_count"], reason.text.startswith("It is snoozed until ")) == (
         1,
         True,
     )
+
     Task.objects.update(enqueued_at=now() - HOUR, next_retry_at=now() - HOUR)
     assert "SNOOZED" not in [one.code for one in explain(handle.task_id).reasons], "it is due"
+
     assert drain(until=HOUR) == 4
     assert handle.get(0).ok_value == 3
     assert told_of(handle) == [(1, "SNOOZED", True), (1, "FAILED", True), (2, "COMPLETED", False)]
     assert Task.objects.get().snooze_count == 3
+
     told = [(name, values["error_code"]) for name, _, values in got]
     assert told == [
         ("task_retried", "SNOOZED"),
@@ -378,6 +410,7 @@ def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime_and_one_that_is
 ):
     today = dt.datetime.now(dt.UTC)
     two_minutes = dt.timedelta(minutes=2)
+
     for until, wait in (
         (0, None),
         (today - two_minutes, None),
@@ -388,6 +421,7 @@ def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime_and_one_that_is
         handle = tasks.noop.send()
         with fail_next(tasks.noop, Snooze(until)):
             drain()
+
         row = Task.objects.get(pk=handle.task_id)
         assert handle.get(0).is_ok() is (wait is None)
         assert wait is None or abs(row.enqueued_at - row.sent_at - wait) < dt.timedelta(seconds=10)
@@ -412,19 +446,23 @@ def test_a_task_that_snoozes_too_often_fails(
 ) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_SNOOZES": 2}
     handle = tasks.snoozes.send(9)
+
     assert drain(until=HOUR, raise_errors=False) == 3
     error = handle.get(0).err_value
     assert (error.error_code, "HORSIES['MAX_SNOOZES']" in error.message) == (
         "SNOOZED_TOO_OFTEN",
         True,
     )
+
     assert told_of(handle) == [(1, "SNOOZED", True), (1, "FAILED", False)]
     assert any(
         "SNOOZED_TOO_OFTEN" in line.message and line.levelno == logging.ERROR
         for line in caplog.records
     )
+
     handle.retry()
     assert drain(until=HOUR, raise_errors=False) == 3, "snoozes count from the retry"
+
     handle.retry()
     with pytest.raises(ExceptionGroup, match="tasks that failed: 1"):
         drain(until=HOUR)
@@ -439,11 +477,14 @@ def test_a_node_of_a_workflow_snoozes_and_a_pause_keeps_its_task() -> None:
     run = flow.send()
     drain()
     assert WorkflowNode.objects.filter(status="ENQUEUED").count() == 1
+
     run.pause()
     (kept,) = Task.objects.all()
     assert kept.snooze_count == 1
     assert drain(until=HOUR) == 0
+
     run.resume()
     drain(until=HOUR)
+
     assert run.get(0).ok_value == 3
     assert Task.objects.get(pk=kept.pk).snooze_count == 2

@@ -1,11 +1,11 @@
-"""What commands print: no row and no message of an exception controls the terminal of who reads it."""
+"""What commands print: no row and no message of an error controls the terminal of its reader."""
 
 from __future__ import annotations
 
 import io
 import json
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ OTHER_LANGUAGES = "ü 漢字 می‌خواهم 👩‍💻 שלום"
 
 
 def unsafe(text: str) -> set[str]:
-    """Return the control and format characters of a text, but for ends of lines, tabs and joiners."""
+    """Return control and format characters of a text, but for ends of lines, tabs and joiners."""
     kept = {"\n", "\t", "\u200c", "\u200d"}
     return {each for each in text if unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp")} - kept
 
@@ -64,6 +64,7 @@ def hostile() -> dict[str, str]:
     drain(raise_errors=False)
     run.pause(actor=HOSTILE, reason=HOSTILE)
     WorkflowRun.objects.update(name=HOSTILE, key=HOSTILE, error_code=HOSTILE)
+
     return {"TASK": str(task.pk), "RUN": str(run.workflow_id)}
 
 
@@ -71,9 +72,13 @@ def texts(value: Any) -> Iterator[str]:
     """Yield each text in a value of JSON."""
     if isinstance(value, str):
         yield value
-    for item in (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    ):
+
+    items: Iterable[Any] = ()
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, list):
+        items = value
+    for item in items:
         yield from texts(item)
 
 

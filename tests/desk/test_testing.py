@@ -59,11 +59,13 @@ def test_in_a_transaction_or_none_tasks_and_test_see_what_the_others_wrote(insid
         tasks.anoop.send(),
         tasks.araises.send(),
     ]
+
     assert drain(raise_errors=False) == 4
     assert connection.in_atomic_block is inside
     assert [handle.get().is_ok() for handle in handles] == [True, False, True, False]
     assert handles[1].get().err_value.exception["type"] == "DataError"
     assert Group.objects.get().name == "written"
+
     tasks.sends_more.send(3)
     assert drain() == 4, "what tasks send runs in the same call"
     tasks.comes_again.schedule(HOUR, 3_600)
@@ -75,19 +77,22 @@ def test_what_fails_for_good_is_raised_with_task_and_traceback_once_all_have_run
     raises = tasks.raises.send("no such thing")
     tasks.araises.send()
     tasks.mail.send("nowhere")
-    tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(
-        1
-    )  # expires, which is no failure
+    # It expires, which is no failure.
+    tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(1)
+
     with pytest.raises(ExceptionGroup, match="tasks that failed: 3") as caught:
         drain()
+
     assert retried.get().ok_value == 2
     failures = {str(one): one for one in caught.value.exceptions}
     raised = ["UNHANDLED_ERROR: LookupError: async", "UNHANDLED_ERROR: LookupError: no such thing"]
     assert sorted(failures) == ["NO_ADDRESS: nowhere is no address", *raised]
+
     failure = failures[raised[1]]
     assert isinstance(failure, TaskFailed)
     assert failure.error == raises.get().err_value
     assert Task.objects.filter(finished_at=None).count() == 0
+
     shown = "".join(traceback.format_exception(caught.value))
     assert f"The task: tests.apps.project.tasks.raises, id {raises.task_id}, attempt 1" in shown
     assert "raise LookupError(message)" in shown
@@ -99,8 +104,10 @@ def test_retries_and_later_tasks_run_at_their_moments_in_their_order() -> None:
     retried = tasks.mails.with_options(retry_policy=policy).send(2)
     between = tasks.note.schedule(200, "between")
     late = tasks.note.schedule(HOUR, "late")
+
     assert drain() == 1, "an attempt that is tried again later is no failure yet"
     assert drain(until=HOUR / 2) == 3
+
     first, second, third = retried.info().attempts  # type: ignore[union-attr]
     assert second.started_at - first.finished_at == dt.timedelta(seconds=100)
     assert third.started_at - second.finished_at == dt.timedelta(seconds=200)
@@ -108,10 +115,12 @@ def test_retries_and_later_tasks_run_at_their_moments_in_their_order() -> None:
     assert between.info().started_at == between.info().enqueued_at  # type: ignore[union-attr]
     assert late.info().status == "PENDING"  # type: ignore[union-attr]
     assert drain(until=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)) == drain(until=dt.timedelta(0)) == 0
+
     expires = tasks.add.with_options(good_until=HOUR).send(1)
     Task.objects.filter(pk=expires.task_id).update(
         enqueued_at=F("sent_at") + HOUR + dt.timedelta(seconds=10)
     )
+
     assert drain(until=HOUR + dt.timedelta(seconds=30)) == 1
     assert expires.info().status == "EXPIRED"  # type: ignore[union-attr]
 
@@ -119,8 +128,10 @@ def test_retries_and_later_tasks_run_at_their_moments_in_their_order() -> None:
 def test_what_tasks_send_counts_from_the_moment_at_which_they_ran() -> None:
     tasks.comes_again.send(600)
     assert drain(until=HOUR + dt.timedelta(seconds=30)) == 7
+
     (waiting,) = Task.objects.filter(status="PENDING")
     assert waiting.enqueued_at - waiting.sent_at == dt.timedelta(minutes=10)
+
     tasks.add.send(1)
     assert Task.objects.latest("id").sent_at < waiting.sent_at  # time is what it was
 
@@ -131,6 +142,7 @@ def test_what_is_later_or_not_drained_is_not_touched() -> None:
     queues.pause("bulk", actor="ann")
     tasks.add.with_options(queue="bulk").schedule(HOUR, 1)
     before = list(Task.objects.order_by("id").values())
+
     assert drain(queues=["default", "bulk"], until=HOUR * 4) == 0
     assert list(Task.objects.order_by("id").values()) == before
     assert drain(queues=["mail"], until=HOUR * 4) == 1
@@ -145,17 +157,20 @@ def test_a_run_that_cannot_be_advanced_ends_the_drain_with_what_the_database_say
     flow.add(flows.number, 1)
     handle = flow.send()
     said = f"^workflow run {handle.workflow_id} cannot be advanced: "
+
     with (
         refused("horsies_workflow_nodes", f"new.workflow_id = '{handle.workflow_id}'"),
         pytest.raises(WorkflowError, match=f"{said}refused$"),
     ):
         drain()
+
     with (
         connect().transaction() as other,
         pytest.raises(WorkflowError, match=f"{said}another trans"),
     ):
         other.connection.execute("SELECT FROM horsies_workflows FOR UPDATE")
         drain()
+
     drain()
     assert handle.status() == "COMPLETED"
 
@@ -178,11 +193,13 @@ def attempts(handle: Any) -> list[tuple[str, str | None]]:
 
 def test_the_next_attempts_of_that_task_fail_without_running_and_the_later_ones_run() -> None:
     handle = record.send("done")
+
     with fail_next(record, "BUSY", times=2, message="the line is busy"):
         tasks.note.send("other")
         assert drain() == 2
         assert [group.name for group in Group.objects.all()] == ["other"]
         assert drain(until=MINUTE * 10) == 2
+
     assert handle.get(0).ok_value == "done"
     assert attempts(handle) == [("FAILED", "BUSY"), ("FAILED", "BUSY"), ("COMPLETED", None)]
     assert handle.info().attempts[0].error_message == "the line is busy"  # type: ignore[union-attr]
@@ -212,8 +229,10 @@ def test_a_failure_is_mapped_and_retried_as_a_real_one(
 ) -> None:
     """Naive: it is an error that the task returned, which the usual policy does not retry."""
     sent = handle()
+
     with fail_next(failing, error):
         drain(until=MINUTE * 2)
+
     assert sent.get(0).is_ok()
     assert attempts(sent) == [first, ("COMPLETED", None)]
 
@@ -222,21 +241,26 @@ def test_what_is_not_to_be_retried_is_final_and_what_a_task_can_ask_for_can_be_a
     gone = call.send()
     declined = record.send("never")
     returned = TaskError("CARD_DECLINED", "no funds", data={"code": 51})  # as a task returns it
+
     with (
         fail_next(call, "GONE"),
         fail_next(record, returned),
         pytest.raises(ExceptionGroup, match="that failed: 2"),
     ):
         drain()
+
     assert gone.get(0).err_value.error_code == "GONE"
     assert declined.get(0).err_value == returned
+
     handle = record.send("later")
     skipped = record.send("never")
+
     with (
         fail_next(record, Retry("not yet", delay_seconds=600, code="TOO_EARLY")),
         fail_next(record, Skip("no need")),
     ):
         drain()
+
     info: Any = handle.info()
     assert info.next_retry_at - info.attempts[0].finished_at == MINUTE * 10
     assert skipped.get(0).err_value.error_code == "TASK_SKIPPED"
@@ -248,10 +272,13 @@ def test_a_failure_that_did_not_happen_fails_the_test() -> None:
     """
     record.send("done")
     words = r"2 attempts of .*record were to fail, and 1 were made"
+
     with pytest.raises(AssertionError, match=words), fail_next(record, "BUSY", times=2):
         drain()
+
     drain(until=MINUTE * 2)
     assert Group.objects.get().name == "done"
+
     with pytest.raises(KeyError), fail_next(record, "BUSY"):
         raise KeyError("the error of the block comes first")
 
@@ -289,11 +316,14 @@ class InAsyncTests(TestCase):
         async with travel(MOMENT), fail_next(call, "GONE"):
             handle = await call.asend()
             assert await adrain(raise_errors=False) == 1
+
         assert (await handle.aget(0)).err_value.error_code == "GONE"
         assert aware((await handle.ainfo()).finished_at) == MOMENT  # type: ignore[union-attr, arg-type]
+
         with travel(MOMENT):
             there = await tasks.add.asend(1)
         after = await tasks.add.asend(1)
+
         assert aware((await there.ainfo()).sent_at) == MOMENT  # type: ignore[union-attr]
         assert aware((await after.ainfo()).sent_at) < MOMENT  # type: ignore[union-attr]
 
@@ -302,6 +332,7 @@ class InAsyncTests(TestCase):
     async def test_they_decorate_tests(self) -> None:
         handle = await record.asend("done")
         await adrain()
+
         info: Any = await handle.ainfo()
         assert (aware(info.sent_at), info.retry_count) == (MOMENT, 1)
 
@@ -315,18 +346,20 @@ def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(
         handle = tasks.add.send(1)
         later = tasks.add.schedule(HOUR, 2)
         assert drain() == 1
+
     info: Any = handle.info()
     assert info.sent_at == info.enqueued_at == info.started_at == info.finished_at
     assert (aware(info.sent_at), aware(later.info().enqueued_at)) == (now, now + HOUR)  # type: ignore[union-attr]
 
 
 def test_what_is_due_by_then_runs_there_as_if_no_worker_had_run_since() -> None:
-    """Naive: tasks run at their own times on the way, as by drain(until=...), and none can expire."""
+    """Naive: tasks run at their own times on the way, as by drain(until=...), and none expires."""
     policy = RetryPolicy.fixed([60], jitter=False)
     late = tasks.add.schedule(HOUR, 1)
     retried = tasks.mails.with_options(retry_policy=policy).send(1)
     expired = tasks.add.with_options(good_until=HOUR).send(1)
     future = tasks.add.schedule(HOUR * 3, 1)
+
     with travel(HOUR * 2) as now:
         assert drain() == 2
         assert expired.info().status == "EXPIRED"  # type: ignore[union-attr]
@@ -334,6 +367,7 @@ def test_what_is_due_by_then_runs_there_as_if_no_worker_had_run_since() -> None:
         assert aware(retried.info().next_retry_at) == now + MINUTE  # type: ignore[union-attr, arg-type]
         assert drain() == 0, "time stands still"
         assert drain(until=dt.timedelta(minutes=2)) == 1, "it moves on from there"
+
     assert retried.get(0).ok_value == 2
     assert future.info().status == "PENDING"  # type: ignore[union-attr]
 
@@ -343,6 +377,7 @@ def test_blocks_add_up_and_end_where_they_began() -> None:
         assert (now, before) == (MOMENT + HOUR, MOMENT - HOUR * 2)
         handle = tasks.add.send(1)
         raise KeyError
+
     assert aware(handle.info().sent_at) == before  # type: ignore[union-attr]
     assert abs(aware(tasks.add.send(1).info().sent_at) - dt.datetime.now(dt.UTC)) < HOUR  # type: ignore[union-attr]
 
@@ -352,9 +387,11 @@ def test_waits_of_workflows_end_there() -> None:
     flow.add(flows.number, 1, after=flow.sleep(dt.timedelta(days=30)))
     handle = flow.send()
     drain()
+
     with travel(dt.timedelta(days=29)):
         drain()
         assert handle.status() == "RUNNING"
+
     with travel(dt.timedelta(days=31)):
         drain()
         assert handle.status() == "COMPLETED"
@@ -433,6 +470,7 @@ def cancels_itself(checks: bool) -> str:
     handle = get_handle(current_task().task_id)  # type: ignore[arg-type]
     assert not current_task().cancel_requested
     handle.cancel()
+
     if checks:
         current_task().raise_if_cancelled()
     return "done"

@@ -24,6 +24,7 @@ def problems(path: Path) -> Iterator[str]:
     """Yield a line for each part of a file that breaks a rule."""
     name = path.relative_to(ROOT)
     text = path.read_text()
+
     if path.suffix == ".sql":
         for number, line in enumerate(text.splitlines(), 1):
             if len(line) > WIDTH:
@@ -49,6 +50,7 @@ def assigns_several(node: ast.Assign) -> bool:
         return False
     if any(isinstance(one, ast.Starred) for one in (*target.elts, *node.value.elts)):
         return False
+
     targets = {ast.unparse(one) for one in target.elts}
     read = {
         ast.unparse(one)
@@ -56,6 +58,7 @@ def assigns_several(node: ast.Assign) -> bool:
         for one in ast.walk(value)
         if isinstance(one, ast.expr)
     }
+
     return not targets & read
 
 
@@ -79,7 +82,8 @@ def files() -> list[Path]:
         for suffix in ("py", "sql")
         for path in (ROOT / folder).rglob(f"*.{suffix}")
     ]
-    return sorted(path for path in found if "upgrades" not in path.parts)
+    # The type checkers' project has each mistake on a line of its own.
+    return sorted(path for path in found if not {"upgrades", "typed"} & set(path.parts))
 
 
 def main() -> int:

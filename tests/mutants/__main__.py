@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     if lost := [problem for edit in chosen if (problem := edit.problem(ROOT))]:
         print("\n".join(lost))
         return 1
+
     began = time.monotonic()
     with (
         TemporaryDirectory(prefix="horsies-mutants-") as folder,
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         except BaseException:
             threads.shutdown(cancel_futures=True)  # nothing begins any more
             raise
+
     print(f"{sum(told)} of {len(told)} caught, in {time.monotonic() - began:.0f} s")
     return 0 if told and all(told) else 1
 
@@ -80,9 +82,11 @@ def run(copy: Path, tests: Sequence[str], edit: Edit | None = None) -> Verdicts:
     """Return how ``tests`` end in a new copy of the tree, in which ``edit`` was made."""
     if not tests:
         return {}
+
     shutil.copytree(ROOT, copy, ignore=what_is_no_source)
     if edit is not None:
         edit.apply(copy)
+
     verdicts = copy / "verdicts.json"
     command = [
         sys.executable,
@@ -98,6 +102,7 @@ def run(copy: Path, tests: Sequence[str], edit: Edit | None = None) -> Verdicts:
         f"--verdicts={verdicts}",
     ]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
+
     done = subprocess.run(
         command,
         cwd=copy,
@@ -107,6 +112,7 @@ def run(copy: Path, tests: Sequence[str], edit: Edit | None = None) -> Verdicts:
         timeout=LONGEST_SECONDS,
         check=False,
     )
+
     if not verdicts.exists():
         return dict.fromkeys(tests, [f"did not run: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"])
     found: Verdicts = json.loads(verdicts.read_text())

@@ -83,11 +83,13 @@ VALUES = [
 
 def test_equal_arguments_have_one_digest_and_different_ones_have_others() -> None:
     digests = [digest(value) for value in VALUES]
+
     assert digests == [digest(value) for value in VALUES]
     assert len(set(digests)) == len(VALUES)
     assert {len(each) for each in digests} == {32}
     assert digest({"a": 1, "b": {"x": 1, "y": 2}}) == digest({"b": {"y": 2, "x": 1}, "a": 1})
     assert digest(1, a=1, b=2) == digest(1, b=2, a=1)
+
     # As the first release recorded it: another one is an error in the middle of a deployment.
     assert (
         digest(Order(1, Decimal(2)), MOMENT, (1, 2.5), note=Color.RED, b=dt.timedelta(1))
@@ -97,6 +99,7 @@ def test_equal_arguments_have_one_digest_and_different_ones_have_others() -> Non
 
 def test_an_argument_counts_under_its_name_however_it_is_passed() -> None:
     shop = Shop()
+
     assert digest(7, function=shop.charge) == digest(order=7, function=shop.charge)
     assert digest(7, function=functools.partial(of_a_client, "c")) == digest(
         "c", 7, function=of_a_client
@@ -104,6 +107,7 @@ def test_an_argument_counts_under_its_name_however_it_is_passed() -> None:
     assert digest("c", function=functools.partial(of_a_client, number=7)) == digest(
         "c", 7, function=of_a_client
     )
+
     assert digest(1, 2) != digest(2, 1)
     assert digest(1, 2, 3) != digest(1, 2, note=3)
     assert digest(function=functools.partial(charge, 1)) != digest(
@@ -141,6 +145,7 @@ def test_arguments_that_do_not_fit_the_function_are_refused_before_it_runs() -> 
 def test_a_parameter_that_step_keeps_for_itself_has_to_be_given_otherwise() -> None:
     with pytest.raises(TypeError, match=r"functools\.partial\(atomically, atomic=\.\.\.\)"):
         digest(1, function=atomically)
+
     by_position = digest(1, True, function=atomically)
     assert by_position == digest(1, function=functools.partial(atomically, atomic=True))
     assert by_position != digest(1, function=functools.partial(atomically, atomic=False))
@@ -158,13 +163,16 @@ def test_a_result_is_stored_by_the_annotation_of_the_function(function: Callable
     """The annotation of a parameter may exist for type checkers alone."""
     shape = result_shape(function)
     stored = shape.encode(Order(1, Decimal("2.50")), "")
+
     assert stored == {"number": 1, "total": "2.50"}
     assert shape.decode(stored, "") == Order(1, Decimal("2.50"))
 
 
 def test_a_result_without_annotation_is_plain_data() -> None:
     shape = result_shape(lambda: None)
+
     assert shape.encode({"a": [1, None]}, "") == {"a": [1, None]}
+
     for value in ((1, 2), Decimal(1), Order(1, Decimal(1))):
         with pytest.raises(CodecError):
             shape.encode(value, "")
@@ -187,8 +195,11 @@ def test_what_is_known_of_a_function_does_not_keep_it_alive() -> None:
         return Order(order, Decimal(1))
 
     alive = weakref.ref(of_an_order)
+
     assert digest(1, function=of_an_order) == digest(order=1, function=of_an_order)
     assert result_shape(of_an_order) is result_shape(of_an_order)
+
     del of_an_order
     gc.collect()
+
     assert alive() is None

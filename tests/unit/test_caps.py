@@ -83,6 +83,7 @@ def full_levels(task: Waiting, taken: list[Waiting], world: dict[str, Any]) -> l
         ("queue", load(held, part=False), limit.max_concurrency),
         ("worker", load(mine, part=False), limit.local_limit),
     ]
+
     if task.partition is not None:
         together = (
             None
@@ -93,6 +94,7 @@ def full_levels(task: Waiting, taken: list[Waiting], world: dict[str, Any]) -> l
             ("partition", load(held, part=True), least(limit.partition_max_concurrency, together)),
             ("partition here", load(mine, part=True), limit.partition_local_limit),
         ]
+
     return [name for name, used, most in levels if most is not None and used >= most]
 
 
@@ -116,6 +118,7 @@ def test_each_task_taken_had_room_each_left_had_not_and_what_is_parked_starts_no
     slots = {"sync": budget.sync, "async": budget.async_}
     buffer = budget.buffer
     taken: list[Waiting] = []
+
     for task in line(world):
         full = full_levels(task, taken, world)
         if task.id in found.start:
@@ -128,13 +131,16 @@ def test_each_task_taken_had_room_each_left_had_not_and_what_is_parked_starts_no
             taken.append(task)
         else:
             assert task.late or full or not (slots[task.lane] or (buffer and task.lane == "sync"))
+
     assert min(*slots.values(), buffer) >= 0
     assert [task.id for task in taken if task.id in found.start] == found.start
     assert [task.id for task in taken if task.id in found.ahead] == found.ahead
+
     by_id = {task.id: task for task in world["waiting"]}
     elsewhere = {**world, "held": [one._replace(here=False) for one in world["held"]]}
     assert all("partition" in full_levels(by_id[id_], taken, elsewhere) for id_ in found.parked)
     assert all(by_id[id_].late for id_ in found.expired)
+
     assert not any(task.late for task in taken)
     moved = found.start + found.ahead + found.expired + found.parked
     assert len(moved) == len(set(moved))

@@ -120,6 +120,7 @@ def test_a_call_that_does_not_fit_is_refused_in_pythons_words_with_the_signature
     codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
 ) -> None:
     error = refusal(codec, *args, **kwargs)
+
     assert str(error).startswith(f"{codec.function.__name__}() {problem}")
     signature = "(user_id: int, *, lang: str = 'en') -> int" if codec is WELCOME else ""
     assert f"; its signature is {codec.function.__name__}{signature}" in str(error)
@@ -141,18 +142,22 @@ def test_a_call_fits_exactly_when_python_says_so(
         fits = True
     except TypeError:
         fits = False
+
     try:
         ArgumentsCodec.of(function).encode(tuple(args), kwargs)
         told = ""
     except CodecError as error:  # a value of another type is told after the call was found to fit
         told = str(error)
+
     assert ("its signature is" in told) is not fits
 
 
 def test_an_error_names_the_place_deep_inside() -> None:
     error = refusal(BILL, Order(1, [Line(1.0), Line(2.0), Line(3.0), Line(float("nan"))]))
+
     assert str(error) == "argument 'order.lines[3].price': NaN is not valid JSON"
     assert (error.path, error.kind) == ("order.lines[3].price", "value")
+
     assert str(refusal(BILL, Order(1, []), note={"a b": [0, {1: 2}]})).startswith(
         "argument 'note[key 1][1]': a key is"
     )
@@ -188,6 +193,7 @@ def test_an_error_never_shows_values_or_keys_of_data_because_logs_read_it(
     written into each log.
     """
     error = refused()
+
     assert "secret" not in f"{error} {error.path}"
 
 
@@ -196,11 +202,13 @@ def test_a_model_instance_is_refused_whatever_is_declared() -> None:
         str(refusal(WELCOME, Customer()))
         == "argument 'user_id' is a model instance (Customer): pass user_id.pk"
     )
+
     error = refusal(BILL, Order(1, [Customer()]))  # type: ignore[list-item]
     assert (
         str(error)
         == "argument 'order.lines[0]' is a model instance (Customer): pass order.lines[0].pk"
     )
+
     assert refusal(BILL, Order(1, []), note=[{"who": Customer()}]).path == "note[0][key 1]"
 
 
@@ -240,6 +248,7 @@ def test_stored_text_that_is_no_such_call_is_refused_without_naming_what_is_in_i
 ) -> None:
     """Naive: the error is Python's own, and whoever reads the log reads a key of the arguments."""
     error = str(error_of(codec.decode, text))
+
     assert problem in error
     assert "secret" not in error
 
@@ -320,8 +329,10 @@ def test_a_function_that_cannot_be_sent_is_refused_with_the_line_to_write(
 ) -> None:
     names: dict[str, Any] = {}
     exec(f"{source}: ...", globals(), names)
+
     with pytest.raises(TaskDefinitionError) as raised:
         codec.of(names["f"])
+
     assert says in str(raised.value)
     assert not line or str(raised.value).rstrip().endswith(f"as in\n    {line}")
 
@@ -329,6 +340,7 @@ def test_a_function_that_cannot_be_sent_is_refused_with_the_line_to_write(
 def test_a_lower_limit_of_the_interpreter_on_digits_is_an_error_too() -> None:
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
+
     try:
         assert "digits" in str(refusal(WELCOME, 10**1000))
     finally:
@@ -387,16 +399,17 @@ def test_a_value_and_one_that_the_task_has_wrapped_share_an_envelope() -> None:
         (COUNT, Customer(), "type", "result is a model instance (Customer): return its pk"),
         (
             TOTAL,
-            Total([Customer()]),
+            Total([Customer()]),  # type: ignore[list-item]
             "type",
             "result 'lines[0]' is a model instance (Customer): return its pk",
-        ),  # type: ignore[list-item]
+        ),
     ],
 )
 def test_only_a_return_of_another_type_is_a_mismatch(
     codec: ResultCodec, value: Any, kind: str, said: str
 ) -> None:
     error = error_of(codec.encode_ok, value)
+
     assert (error.kind, str(error)) == (kind, said)
 
 
@@ -447,10 +460,12 @@ def test_a_name_that_is_never_defined_is_an_error_at_each_use_and_when_checked()
     codec = ArgumentsCodec.of(never)
     result = ResultCodec.of(never)
     undefined = "name 'Nowhere' is not defined"
+
     with pytest.raises(
         TaskDefinitionError, match=f"cannot be resolved: {undefined}. Define or import"
     ):
         codec.resolve()
+
     assert result.wraps_result
     for _ in range(2):
         assert undefined in str(refusal(codec, 1))
@@ -468,6 +483,7 @@ def test_an_error_comes_back_with_its_code_and_all_it_carried() -> None:
         exception={"type": "OSError", "traceback": "..."},
     )
     built_in = TaskError.built_in(OperationalErrorCode.WORKER_CRASHED, "gone")
+
     for error in (own, built_in):
         assert COUNT.decode(encode_error(error)) == TaskResult(err=error)
         assert ResultCodec.decode_error(json.loads(encode_error(error))) == TaskResult(err=error)
@@ -494,6 +510,7 @@ def test_data_that_is_no_json_is_kept_as_its_repr_with_a_note_and_never_stops_an
         "no room\n(data is stored as its repr, because it is not plain JSON: "
     )
     assert "got date" in found["message"]
+
     for data in (
         float("nan"),
         "a\x00b",
@@ -507,6 +524,7 @@ def test_data_that_is_no_json_is_kept_as_its_repr_with_a_note_and_never_stops_an
         Customer(),
     ):
         assert isinstance(stored_error(TaskError("X", data=data))["data"], str)
+
     assert len(stored_error(TaskError("X", data=b"x" * 100_000))["data"]) < 11_000
     assert (
         stored_error(TaskError("X", data=Hostile(a=1)))["data"]
@@ -517,10 +535,13 @@ def test_data_that_is_no_json_is_kept_as_its_repr_with_a_note_and_never_stops_an
 def test_what_postgresql_cannot_hold_or_is_not_what_a_field_declares_is_made_visible() -> None:
     exception = {"message": "a\x00b", "traceback": "\udc80 é"}
     found = stored_error(TaskError("X", "a\x00b\ud800c", exception=exception))
+
     assert found["message"] == "a\\x00b\\ud800c"
     assert found["exception"] == {"message": "a\\x00b", "traceback": "\\udc80 é"}
+
     found = stored_error(TaskError("X", None, exception=ValueError("no")))  # type: ignore[arg-type]
     assert (found["message"], found["exception"]) == ("None", {"repr": "ValueError('no')"})
+
     found = stored_error(TaskError("X", exception={1: Hostile()}))  # type: ignore[dict-item]
     assert found["exception"] == {"1": "<Hostile whose repr fails: RuntimeError>"}
 
@@ -592,5 +613,6 @@ def test_a_lazy_text_that_fails_does_not_hide_the_error() -> None:
 @given(st.text(st.characters()), ANYTHING)
 def test_whatever_an_error_carries_can_be_stored_and_read(message: str, data: Any) -> None:
     found = COUNT.decode(encode_error(TaskError("X", message, data=data))).err_value
+
     assert found.error_code == "X"
     assert "\x00" not in found.message

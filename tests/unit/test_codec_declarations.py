@@ -215,6 +215,7 @@ def test_what_has_no_text_is_not_checked() -> None:
 
     Moved.__module__ = "datetime"
     Moved.__qualname__ = "date"
+
     for annotation in (
         Any,
         Local,
@@ -259,6 +260,7 @@ def test_what_has_no_text_is_not_checked() -> None:
 )
 def test_a_text_from_a_table_runs_nothing_and_an_unknown_one_checks_nothing(text: str) -> None:
     assert problem(text, "3") is None
+
     if text not in ("dict[str]",):
         with pytest.raises(Unknown):
             annotation_of(text)
@@ -276,12 +278,14 @@ def test_a_text_computes_no_attribute_of_a_module_or_a_class() -> None:
 
     module.Holder = Meta("Holder", (), {})  # type: ignore[attr-defined]
     sys.modules["horsies_lazy"] = module
+
     try:
         for text in ("horsies_lazy.thing", "horsies_lazy.Holder.thing", "horsies_unimported.Thing"):
             with pytest.raises(Unknown):
                 annotation_of(text)
     finally:
         del sys.modules["horsies_lazy"]
+
     assert asked == []
 
 
@@ -398,6 +402,7 @@ class Checked(BaseModel):
 def test_a_model_comes_back_equal_wherever_it_is_nested(annotation: Any, value: Any) -> None:
     """Naive: str() of the model, or model_dump() with its datetimes, which JSON cannot hold."""
     back = wire(annotation, value)
+
     assert back == value
     assert type(back) is type(value)
 
@@ -418,6 +423,7 @@ def test_a_model_is_stored_as_the_json_of_its_own_schema() -> None:
 
     value = Person(fullName="Ada", born=dt.date(1815, 12, 10), colours=frozenset({"red"}))
     stored = shape_of(Person, "here").encode(value, "x")
+
     assert stored == {"fullName": "Ada", "born": "1815-12-10", "colours": ["red"]}
     assert set(stored) == set(Person.model_json_schema()["properties"])
     assert wire(Person, value) == value
@@ -457,6 +463,7 @@ def test_stored_data_that_a_model_refuses_have_a_position(
     who reads the log.
     """
     error = unreadable(annotation, stored)
+
     assert error.path == path
     assert problem in error.problem
     assert "many" not in str(error)
@@ -553,8 +560,10 @@ def test_a_model_whose_field_is_defined_later_is_compiled_at_its_first_use() -> 
     another cannot be written.
     """
     value = Early(item=Later(size=3))
+
     assert SWAP.decode(SWAP.encode((value,), {})) == ([], {"early": value})
     assert SWAPPED.decode(SWAPPED.encode_ok(value)).ok_value == value
+
     with pytest.raises(TaskDefinitionError, match="Nowhere"):
         ArgumentsCodec.of(lose).resolve()
 
@@ -570,6 +579,7 @@ def test_a_project_without_models_never_imports_pydantic() -> None:
         "try: shape_of(type(sys), 'here')\n"
         "except UnsupportedType: print('pydantic' in sys.modules)"
     )
+
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -578,4 +588,5 @@ def test_a_project_without_models_never_imports_pydantic() -> None:
         timeout=60,
         check=True,
     )
+
     assert done.stdout == "[{'x': 1, 'y': 0}]\nFalse\n"

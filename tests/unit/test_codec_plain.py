@@ -50,6 +50,7 @@ NAMES = st.from_regex(r"[a-z]{1,5}", fullmatch=True)
 @given(st.lists(PLAIN, max_size=3), st.dictionaries(NAMES, PLAIN, max_size=3))
 def test_every_json_value_comes_back_as_it_was(args: list[Any], kwargs: dict[str, Any]) -> None:
     assert ANYTHING.decode(ANYTHING.encode(args, kwargs)) == (args, kwargs)
+
     result = PlainResult(anything)
     assert result.decode(result.encode_ok([args, kwargs])).ok == [args, kwargs]
 
@@ -101,10 +102,12 @@ def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
         text = ANYTHING.encode([value], {})
     except CodecError:
         return
+
     text.encode()
     found = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["args"][
         0
     ]
+
     assert "\x00" not in json.dumps(found, ensure_ascii=False)
     assert ANYTHING.encode([found], {}) == text, (
         "what is stored stays the same when it is sent again"
@@ -129,6 +132,7 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
     text.
     """
     found = json.loads(ANYTHING.encode([value], {}))["args"][0]
+
     assert (found, type(found)) == (stored, type(stored))
     assert PlainResult(anything).decode(PlainResult(anything).encode_ok(value)).ok == stored
 
@@ -173,6 +177,7 @@ def test_what_is_no_json_is_refused_with_its_position(
     database refuses or changes.
     """
     by_keyword = error_of(ANYTHING.encode, [], {"user": inside(value)})
+
     assert said in str(by_keyword)
     assert by_keyword.path.startswith(path)
     assert error_of(PlainArguments(greet).encode, [inside(value)], {}).path.startswith("name")
@@ -182,11 +187,14 @@ def test_what_is_no_json_is_refused_with_its_position(
 def test_a_value_that_contains_itself_is_refused() -> None:
     circle: list[Any] = []
     circle.append(circle)
+
     with pytest.raises(CodecError, match="nested more than 200 levels deep, or contains itself"):
         ANYTHING.encode([circle], {})
+
     deep: Any = 1
     for _ in range(200):
         deep = [deep]
+
     assert ANYTHING.decode(ANYTHING.encode([deep], {})) == ([deep], {})
 
 
@@ -209,6 +217,7 @@ def test_a_call_is_stored_as_it_was_made_with_the_names_that_the_function_has(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], stored: dict[str, Any]
 ) -> None:
     text = PlainArguments(function).encode(args, kwargs)
+
     assert json.loads(text) == stored
     assert PlainArguments(function).decode(text) == (args, kwargs)
 
@@ -218,9 +227,11 @@ def test_a_context_is_no_argument() -> None:
     context.
     """
     codec = PlainArguments(with_context, takes_context=True)
+
     assert codec.decode(codec.encode(["Ann"], {})) == (["Ann"], {})
     assert json.loads(codec.encode(["Ann"], {}))["names"] == ["name"]
     assert codec.names == {"name"}
+
     with pytest.raises(CodecError, match="missing a required argument: 'name'"):
         codec.encode([], {})
 
@@ -231,9 +242,11 @@ def test_arguments_that_were_given_by_name_reach_positional_only_parameters() ->
     Naive: f(x=1) for def f(x, /) raises.
     """
     codec = PlainArguments(at)
+
     assert codec.decode('{"args": [], "kwargs": {"x": 1, "scale": 2}}') == ([1], {"scale": 2})
     assert codec.decode('{"args": [], "kwargs": {"x": 1, "y": 5}}') == ([1, 5], {})
     assert codec.decode_values('{"x": 3}') == ([3], {})
+
     with pytest.raises(CodecError, match="'x'"):
         codec.decode('{"args": [], "kwargs": {"y": 1}}')
 
@@ -242,6 +255,7 @@ def test_a_node_of_a_workflow_binds_by_name() -> None:
     assert PlainArguments(greet).bind(("Ann",), {"loud": True}) == {"name": "Ann", "loud": True}
     assert PlainArguments(at).bind((1, 2), {}) == {"x": 1, "y": 2}
     assert ANYTHING.bind((), {"whatever": 1}) == {"whatever": 1}
+
     for function, args, kwargs, said in (
         (anything, (1,), {}, "gets arguments for \\*args, which have no name: pass one list"),
         (loose, (1,), {}, "positional-only parameters beside \\*\\*"),
@@ -260,7 +274,9 @@ def test_annotations_of_a_plain_function_do_not_matter() -> None:
         return None
 
     definition = define_plain(typed, name="shop.tell", queue="mail")
+
     assert (definition.name, definition.queue, definition.codec) == ("shop.tell", "mail", "plain")
+
     definition.arguments.resolve()
     definition.result.resolve()
     assert definition.arguments.decode(definition.arguments.encode([1], {})) == ([1], {})

@@ -100,6 +100,7 @@ def containers(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
             st.one_of(*(typed[1] for typed in some)),
         )
     )
+
     return lists | dicts | rows | pairs | unions
 
 
@@ -121,6 +122,7 @@ def through_jsonb(stored: Any) -> Any:
         return [through_jsonb(each) for each in stored]
     if isinstance(stored, float):
         return int(stored) if "e+" in repr(stored) else stored + 0.0
+
     return stored
 
 
@@ -140,17 +142,19 @@ def test_a_value_of_each_declarable_type_comes_back_through_json_and_through_jso
     annotation, values = (
         data.draw(TYPES) if annotation is TYPES else (annotation, SCALARS[annotation])
     )
+
     if (shape := shape_if_declarable(annotation)) is None:
         return
+
     value = data.draw(values)
     stored = through_text(shape.encode(value, "x"))
     found = shape.decode(stored, "x")
     back = shape.decode(through_jsonb(stored), "x")
+
     assert found == back == value
     assert type(found) is type(value)
-    assert (
-        type(back) is type(value) or annotation is Any or annotation not in SCALARS
-    )  # a number of any JSON
+    # A number of any JSON may be of another type.
+    assert type(back) is type(value) or annotation is Any or annotation not in SCALARS
 
 
 @given(value=st.datetimes(timezones=st.timezones()))
@@ -159,6 +163,7 @@ def test_a_moment_of_any_time_zone_keeps_its_clock_and_its_offset(value: dt.date
     # Compared by parts: Python calls two zones' moments unequal wherever a clock is set back.
     shape = shape_of(dt.datetime, "here")
     back = shape.decode(shape.encode(value, "x"), "x")
+
     assert (back.replace(tzinfo=None), back.utcoffset()) == (
         value.replace(tzinfo=None, fold=0),
         value.utcoffset(),
@@ -179,7 +184,9 @@ ANYTHING = (
 def test_a_value_of_any_kind_is_refused_or_comes_back_equal(typed: Typed, value: Any) -> None:
     if (shape := shape_if_declarable(typed[0])) is None:
         return
+
     stored, error = tried(shape.encode, value)
+
     if error is None:
         assert shape.decode(through_text(stored), "x") == value
     else:
@@ -194,7 +201,9 @@ def test_json_of_any_kind_is_read_as_the_declared_type_or_refused(
 ) -> None:
     if (shape := shape_if_declarable(typed[0])) is None:
         return
+
     value, error = tried(shape.decode, stored)
+
     if error is None:
         assert shape.decode(shape.encode(value, "x"), "x") == value
     else:

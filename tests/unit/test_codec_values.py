@@ -190,10 +190,12 @@ def test_a_value_of_its_declared_type_is_stored_as_ever_and_comes_back(
     call.__annotations__ = {"value": annotation, "return": annotation}
     arguments = ArgumentsCodec.of(call)
     result = ResultCodec.of(call)
+
     assert (arguments.encode((value,), {}), result.encode_ok(value)) == (
         f'{{"value":{text}}}',
         f'{{"ok":{text}}}',
     )
+
     for found in (
         arguments.decode(f'{{"value":{text}}}')[1]["value"],
         result.decode(f'{{"ok":{text}}}').ok_value,
@@ -207,6 +209,7 @@ def test_a_validator_that_changes_a_value_changes_it_once() -> None:
     again.
     """
     shape = shape_of(Annotated[str, AfterValidator(lambda text: text + "!")], "here")
+
     assert shape.decode(shape.encode("a", "x"), "x") == "a!"
 
 
@@ -219,6 +222,7 @@ def test_an_int_serves_as_a_float_and_a_subclass_as_its_base() -> None:
     ):
         found = wire(annotation, value)
         assert (found, type(found)) == (value, annotation)
+
     assert wire(dict[str, int], collections.OrderedDict(a=1)) == {"a": 1}
     assert wire(Literal["a"], Word("a")) == "a"
     assert wire(Point, Moved(1, 2)) == wire(Point | Named, Moved(1, 2)) == Point(1, 2)
@@ -237,6 +241,7 @@ def test_fields_that_were_not_stored_are_made_by_their_class_and_one_without_a_v
         "the field y was added later"
     )
     assert shape_of(Odd, "here").encode(Odd("n"), "x") == {"name": "n", "tags": []}
+
     point = Point(1)
     del point.x
     assert str(refusal(Point, point)) == "argument 'x': this Point has no value for its field 'x'"
@@ -251,12 +256,14 @@ def chain(length: int) -> Tree:
 
 def test_a_value_may_be_deep_but_not_without_end() -> None:
     assert wire(Tree, chain(90)) == chain(90)
+
     tree = Tree(0)
     loop = []
     table = {}
     tree.parent = tree
     loop.append(loop)
     table["a"] = table
+
     for annotation, value in ((Tree, chain(110)), (Tree, tree), (Any, loop), (dict, table)):
         error = refusal(annotation, value)
         assert (error.problem, error.kind) == (
@@ -269,9 +276,11 @@ def test_a_deep_alternation_of_unions_is_read_in_linear_time() -> None:
     value: Sum | Leaf = Leaf(1, kind="leaf")
     for _ in range(60):
         value = Sum((value,), kind="sum")
+
     shape = shape_of(Leaf | Sum, "here")
     stored = shape.encode(value, "x")
     before = Sum.made
+
     assert shape.decode(stored, "x") == value
     assert Sum.made - before == 60  # no part was tried as something else first
 
@@ -383,6 +392,7 @@ def test_a_value_of_another_type_or_that_nothing_can_hold_is_refused_and_never_c
     kind: str, annotation: Any, value: Any, problem: str
 ) -> None:
     error = refusal(annotation, value)
+
     assert (problem in str(error), error.kind) == (True, kind), str(error)
 
 

@@ -53,6 +53,7 @@ def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
     """
     graph = layered(numbers, edges)
     found = set(graph.direct)
+
     for start in numbers:
         ends = [(step.downstream, step.style) for step in graph.steps if step.upstream == start]
         while ends:
@@ -61,6 +62,7 @@ def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
                 found.add(Edge(start, item, style))
             else:
                 ends += [(step.downstream, style) for step in graph.steps if step.upstream == item]
+
     return found
 
 
@@ -71,9 +73,11 @@ def test_a_node_is_right_below_its_lowest_upstream_node(
     numbers, edges = graph
     edges = [edge for edge in edges if edge.upstream < edge.downstream]
     layer = layer_of(numbers, edges)
+
     for number in numbers:
         above = [layer[edge.upstream] for edge in edges if edge.downstream == number]
         assert layer[number] == max(above, default=-1) + 1
+
     assert all(
         layer[step.downstream] - layer[step.upstream] == 1 for step in layered(numbers, edges).steps
     )
@@ -84,6 +88,7 @@ def test_a_node_is_right_below_its_lowest_upstream_node(
 def test_no_boxes_overlap_and_all_are_on_the_picture(graph: tuple[list[int], list[Edge]]) -> None:
     found = drawn(*graph)
     boxes = found.boxes
+
     assert sorted(box.number for box in boxes) == graph[0]
     assert not [
         (one, other) for n, one in enumerate(boxes) for other in boxes[:n] if overlap(one, other)
@@ -94,6 +99,7 @@ def test_no_boxes_overlap_and_all_are_on_the_picture(graph: tuple[list[int], lis
     assert [(box.y, box.x) for box in boxes] == sorted((box.y, box.x) for box in boxes), (
         "they are in reading order"
     )
+
     curves = re.findall(r"M\d+ (\d+)C\d+ (-?\d+) \d+ \2 \d+ (\d+)", "".join(found.lines.values()))
     assert all(int(above) < int(middle) < int(below) for above, middle, below in curves)
 
@@ -103,7 +109,9 @@ def test_the_same_graph_is_drawn_in_the_same_way(
     graph: tuple[list[int], list[Edge]], chance: random.Random
 ) -> None:
     numbers, edges = graph
+
     assert drawn(numbers, edges) == drawn(numbers, edges)
+
     mixed = list(numbers)
     chance.shuffle(mixed)
     assert drawn(mixed, edges) == drawn(numbers, edges)
@@ -116,7 +124,9 @@ def test_a_circle_and_unknown_ends_are_drawn_without_their_edges(
     numbers, edges = graph
     edges = [*edges, Edge(0, 99), Edge(99, 0), Edge(0, 0)]
     layer = layer_of(numbers, edges)
+
     assert {item for item in layer if item >= 0} == set(numbers)
+
     found = reached(numbers, edges)
     assert found <= set(edges)
     assert all(layer[edge.upstream] < layer[edge.downstream] for edge in found)
@@ -126,6 +136,7 @@ def test_a_line_crosses_no_other_where_none_has_to() -> None:
     """Two chains whose nodes were added in turns, but the other way round in every second layer."""
     edges = [Edge(0, 3), Edge(1, 2), Edge(2, 5), Edge(3, 4), Edge(4, 7), Edge(5, 6)]
     rows = layered(range(8), edges).rows
+
     assert rows == [[0, 1], [3, 2], [4, 5], [7, 6]]
 
 
@@ -133,10 +144,12 @@ def test_a_chain_is_straight_and_a_long_edge_passes_beside_it_in_lines_of_its_ow
     found = drawn(
         range(4), [Edge(0, 1, "done"), Edge(1, 2, "done"), Edge(2, 3, "done"), Edge(0, 3, "undo")]
     )
+
     assert set(found.lines) == set(found.heads) == {"done", "undo"}
     (left,) = {box.x for box in found.boxes}
     lines = found.lines["done"] + found.lines["undo"]
     bends = {int(x) for x in re.findall(r"M(\d+) \d+V\d+", lines)} - {left + WIDTH // 2}
+
     assert bends
     assert all(not left <= x <= left + WIDTH for x in bends)
 
@@ -147,14 +160,17 @@ def test_a_wide_layer_becomes_a_block_whose_lines_keep_off_its_boxes() -> None:
         range(many + 2),
         [edge for n in range(1, many + 1) for edge in (Edge(0, n), Edge(n, many + 1))],
     )
+
     block = [box for box in found.boxes if 0 < box.number <= many]
     assert len({box.x for box in block}) == WIDEST
     assert len({box.y for box in block}) == 3
+
     upright = [tuple(map(int, part)) for part in re.findall(r"M(\d+) (\d+)V(\d+)", found.lines[""])]
     upright += [
         (int(x), int(y0), int(y1))
         for x, y0, y1 in re.findall(r"Q\d+ \d+ (\d+) (\d+)V(\d+)", found.lines[""])
     ]
+
     assert len(upright) > WIDEST
     assert not [
         (line, box)
@@ -173,7 +189,9 @@ def test_many_nodes_with_long_edges_have_few_bends() -> None:
     edges = [Edge(n, n + 1) for n in range(299)] + [
         Edge(*sorted(chance.sample(range(300), 2))) for _ in range(600)
     ]
+
     graph = layered(range(300), edges)
+
     assert sum(item < 0 for row in graph.rows for item in row) <= 4 * 300
     assert graph.direct
     assert len(drawn(range(300), edges).boxes) == 300
@@ -182,6 +200,7 @@ def test_many_nodes_with_long_edges_have_few_bends() -> None:
 @given(st.text(max_size=80), st.integers(300, 2_000))
 def test_a_name_is_cut_into_at_most_two_lines_that_fit(name: str, most: int) -> None:
     found = picture.lines(name, most)
+
     assert 1 <= len(found) <= 2
     assert all(picture.width(line) <= most for line in found)
 
@@ -213,6 +232,7 @@ def bars_of(text: str) -> dict[str, list[Rect]]:
     paths = {
         path.get("class", "").rpartition("-")[2]: path.get("d", "") for path in svg.iter("path")
     }
+
     found: dict[str, list[Rect]] = {}
     for kind in ("done", "failed"):
         assert not BAR.sub("", paths[kind])
@@ -220,6 +240,7 @@ def bars_of(text: str) -> dict[str, list[Rect]]:
             (float(x), float(y), float(high), float(wide))
             for x, y, high, wide in BAR.findall(paths[kind])
         ]
+
     return found
 
 
@@ -238,13 +259,16 @@ def test_bars_are_as_high_as_their_figures_and_what_failed_stands_on_what_comple
     None
 ):
     found = bars_of(bars([(10, 0), (5, 5), (0, 10), (2, 0)], "Tasks", width=40, height=20))
+
     assert [(x, high) for x, _, high, _ in found["done"]] == [(0, 20), (10, 10), (30, 4)]
     assert [(x, bottom, high) for x, bottom, high, _ in found["failed"]] == [
         (10, 10, 10),
         (20, 20, 20),
     ]
+
     found = bars_of(bars([(10**6, 1)], "Tasks", width=40, height=20))
     ((_, bottom, high, _),) = found["failed"]
+
     assert (high, bottom - high >= -0.1) == (LEAST, True)
     assert found["done"][0][2] == pytest.approx(20 - bottom, abs=0.11)
 
@@ -252,11 +276,14 @@ def test_bars_are_as_high_as_their_figures_and_what_failed_stands_on_what_comple
 def test_a_graph_with_marks_has_room_for_the_texts_which_are_escaped() -> None:
     text = bars([(10, 0), (5_000, 0)], "<b>", width=600, height=160, marks=["<i>", "12:00", "now"])
     (_, (_, bottom, high, _)) = bars_of(text)["done"]
+
     assert (bottom, high) == (160 - LINE, 160 - 2 * LINE)
+
     texts = [
         (one.get("x"), one.get("text-anchor"), one.text)
         for one in ElementTree.fromstring(text).iter("text")
     ]
+
     assert texts == [
         ("0", "start", "5,000"),
         ("0", "start", "<i>"),

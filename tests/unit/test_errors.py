@@ -36,6 +36,7 @@ from horsies_django.core.retry import mapped_code, mapper_problems
 
 def test_no_code_stands_in_two_families_and_each_is_its_own_text() -> None:
     codes = [code for family in FAMILIES for code in family]
+
     assert len(codes) == len({code.value for code in codes}) == len(RESERVED)
     for code in codes:
         assert str(code) == f"{code}" == code.value == code.name
@@ -129,6 +130,7 @@ def test_a_user_s_code_is_an_upper_case_name_and_no_built_in_one(
 
 def test_a_send_error_says_its_code_and_whether_trying_again_may_help() -> None:
     error = TaskSendError(TaskSendErrorCode.ENQUEUE_FAILED, "the database did not accept the task")
+
     assert str(error) == "[ENQUEUE_FAILED] the database did not accept the task"
     assert isinstance(error, HorsiesError)
     assert [TaskSendError(code, "").retryable for code in TaskSendErrorCode] == [
@@ -143,6 +145,7 @@ ERROR = TaskError("MAILBOX_FULL", "no room left")
 @pytest.mark.parametrize("value", [7, 0, None])
 def test_a_success_gives_its_value_by_every_way_of_asking(value: int | None) -> None:
     result = TaskResult(ok=value)
+
     assert (result.is_ok(), result.is_err()) == (True, False)
     assert result.ok == result.ok_value == result.unwrap() == value
     assert result.err is None
@@ -154,6 +157,7 @@ def test_a_success_gives_its_value_by_every_way_of_asking(value: int | None) -> 
 @pytest.mark.promise("S3.7")
 def test_an_error_gives_itself_by_every_way_of_asking() -> None:
     result: TaskResult[int] = TaskResult(err=ERROR)
+
     assert (result.is_ok(), result.is_err()) == (False, True)
     assert result.err is result.err_value is result.unwrap_err() is ERROR
     assert result.ok is None
@@ -166,6 +170,7 @@ def test_an_error_gives_itself_by_every_way_of_asking() -> None:
 def test_unwrapping_an_error_raises_a_failure_that_carries_it() -> None:
     with pytest.raises(TaskFailed, match=r"^MAILBOX_FULL: no room left$") as raised:
         TaskResult(err=ERROR).unwrap()
+
     assert raised.value.error is ERROR
     assert str(TaskFailed(TaskError("MAILBOX_FULL"))) == "MAILBOX_FULL"
 
@@ -206,6 +211,7 @@ def test_the_house_makes_errors_with_its_own_codes_as_plain_text() -> None:
     error = TaskError.built_in(
         RetrievalCode.WAIT_TIMEOUT, "still running", data={"waited": 5}, exception={"type": "E"}
     )
+
     assert (error.error_code, error.message, error.data) == (
         "WAIT_TIMEOUT",
         "still running",
@@ -221,8 +227,10 @@ def test_a_fixed_policy_has_one_retry_per_pause_and_an_exponential_one_doubles_i
     policy = RetryPolicy.fixed([60, 300, 900], auto_retry_for=["MAIL_DOWN"])
     assert policy.max_retries == 3
     assert [policy.delay(retry) for retry in (1, 2, 3)] == [60, 300, 900]
+
     policy = RetryPolicy.exponential(base_seconds=2, max_retries=6, max_delay_seconds=20)
     assert [policy.delay(retry) for retry in range(1, 7)] == [2, 4, 8, 16, 20, 20]
+
     assert RetryPolicy.exponential(base_seconds=86_400, max_retries=100).delay(100) == 30 * 86_400
     assert (
         RetryPolicy.fixed([1], auto_retry_for=OSError).auto_retry_for
@@ -235,6 +243,7 @@ def test_a_policy_names_everything_that_is_wrong_with_it() -> None:
         RetryPolicy.exponential(
             base_seconds=-1, max_retries=101, auto_retry_for=["not a code", "WORKER_CRASHED"]
         )
+
     for word in ("-1", "101", "not a code"):
         assert word in str(error.value)
     assert "WORKER_CRASHED" not in str(error.value)
@@ -276,6 +285,7 @@ def test_the_exact_class_counts_before_its_bases_and_the_first_mapper_that_knows
     None
 ):
     mapper = {OSError: "IO", MailDown: "MAIL_DOWN", Exception: "ANY"}
+
     assert mapped_code(MailDown(), mapper) == "MAIL_DOWN"
     assert mapped_code(FileNotFoundError(), mapper) == "IO"
     assert mapped_code(ValueError(), mapper) == "ANY"
@@ -292,12 +302,15 @@ def test_the_exact_class_counts_before_its_bases_and_the_first_mapper_that_knows
 
 def test_a_mapper_names_its_problems() -> None:
     assert mapper_problems({OSError: "IO"}) == []
+
     problems = mapper_problems(
         {"OSError": "IO", int: "X", KeyError: "WORKER_CRASHED", ValueError: "lower"}
     )
+
     assert len(problems) == 4
     assert "is not an exception class" in problems[0]
     assert "reserved" in problems[2]
+
     assert mapper_problems([OSError]) == [
         "a mapper must be a dict of exception classes and error codes, not list"
     ]
@@ -333,6 +346,7 @@ def test_each_way_in_which_an_attempt_ends_is_counted_as_one_result(
         error_code=None if outcome["status"] == "COMPLETED" else "OH_NO",
         **outcome,
     )
+
     assert result_of(made, decided) == result
 
 
@@ -344,8 +358,10 @@ def test_only_the_codes_of_final_failures_are_failures_also_those_that_are_named
     counts as a claim.
     """
     assert code_problem(code) is None, "projects may use it"
+
     result = result_of(Outcome(uuid.uuid4(), 1, "FAILED", "{}", error_code=code), {})
     assert result == OTHER
+
     failures = {
         name
         for name in (code, result, "OH_NO", "POISON")
@@ -383,6 +399,7 @@ def test_a_quantile_is_interpolated_in_its_bucket(
     counts: dict[int, int], share: float, seconds: float | None
 ) -> None:
     buckets = [counts.get(place, 0) for place in range(len(BOUNDS))]
+
     assert quantile(buckets, share) == (seconds if seconds is None else pytest.approx(seconds))
 
 
@@ -408,6 +425,7 @@ def test_no_quantile_is_above_the_longest(
 
 def test_a_line_is_said_once_a_minute_for_each_kind_with_how_many_were_left_out() -> None:
     repeats = Repeats()
+
     assert [repeats.due("refused", now) for now in (5.0, 5.0, 64.9)] == ["", None, None]
     assert repeats.due("refused", 65.0) == " (and 2 more since the last such line)"
     assert repeats.due("refused", 66.0) is None

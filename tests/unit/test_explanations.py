@@ -110,6 +110,7 @@ def test_moments_are_told_in_the_readers_zone_and_with_their_day_if_it_is_anothe
     soon = only("NOT_DUE", told({"enqueued_at": "2030-01-31T12:30:00+00:00"}))
     assert soon.text == "It is not due before 15:30:00."
     assert soon.details == {"due_at": "2030-01-31T12:30:00+00:00"}
+
     late = only("NOT_DUE", told({"enqueued_at": "2030-01-31T22:30:00+00:00"}))
     assert late.text == "It is not due before 2030-02-01 01:30:00."
 
@@ -123,13 +124,16 @@ def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() ->
         "to the workers."
     )
     assert found.details["until"] == "2030-01-31T12:03:00+00:00"
+
     newer = only("UNKNOWN_TASK_NAME", told(YOUNG | {"wire": 2}, workers=[STRANGER]))
     assert (
         "'shop.tasks.add' in the format of a newer release (format version 2): they leave"
         in newer.text
     )
+
     same = only("UNKNOWN_TASK_NAME", told(YOUNG | {"wire": 2}, workers=[STRANGER | {"wire": 2}]))
     assert "newer" not in same.text, "they read it, and do not have the task"
+
     old = only("UNKNOWN_TASK_NAME", told(workers=[STRANGER]))
     assert (
         "'shop.tasks.add': the first to claim it fails it with WORKER_RESOLUTION_ERROR" in old.text
@@ -139,6 +143,7 @@ def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() ->
 
 def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
     busy = TAKER | {"worker_id": str(ID), "busy": 2}
+
     assert only("NO_FREE_SLOT", told(YOUNG, workers=[STRANGER, busy])).text == (
         "The only live worker that serves its queue and knows it is without a free slot for sync "
         "tasks: 2 of 2 are taken."
@@ -152,6 +157,7 @@ def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
 def test_a_worker_whose_processes_are_not_ready_has_no_slot() -> None:
     """Fails if: a task that waits for a child that hangs is said to start soon."""
     idle = TAKER | {"worker_id": str(ID), "slots": 0, "busy": 0}
+
     assert only("NO_FREE_SLOT", told(workers=[idle])).text == (
         "The only live worker that serves its queue is without a free slot for sync tasks: no "
         "process is ready. "
@@ -163,12 +169,13 @@ def test_a_cap_names_the_holder_of_the_longest_held_permit_if_there_is_one() -> 
     holder = HELD_SINCE | {"since": "2030-01-31T11:02:11+00:00"}
     full = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2}
     said = "The queue 'verify' is at its cap: 2 of 2 permits are taken"
+
     for holders, longest in (
         ([holder], f", the longest since 14:02:11 by task {ID} on web-1:41."),
         (
-            [holder | {"hostname": None}],
+            [holder | {"hostname": None}],  # its row is gone
             f", the longest since 14:02:11 by task {ID} on {WORKER}.",
-        ),  # its row is gone
+        ),
         ([], "."),
     ):
         assert only("QUEUE_AT_CAP", told(queue=full | {"holders": holders})).text == said + longest
@@ -178,7 +185,9 @@ def test_what_each_worker_has_against_a_task_counts_only_when_every_worker_has_s
     busy = TAKER | {"busy": 2}
     limited = TAKER | {"room": 0}
     queue = QUEUE | {"local_limit": 1}
+
     only("NEXT", told(queue=queue, workers=[busy, TAKER]))
+
     both = told(queue=queue, workers=[busy, limited])
     assert [reason.code for reason in both.reasons] == ["WORKERS_AT_LOCAL_LIMIT", "NO_FREE_SLOT"]
     assert both.reasons[0].text.startswith(
@@ -203,7 +212,9 @@ def test_a_claim_without_a_lease_is_about_to_start() -> None:
         "orphaned": False,
         "heard_at": NOW,
     }
+
     found = told({"status": "CLAIMED", "claimed_at": NOW}, holder=holder)
+
     assert (
         only("CLAIMED_WAITING", found).text
         == "Worker web-1:41 claimed it at 15:00:00 and is about to start it."
@@ -219,6 +230,7 @@ def test_the_count_of_those_before_it_says_where_it_stopped() -> None:
         found = only("BEHIND_OTHERS", told(before=before))
         assert found.text == f"{count} of its queue {verb} ahead of it and may start first."
         assert found.details == {"count": min(before, 1_000), "more": before > 1_000}
+
     plain = only("BEHIND_OTHERS", told({"priority": 111, "codec": "plain"}, before=1))
     assert plain.text.endswith(
         "is ahead of it and may start first; its priority is 111 (django.tasks: -10)."

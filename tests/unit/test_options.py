@@ -46,8 +46,10 @@ def test_what_is_sent_is_read_and_only_what_the_release_before_cannot_read_is_in
     assert read_options(options_text(RetryPolicy.fixed([1] * 100), 500)) == TaskOptions(
         NAMED_WIRE, 500
     )
+
     assert options_text(None, None) is None
     assert read_options(None) == TaskOptions()
+
     assert read_options(options_text(None, 500, plain=True)) == TaskOptions(WIRE, 500)
     assert json.loads(options_text(None, None, plain=True) or "") == {"wire": 2}
 
@@ -79,6 +81,7 @@ def test_what_is_sent_is_read_and_only_what_the_release_before_cannot_read_is_in
 )
 def test_options_that_cannot_be_read_are_told_as_a_problem(text: str) -> None:
     found = read_options(text)
+
     assert found.problem
     assert found.timeout_ms is None
 
@@ -108,6 +111,7 @@ json_values = st.recursive(
 def test_reading_raises_nothing_whatever_the_text_says(text: str) -> None:
     found = read_options(text)
     metadata = read_metadata(text)
+
     assert found.timeout_ms is None or 1 <= found.timeout_ms <= LONGEST_TIMEOUT_MS
     assert metadata == {} or metadata == json.loads(text)["metadata"]
 
@@ -121,6 +125,7 @@ def test_what_is_sent_is_read_beside_the_other_options(
 ) -> None:
     """Naive: metadata with the text "[{" in it, or the key "wire", spoils the options."""
     text = with_metadata(options, encode_metadata(metadata))
+
     assert read_metadata(text) == metadata
     assert read_options(text) == read_options(options)
     assert without_metadata(text) == options
@@ -130,15 +135,19 @@ def test_what_is_sent_is_read_beside_the_other_options(
 def test_the_most_brackets_that_are_sent_leave_the_options_readable(options: str | None) -> None:
     """Naive: 500 brackets in a text, and the task fails in the worker instead of at the send."""
     text = encode_metadata({"text": "[" * (MOST_BRACKETS - 1)})
+
     assert read_options(with_metadata(options, text)).problem is None
+
     with pytest.raises(CodecError, match="more than 400 opening brackets"):
         encode_metadata({"text": "[" * MOST_BRACKETS})
 
 
 def test_the_size_counts_in_bytes_of_its_json() -> None:
     room = MOST_BYTES - len('{"x":""}')
+
     assert len(encode_metadata({"x": "a" * room})) == MOST_BYTES
     assert encode_metadata({"x": "ü" * (room // 2)})
+
     for text in ("a" * (room + 1), "ü" * (room // 2 + 1)):
         with pytest.raises(
             CodecError,
@@ -149,6 +158,7 @@ def test_the_size_counts_in_bytes_of_its_json() -> None:
 
 def test_metadata_cannot_be_changed_where_it_is_read() -> None:
     found = read_metadata('{"metadata": {"a": 1}}')
+
     with pytest.raises(TypeError):
         found["a"] = 2  # type: ignore[index]
 
@@ -204,7 +214,9 @@ def test_whatever_a_payload_says_reading_it_raises_nothing_and_gives_what_a_mark
     payload: str,
 ) -> None:
     told = read_told(payload)
+
     if told is not None:
         assert 0.0 <= told.since <= LATEST
         assert 0 < len(told.word) <= 110
+
     assert all(isinstance(id_, uuid.UUID) for id_ in read_ids(payload))

@@ -57,10 +57,12 @@ def reference(
 ) -> list[dt.datetime]:
     found = []
     at = after.replace(second=0, microsecond=0)
+
     while (at := at + MINUTE) <= until:
         wall = at.astimezone(ZoneInfo(zone))
         if (both or not wall.fold) and shows(wall.replace(tzinfo=None)):
             found.append(at)
+
     return found
 
 
@@ -74,13 +76,16 @@ def fields(
     kind = draw(st.sampled_from(["all", "values", "range", "steps"]))
     if kind == "all":
         return "*", set(range(least, (last or most) + 1))
+
     if kind == "steps":
         step = draw(st.integers(1, most - least))
         return f"*/{step}", set(range(least, (last or most) + 1, step))
+
     if kind == "range":
         low = draw(st.integers(least, most - 1))
         high = draw(st.integers(low + 1, most))
         return f"{low}-{high}", set(range(low, high + 1))
+
     values = draw(st.sets(st.integers(least, most), min_size=1, max_size=4))
     return ",".join(map(str, sorted(values))), values
 
@@ -124,6 +129,7 @@ def check(
 ) -> None:
     _, after, until = window
     expected = reference(shows, pattern.zone, after, until, both=both)
+
     assert list(pattern.fire_times(after, until, NOBODY_ASKS)) == expected
     assert newest(Timing("", pattern, NOBODY_ASKS), after, until, 1) == expected[-1:]
 
@@ -135,6 +141,7 @@ def test_cron_strings(
     cron: tuple[str, Shows, bool], window: tuple[str, dt.datetime, dt.datetime]
 ) -> None:
     expression, shows, both = cron
+
     check(Cron(expression, zone=window[0]), shows, window, both=both)
     assert not {"", "AM", "PM"} & set(Cron(expression).in_words.split(" "))
 
@@ -182,6 +189,7 @@ def test_intervals_keep_to_their_anchor(
     pattern = Every(seconds=seconds)
     begin = anchor.replace(microsecond=0)
     fire_time = pattern.next(anchor + since, anchor)
+
     assert fire_time is not None
     assert fire_time > anchor + since
     assert fire_time - pattern.length <= anchor + since or fire_time == begin + pattern.length
@@ -268,6 +276,7 @@ CASES = [
 def test_what_everybody_asks_about(text: str, zone: str, after: str, fire_times: list[str]) -> None:
     pattern = parse(text, zone)
     at = utc(after)
+
     for fire_time in fire_times:
         at = pattern.next(at, NOBODY_ASKS) or NOBODY_ASKS
         assert at == utc(fire_time)
@@ -276,6 +285,7 @@ def test_what_everybody_asks_about(text: str, zone: str, after: str, fire_times:
 def test_a_fire_time_is_after_the_moment_however_little() -> None:
     pattern = Daily("00:00")
     fire_time = utc("2027-01-02T00:00")
+
     assert pattern.next(fire_time - dt.timedelta(microseconds=1), NOBODY_ASKS) == fire_time
     assert pattern.next(fire_time, NOBODY_ASKS) == fire_time + dt.timedelta(days=1)
     assert pattern.next(
@@ -293,6 +303,7 @@ def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
 
     begin = utc("2027-01-01T00:00")
     until = utc("2027-01-04T00:00")
+
     assert newest(Timing("", Counting(seconds=1), begin), begin, until, 1) == [until]
     assert len(asked) < 30
 
@@ -325,7 +336,7 @@ def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
     ],
 )
 def test_a_range_of_a_cron_string_is_read_as_by_cron(text: str, same: str) -> None:
-    """Fails if croniter reads 9-9 as every hour, or begins the steps of a range over midnight anew."""
+    """Fails if croniter reads 9-9 as every hour, or begins the steps over midnight anew."""
     at = utc("2027-12-31T00:00")
 
     assert parse(text).coming(at, 20, NOBODY_ASKS) == parse(same).coming(at, 20, NOBODY_ASKS)
@@ -369,9 +380,11 @@ PATTERNS: list[Pattern] = [
 def test_a_pattern_is_read_back_from_its_text(pattern: Pattern) -> None:
     again = parse(str(pattern), "Europe/Berlin")
     assert (str(again), again.zone, type(again)) == (str(pattern), "Europe/Berlin", type(pattern))
+
     at = utc("2027-05-05T05:05")
     begin = at if type(pattern) is Every else NOBODY_ASKS
     assert parse(str(pattern)).next(at, begin) == pattern.next(at, begin)
+
     assert [str(parse(text)) for text in EXAMPLES] == list(EXAMPLES)
 
 
@@ -450,15 +463,18 @@ def from_all_fire_times(of: Timing, last: dt.datetime | None, now: dt.datetime) 
     """The same, from all fire times one by one."""
     begin = max(last or of.since, of.since)
     found = []
+
     for fire_time in of.pattern.fire_times(begin, now, of.since):
         if of.moment(fire_time) > now:
             break
         found.append(fire_time)
+
     kept = {
         "all": found[-of.most :],
         "latest": found[-1:],
         "none": [fire_time for fire_time in found[-1:] if of.moment(fire_time) >= now - PUNCTUAL],
     }[of.catch_up]
+
     return Due(kept, found[0], found[-1]) if found else Due([])
 
 
@@ -487,6 +503,7 @@ def test_what_is_due_is_what_looking_at_all_fire_times_finds(
     of = timing(pattern, catch_up=catch_up, most=most, jitter_ms=jitter_ms)
     begin = None if last is None else SINCE + last * SECOND
     moment = SINCE + now * SECOND
+
     assert due(of, begin, moment) == from_all_fire_times(of, begin, moment)
 
 
@@ -494,6 +511,7 @@ def test_what_is_due_is_what_looking_at_all_fire_times_finds(
 def test_jitter_stays_within_its_bound(jitter_ms: int, seconds: int) -> None:
     of = timing(Every(seconds=1), jitter_ms=jitter_ms)
     fire_time = SINCE + seconds * SECOND
+
     assert fire_time <= of.moment(fire_time) <= fire_time + dt.timedelta(milliseconds=jitter_ms)
 
 
@@ -503,6 +521,7 @@ def test_jitter_is_the_same_in_every_process() -> None:
     """
     of = timing(Every(seconds=1), jitter_ms=60_000)
     found = [of.moment(SINCE + seconds * SECOND) - SINCE for seconds in range(3)]
+
     assert [one / dt.timedelta(milliseconds=1) for one in found] == [7_895, 10_826, 35_463]
     assert (
         Timing("another", of.pattern, SINCE, jitter_ms=60_000).moment(SINCE) - SINCE
@@ -530,12 +549,14 @@ FIRST, LAST, END = map(utc, ("2027-03-29T00:30", "2027-03-30T00:30", "2027-03-30
 )
 def test_three_days_without_a_scheduler(of: Timing, expected: Due, missed: bool) -> None:
     found = due(of, None, END)
+
     assert (found, found.missed) == (expected, missed)
 
 
 def test_a_fire_time_that_is_a_little_late_was_not_missed() -> None:
     of = timing("daily at 09:00", catch_up="none")
     fire_time = utc("2027-03-28T07:00")
+
     assert due(of, None, fire_time + PUNCTUAL).fire_times == [fire_time]
     assert due(of, None, fire_time + PUNCTUAL + SECOND) == Due([], fire_time, fire_time)
 
@@ -545,8 +566,10 @@ def test_nothing_is_due_before_the_schedule_is_in_force_nor_what_is_settled_also
 ):
     of = timing("hourly at :00", catch_up="all")
     hour = dt.timedelta(hours=1)
+
     assert due(of, None, SINCE) == Due([])
     assert not due(of, None, SINCE).missed
+
     assert due(of, SINCE - dt.timedelta(days=1), SINCE + hour).fire_times == [SINCE + hour]
     assert (
         due(of, SINCE + hour, SINCE + hour)
@@ -554,4 +577,5 @@ def test_nothing_is_due_before_the_schedule_is_in_force_nor_what_is_settled_also
         == Due([])
     )
     assert due(of, SINCE + 5 * hour, SINCE + 6 * hour).fire_times == [SINCE + 6 * hour]
+
     assert get_args(CatchUp) == CATCH_UP

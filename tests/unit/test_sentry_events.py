@@ -34,6 +34,7 @@ class Outer:
 def told(error: Exception | str | None = None, **more: Any) -> dict[str, Any]:
     """Return the arguments of task_failed for an exception, or for the text of a traceback."""
     path = message = trace = None
+
     if isinstance(error, Exception):
         path = f"{type(error).__module__}.{type(error).__qualname__}"
         message = f"{type(error).__qualname__}: {error}"
@@ -42,6 +43,7 @@ def told(error: Exception | str | None = None, **more: Any) -> dict[str, Any]:
         path = "builtins.LookupError"
         message = "LookupError: no"
         trace = error
+
     about = {
         "task_id": uuid4(),
         "worker_id": uuid4(),
@@ -50,6 +52,7 @@ def told(error: Exception | str | None = None, **more: Any) -> dict[str, Any]:
         "metadata": {},
     }
     about |= {"task_name": "shop.tasks.pay", "queue_name": "mail", "error_code": "UNHANDLED_ERROR"}
+
     return {**about, "error_message": message, "exception_class": path, "traceback": trace, **more}
 
 
@@ -100,18 +103,21 @@ def deep(depth: int = 50) -> None:
 
 
 def test_an_exception_has_its_class_its_text_and_frames_like_those_of_the_sdk_itself() -> None:
-    """Naive: the module is missing, so that the same error of a view and of a task are two groups."""
+    """Naive: without the module, the same error of a view and of a task are two groups."""
     error = caught(refuse)
     (found,) = exceptions(error)
+
     assert (found["module"], found["type"], found["value"]) == (
         f"{OWN}.Outer",
         "Refused",
         "no such order",
     )
+
     event, _ = sentry_sdk.utils.event_from_exception(error)
     (known,) = event["exception"]["values"]
     names = ("filename", "abs_path", "module", "function", "lineno")
     frames = [{name: frame[name] for name in names} for frame in known["stacktrace"]["frames"]]
+
     assert [
         {name: frame[name] for name in names} for frame in found["stacktrace"]["frames"]
     ] == frames
@@ -123,10 +129,12 @@ def test_an_exception_has_its_class_its_text_and_frames_like_those_of_the_sdk_it
 def test_frames_are_in_app_unless_they_belong_to_python_to_packages_or_to_horsies_django() -> None:
     (found,) = exceptions(caught(dumped))
     assert (found["type"], "module" in found) == ("JSONDecodeError", True)
+
     files = [(frame["filename"], frame["in_app"]) for frame in found["stacktrace"]["frames"]]
     assert files[1] == ("tests/unit/test_sentry_events.py", True)
     assert set(files[2:]) == {("json/__init__.py", False), ("json/decoder.py", False)}
     assert [frame["module"] for frame in found["stacktrace"]["frames"]][2] == "json"
+
     packages = os.path.dirname(os.path.dirname(pytest.__file__))
     paths = [
         f"{packages}/requests/api.py",
@@ -135,6 +143,7 @@ def test_frames_are_in_app_unless_they_belong_to_python_to_packages_or_to_horsie
         "<frozen runpy>",
         "/srv/shop/tasks.py",
     ]
+
     (found,) = exceptions("".join(f'  File "{path}", line 1, in pay\n' for path in paths))
     assert [frame["in_app"] for frame in found["stacktrace"]["frames"]] == [False] * 4 + [True]
 
@@ -145,14 +154,17 @@ def test_modules_that_the_settings_of_sentry_list_are_left_to_the_sdk() -> None:
         f'  File "/srv/{path}", line 1, in pay\n'
         for path in ("shop/legacy.py", "shop/legacy/a.py", "shops.py")
     )
+
     (found,) = exceptions(text)
     modules = [frame["module"] for frame in found["stacktrace"]["frames"]]
     (found,) = exceptions(text, listed=(modules[0],))
+
     assert ["in_app" in frame for frame in found["stacktrace"]["frames"]] == [False, False, True]
 
 
 def test_causes_are_in_their_order_before_the_exception() -> None:
     found = exceptions(caught(while_handling))
+
     assert [(each["type"], each["value"]) for each in found[:2]] == [
         ("Refused", "no such order"),
         ("ValueError", "first"),
@@ -168,6 +180,7 @@ def test_causes_are_in_their_order_before_the_exception() -> None:
 
 def test_a_group_has_its_own_frames_and_not_those_of_its_members() -> None:
     (found,) = exceptions(caught(grouped))
+
     assert (found["type"], found["value"], functions(found)) == (
         "ExceptionGroup",
         "some (2 sub-exceptions)",
@@ -198,6 +211,7 @@ def test_source_of_several_lines_and_source_that_is_missing() -> None:
     """Naive: the next frame, or a line of markers, is taken for the source."""
     (found,) = exceptions(MULTILINE)
     frames = found["stacktrace"]["frames"]
+
     assert [(frame["lineno"], frame.get("context_line")) for frame in frames] == [
         (7, "charge("),
         (9, None),
@@ -207,9 +221,11 @@ def test_source_of_several_lines_and_source_that_is_missing() -> None:
 def test_the_end_of_a_long_text_is_enough_and_what_is_no_traceback_is_no_frame() -> None:
     error = caught(while_handling)
     text = "".join(traceback.format_exception(error))
+
     for cut in range(0, len(text), 7):
         found = exceptions(text[cut:])[-1]
         assert "stacktrace" not in found or functions(found)[-1] == "raw_decode"
+
     assert "stacktrace" not in exceptions("<traceback not available: TypeError>")[0]
 
 
@@ -238,12 +254,14 @@ def test_a_failure_without_frames_is_grouped_by_task_and_code_and_others_as_sent
     event = sentry.event_of(
         told(error_code="WORKER_CRASHED", error_message="the process was killed by SIGKILL")
     )
+
     (found,) = event["exception"]["values"]
     assert (found["type"], found["value"]) == (
         "WORKER_CRASHED",
         "the process was killed by SIGKILL",
     )
     assert event["fingerprint"] == ["shop.tasks.pay", "WORKER_CRASHED"]
+
     assert "fingerprint" not in sentry.event_of(told(caught(refuse)))
 
 
@@ -266,6 +284,7 @@ def test_an_event_belongs_to_the_trace_of_the_sender_or_to_one_of_its_own(
     metadata: Any, parent: str | None
 ) -> None:
     contexts = [sentry.event_of(told(metadata=metadata))["contexts"]["trace"] for _ in range(2)]
+
     assert contexts[0].get("parent_span_id") == parent
     assert (contexts[0]["trace_id"] == TRACE) is (parent is not None)
     assert (contexts[0]["trace_id"] == contexts[1]["trace_id"]) is (parent is not None)
@@ -276,23 +295,28 @@ def test_the_carrier_fits_into_metadata_and_says_nothing_without_sentry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert sentry.trace() is None
+
     client = sentry_sdk.Client("http://key@127.0.0.1/1", default_integrations=False)
     with sentry_sdk.isolation_scope() as scope:
         scope.set_client(client)
         scope.set_new_propagation_context()
+
         found = sentry.trace()
         assert found is not None
         assert set(found) == {"sentry-trace", "baggage"}
         assert sentry.TRACE.search(found["sentry-trace"])
+
         incoming = {
             "sentry-trace": f"{TRACE}-{SPAN}-1",
             "baggage": f"sentry-trace_id={TRACE},sentry-release={'r' * 2_000}",
         }
         sentry_sdk.continue_trace(incoming)
+
         found = sentry.trace()
         assert found is not None
         assert set(found) == {"sentry-trace"}, "what is too long is left out"
         assert found["sentry-trace"].startswith(TRACE)
+
     encode_metadata(found)
 
 
@@ -304,12 +328,15 @@ def test_only_a_client_with_the_integration_gets_events() -> None:
         before_send=lambda event, hint: kept.append(event),
         default_integrations=False,
     )
+
     with sentry_sdk.isolation_scope() as scope:
         scope.set_client(client)
         sentry.report(**told(caught(refuse)))
         assert kept == []
+
         client.integrations = {"horsies": sentry.HorsiesIntegration()}
         sentry.report(**told(caught(refuse)))
+
     (event,) = kept
     assert event["transaction"] == "shop.tasks.pay"
 
@@ -326,7 +353,9 @@ def test_without_its_package_an_integration_says_what_to_install(
 ) -> None:
     name = f"horsies_django.contrib.{module}"
     code = f"import sys; sys.modules[{package!r}] = None\nimport {name}"
+
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
     assert (
         f"ImportError: {name} needs {distribution}: pip install 'horsies-django[{module}]'"
         in result.stderr

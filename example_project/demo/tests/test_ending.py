@@ -35,6 +35,7 @@ def dropped_by(number: int) -> Any:
         Lossy(number)
     finally:
         sys.unraisablehook = before
+
     return dropped[0]
 
 
@@ -61,10 +62,12 @@ class EndingTests(SimpleTestCase):
     def test_what_runs_ends_and_the_handlers_of_before_are_back(self) -> None:
         for number, error in ERRORS.items():
             before = signal.getsignal(number)
+
             with (
                 self.subTest(number=number),
                 self.assertRaisesMessage(error, ""),
                 ended_by_signals(),
             ):
                 os.kill(os.getpid(), number)
+
             assert signal.getsignal(number) == before

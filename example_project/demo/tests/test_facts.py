@@ -49,6 +49,7 @@ class UntrueTests(SimpleTestCase):
         assert GOOD.largest
         assert GOOD.approved
         assert GOOD.rejected
+
         broken = {
             "3 files were sent": replace(GOOD, completed=1),
             "0 files were sent": replace(GOOD, sent=0, completed=0, failures=[]),
@@ -84,9 +85,11 @@ class UntrueTests(SimpleTestCase):
             "had 12 tasks, 11 came back": replace(GOOD, fall=replace(GOOD.fall, back=11)),
             "the place of process 11": replace(GOOD, crash=replace(GOOD.crash, replacement=None)),
         }
+
         for words, facts in broken.items():
             with self.subTest(words):
                 reasons = list(untrue(facts))
+
                 assert len(reasons) == 1, reasons
                 assert words in reasons[0]
 
@@ -101,15 +104,18 @@ class FilesTests(SimpleTestCase):
             files = choose(most)
             assert len(files) <= most
             assert len(files) > most * 0.75
+
             odd = [file for file in files if not is_utf8(file.content)]
             assert odd
             assert len(odd) < len(files)
+
             assert max(len(file.content) for file in files) <= LARGEST_BYTES
             assert len({file.path for file in files}) == len(files)
 
     def test_a_batch_goes_into_one_folder_and_no_file_is_left_out(self) -> None:
         files = choose(200)
         parts = list(batches(files))
+
         assert [file for part in parts for file in part] == files
         assert all(len({file.folder for file in part}) == 1 for part in parts)
 

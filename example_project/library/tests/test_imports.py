@@ -39,10 +39,12 @@ class ImportTests(TestCase):
     def test_each_chapter_is_measured_by_a_task_of_its_own_and_all_are_in_the_index(self) -> None:
         self.import_book()
         drain()
+
         document = Document.objects.get()
         assert Task.objects.filter(task_name=measure_chapter.name).count() == 3
         assert (document.lines, document.words) == (501, 500 * 18 + 5)
         assert document.fingerprint_set.count() == reading.FINGERPRINTS
+
         page = self.client.get(reverse("library:search"), {"q": '"the end: a zebra crosses"'})
         self.assertContains(page, document.get_absolute_url())
 
@@ -62,18 +64,22 @@ class ImportTests(TestCase):
         before = index()
         index_document.send(Document.objects.get().pk)
         drain()
+
         assert index() == before
 
     def test_a_document_is_found_by_visitors_once_its_import_has_published_it(self) -> None:
         self.import_book()
         drain(queues=["imports"])
         drain(queues=["indexing"])
+
         document = Document.objects.get()
         assert document.indexed_at is not None
         assert not document.is_published
+
         pages = (reverse("library:documents"), f"{reverse('library:search')}?q=fox")
         for address in pages:
             self.assertNotContains(self.client.get(address), "book.txt")
+
         drain()
         for address in pages:
             self.assertContains(self.client.get(address), "book.txt")
@@ -81,19 +87,25 @@ class ImportTests(TestCase):
     def test_the_page_tells_how_far_an_import_is(self) -> None:
         address = self.import_book()
         page = self.client.get(address)
+
         self.assertContains(page, "0 of 5 completed")
         self.assertContains(page, 'http-equiv="refresh"')
+
         drain(queues=["imports"])  # read and split: the number of chapters is known
         page = self.client.get(address)
+
         self.assertContains(page, "2 of 7 completed")
         self.assertContains(page, "0 of 3")
+
         drain()
         page = self.client.get(address)
+
         self.assertContains(page, "7 of 7 completed")
         self.assertContains(page, "3 of 3")
         self.assertContains(page, Document.objects.get().digest)
         self.assertContains(page, Document.objects.get().get_absolute_url())
         self.assertNotContains(page, 'http-equiv="refresh"')
+
         for task in Task.objects.exclude(task_name=measure_chapter.name):
             self.assertContains(page, reverse("library:result", args=[task.pk]))
             self.assertContains(self.client.get(reverse("library:result", args=[task.pk])), address)
@@ -101,8 +113,10 @@ class ImportTests(TestCase):
     def test_a_document_that_is_deleted_in_between_fails_the_import_with_a_code(self) -> None:
         address = self.import_book()
         drain(queues=["imports"])
+
         Document.objects.all().delete()
         drain(raise_errors=False)
+
         page = self.client.get(address)
         self.assertContains(page, "WORKFLOW_FAILED")
         self.assertContains(page, "MAP_FAILED")
@@ -114,23 +128,29 @@ class ImportTests(TestCase):
         address = self.import_book()
         run = get_workflow(Upload.objects.get().import_run)
         run.pause(actor="a test")
+
         assert drain() == 0
         self.assertContains(self.client.get(address), "Somebody has paused this import")
+
         run.resume(actor="a test")
         drain()
+
         assert Document.objects.get().is_published
 
     def test_sending_an_import_again_returns_the_run_that_there_is(self) -> None:
         self.import_book()
         sent = Upload.objects.get()
+
         assert import_file(sent.pk).send().workflow_id == sent.import_run
         assert WorkflowRun.objects.count() == 1
 
     def test_an_import_that_does_not_exist_or_was_deleted_is_not_found(self) -> None:
         assert self.client.get(reverse("library:import", args=[uuid.uuid4()])).status_code == 404
+
         gone = Upload.objects.create(
             name="a", content=b"", submission=uuid.uuid4(), import_run=uuid.uuid4()
         )
+
         assert self.client.get(reverse("library:import", args=[gone.import_run])).status_code == 404
 
 
@@ -151,8 +171,10 @@ class DoubleSubmitTests(TransactionTestCase):
                 first = take_in(form, "shelf", [SimpleUploadedFile("fox.txt", b"fox")])
                 second = other.submit(submit)
                 self.wait_until_somebody_waits_for_this_transaction()
+
                 assert not second.done()
             assert second.result(timeout=30) == first
+
         assert (Upload.objects.count(), WorkflowRun.objects.count(), Task.objects.count()) == (
             1,
             1,
@@ -169,5 +191,7 @@ class DoubleSubmitTests(TransactionTestCase):
                 )
                 if cursor.fetchone()[0]:
                     return
+
             threading.Event().wait(0.05)
+
         self.fail("nobody waits")

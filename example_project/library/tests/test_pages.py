@@ -23,7 +23,9 @@ class SearchTests(TestCase):
         document = make_document(PROSE)
         make_document("The lazy fox, brown and quick, jumps.", "other.txt")
         drain()
+
         page = self.client.get(reverse("library:search"), {"q": '"quick brown fox jumps"'})
+
         self.assertContains(page, document.get_absolute_url())
         self.assertContains(page, "<mark>fox</mark>")
         self.assertNotContains(page, "other.txt")
@@ -31,18 +33,21 @@ class SearchTests(TestCase):
     def test_a_name_is_found_as_well(self) -> None:
         document = make_document("nothing of interest", "zebra.txt")
         drain()
+
         self.assertContains(
             self.client.get(reverse("library:search"), {"q": "zebra"}), document.get_absolute_url()
         )
 
     def test_words_that_are_nowhere_are_said_to_be_nowhere(self) -> None:
         page = self.client.get(reverse("library:search"), {"q": f"{HOSTILE}\x00"})
+
         self.assertContains(page, "Nothing was found")
         self.assertNotContains(page, HOSTILE)
 
     def test_html_in_a_document_is_shown_and_not_obeyed(self) -> None:
         make_document(f"A fox {HOSTILE} in a hole", f"{HOSTILE}.txt")
         drain()
+
         for address in (
             reverse("library:search") + "?q=fox",
             reverse("library:documents"),
@@ -63,7 +68,9 @@ class NearDuplicatesTests(TestCase):
         other = make_document(" ".join(words), "other.txt")
         stranger = make_document(" ".join(f"else{number}" for number in range(400)), "stranger.txt")
         drain()
+
         page = self.client.get(reverse("library:near_duplicates"))
+
         self.assertContains(page, one.get_absolute_url())
         self.assertContains(page, other.get_absolute_url())
         self.assertNotContains(page, stranger.get_absolute_url())
@@ -72,6 +79,7 @@ class NearDuplicatesTests(TestCase):
         make_document(PROSE * 5, "one.txt")
         make_document(PROSE * 5, "copy.txt")
         drain()
+
         self.assertContains(self.client.get(reverse("library:near_duplicates")), "No two documents")
 
 
@@ -81,17 +89,20 @@ class ResultTests(TestCase):
     def test_a_task_that_has_not_run_says_so_and_the_page_looks_again(self) -> None:
         upload(logged_in(self.client), ("fox.txt", b"fox"))
         page = self.client.get(reverse("library:result", args=[Task.objects.get().pk]))
+
         self.assertContains(page, "pending")
         self.assertContains(page, 'http-equiv="refresh"')
 
     def test_a_finished_task_shows_its_result_and_the_next_steps(self) -> None:
         upload(logged_in(self.client), ("fox.txt", PROSE.encode()))
         drain()
+
         document = Document.objects.get()
         run = Upload.objects.get().import_run
         page = self.client.get(
             reverse("library:result", args=[Task.objects.get(task_name=read_file.name).pk])
         )
+
         self.assertContains(page, reverse("library:import", args=[run]))
         self.assertContains(page, document.digest)
         self.assertContains(page, reverse("library:result", args=[document.index_task]))
@@ -106,7 +117,9 @@ class ResultTests(TestCase):
     def test_an_id_leads_to_its_page_and_anything_else_is_explained(self) -> None:
         task_id = Document.objects.get(pk=make_document().pk).index_task
         found = self.client.get(reverse("library:find_result"), {"id": str(task_id)})
+
         self.assertRedirects(found, reverse("library:result", args=[task_id]))
+
         for wrong, words in (("abc", "is not a task id"), (str(uuid.uuid4()), "There is no task")):
             page = self.client.get(reverse("library:find_result"), {"id": wrong})
             self.assertContains(page, words, status_code=404)
@@ -119,7 +132,9 @@ class DocumentTests(TestCase):
         content = "\ufeffline\r\nünïcode\ttab\n".encode()
         upload(logged_in(self.client), ("bom.txt", content))
         drain()
+
         served = self.client.get(reverse("library:raw", args=[Document.objects.get().pk]))
+
         assert served.content == content
         assert served["Content-Type"] == "text/plain; charset=utf-8"
 
@@ -130,9 +145,11 @@ class DocumentTests(TestCase):
     def test_the_admin_lists_and_shows_documents_and_uploads(self) -> None:
         upload(logged_in(self.client), ("fox.txt", b"fox"))
         drain()
+
         for model in ("document", "upload"):
             address = reverse(f"admin:library_{model}_changelist")
             self.assertContains(self.client.get(address), "shelf/fox.txt")
+
             pk = (
                 Document.objects.get().pk
                 if model == "document"

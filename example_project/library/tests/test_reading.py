@@ -18,6 +18,7 @@ class ReadingTests(SimpleTestCase):
             reading.NotText, "byte 0xff at position 3 is not UTF-8"
         ) as caught:
             reading.decode(b"abc\xff")
+
         assert caught.exception.position == 3
 
     def test_text_that_is_kept_comes_back_byte_for_byte(self) -> None:
@@ -26,11 +27,13 @@ class ReadingTests(SimpleTestCase):
 
     def test_lines_and_words_are_counted(self) -> None:
         measured = reading.measure("one two\nthree, FOUR four\n")
+
         assert (measured.lines, measured.words) == (2, 5)
         assert measured.common[0] == ("four", 2)
 
     def test_chapters_are_whole_lines_and_together_the_text(self) -> None:
         line = "word " * 999 + "\r\n"
+
         for text in ("", "no end", line * 100, "x" * 100_000 + "\n" + line * 7 + "the end"):
             chapters = list(reading.chapters(text))
             assert "".join(chapters) == text
@@ -43,7 +46,9 @@ class ReadingTests(SimpleTestCase):
         )
         whole = reading.measure(text)
         assert len(list(reading.chapters(text))) > 1
+
         together = reading.combine(map(reading.measure, reading.chapters(text)))
+
         assert (together.lines, together.words, together.characters) == (
             whole.lines,
             whole.words,
@@ -51,6 +56,7 @@ class ReadingTests(SimpleTestCase):
         )
         assert len(together.fingerprints) == reading.FINGERPRINTS
         assert len(set(together.fingerprints) & set(whole.fingerprints)) >= reading.FINGERPRINTS - 5
+
         assert reading.combine([]) == reading.Measured(0, 0, 0, [], [])
 
     def test_the_words_that_are_common_in_all_chapters_are_those_of_the_text(self) -> None:
@@ -67,6 +73,7 @@ class ReadingTests(SimpleTestCase):
     def test_the_share_of_common_fingerprints_is_near_the_share_of_common_text(self) -> None:
         one = set(reading.fingerprints(WORDS))
         other = set(reading.fingerprints(WORDS[:1_000] + [word[::-1] for word in WORDS[1_000:]]))
+
         assert len(one) == reading.FINGERPRINTS
         # Half of each text is common, a third of both together; the sample may be off by a tenth.
         assert abs(len(one & other) / len(one | other) - 1 / 3) < 0.1

@@ -19,6 +19,7 @@ class IndexSavedDocumentTests(TestCase):
     def test_a_new_document_sends_one_task_and_knows_its_id(self) -> None:
         document = make_document()
         task = Task.objects.get()
+
         assert (task.task_name, task.kwargs) == (index_document.name, {"document_id": document.pk})
         assert Document.objects.get().index_task == task.pk
 
@@ -27,6 +28,7 @@ class IndexSavedDocumentTests(TestCase):
         for name in ("other.txt", "another.txt"):
             document.name = name
             document.save()
+
         assert Task.objects.count() == 3
         assert drain() == 1
         assert Task.objects.filter(error_code="MERGED").count() == 2
@@ -36,6 +38,7 @@ class IndexSavedDocumentTests(TestCase):
         document = make_document()
         drain()
         document.save()
+
         assert drain() == 1
 
     def test_a_fixture_sends_nothing(self) -> None:
@@ -45,6 +48,7 @@ class IndexSavedDocumentTests(TestCase):
     def test_a_document_on_another_database_sends_nothing(self) -> None:
         with transaction.atomic():
             document = make_document()
+
         post_save.send(
             Document,
             instance=document,
@@ -53,6 +57,7 @@ class IndexSavedDocumentTests(TestCase):
             using="archive",
             update_fields=None,
         )
+
         assert Task.objects.count() == 1
 
     def test_a_document_that_is_rolled_back_takes_its_task_along(self) -> None:
@@ -60,20 +65,25 @@ class IndexSavedDocumentTests(TestCase):
             make_document()
             assert Task.objects.count() == 1
             transaction.set_rollback(True)
+
         assert not Task.objects.exists()
 
     def test_indexing_twice_changes_nothing(self) -> None:
         document = make_document(PROSE * 3)
         drain()
         before = sorted(Fingerprint.objects.values_list("value", flat=True))
+
         index_document.send(document.pk)
         drain()
+
         assert sorted(Fingerprint.objects.values_list("value", flat=True)) == before
         assert len(before) > 10
 
     def test_a_document_that_was_deleted_before_it_was_indexed_fails_with_a_code(self) -> None:
         document = make_document()
         handle = index_document.handle(Task.objects.get().pk)
+
         document.delete()
         drain(raise_errors=False)
+
         assert handle.get(timeout_ms=0).err_value.error_code == "DOCUMENT_GONE"

@@ -24,10 +24,12 @@ class VerifyTests(LiveServerTestCase):
     def test_a_document_that_the_site_serves_unchanged_is_noted_as_equal(self) -> None:
         make_document(f"{PROSE} ünïcode\r\n")
         drain()
+
         self.assertRedirects(
             self.press(), reverse("library:documents"), fetch_redirect_response=False
         )
         assert drain() == 1
+
         document = Document.objects.get()
         assert document.verified_at is not None
         assert (
@@ -40,15 +42,19 @@ class VerifyTests(LiveServerTestCase):
         drain()
         self.press()
         drain()
+
         self.press()
+
         assert drain() == 0
 
     def test_a_text_that_was_changed_ends_with_a_code(self) -> None:
         make_document()
         drain()
         Document.objects.update(text="something else")
+
         self.press()
         drain(raise_errors=False)
+
         document = Document.objects.get()
         error = verify_document.handle(document.verify_task).get(timeout_ms=0).err_value
         assert (error.error_code, error.data["stored"]) == ("CHECKSUM_DIFFERS", document.digest)
@@ -57,5 +63,6 @@ class VerifyTests(LiveServerTestCase):
     def test_an_address_that_serves_nothing_ends_with_a_code(self) -> None:
         handle = verify_document.send(0, f"{self.live_server_url}/documents/0/raw/", "0" * 64)
         drain(raise_errors=False)
+
         error = handle.get(timeout_ms=0).err_value
         assert (error.error_code, "status 404" in error.message) == ("NOT_SERVED", True)

@@ -15,7 +15,10 @@ FEWEST_FILES = 4
 
 
 class Command(BaseCommand):
-    """Runs the demo. No system checks: they may need the database that the demo is about to make."""
+    """Runs the demo.
+
+    No system checks: they may need the database that the demo is about to make.
+    """
 
     help = (
         "Import real files into the example site, with a site, a worker and a PostgreSQL server of "

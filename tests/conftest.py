@@ -35,7 +35,8 @@ WRITTEN = """
 SELECT format('%%I.%%I', n.nspname, c.relname), pg_relation_size(c.oid) <= 65536
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = current_schema AND c.relkind = 'r' AND pg_relation_size(c.oid) > 0
-  AND c.relname NOT IN ('django_migrations', 'django_content_type', 'auth_permission') AND c.relname <> ALL (%s)"""
+  AND c.relname NOT IN ('django_migrations', 'django_content_type', 'auth_permission')
+  AND c.relname <> ALL (%s)"""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,13 +56,16 @@ def quick_flush() -> Iterator[None]:
             with connections[alias].cursor() as cursor:
                 cursor.execute(WRITTEN, [list(KEPT)])
                 written = cursor.fetchall()
+
                 few = [table for table, small in written if small or KEPT]
                 if few:
                     cursor.execute("; ".join(f"DELETE FROM {table}" for table in few))
                 if few and not KEPT:
                     cursor.execute(f"VACUUM (INDEX_CLEANUP ON, SKIP_LOCKED) {', '.join(few)}")
+
                 if many := [table for table, _small in written if table not in few]:
                     cursor.execute(f"TRUNCATE {', '.join(many)} CASCADE")
+
             with override_settings(HORSIES=declared):
                 declare_queues(using=alias)
 
@@ -80,6 +84,7 @@ def connect(transactional_db: None) -> Iterator[Connect]:
         return opened[-1]
 
     yield connect_
+
     for item in opened:
         item.close()
 
@@ -93,6 +98,7 @@ class Claimer:
         self.id = uuid.uuid4()
         self.channel = channel_prefix(conn)
         self.served = Served(queues or {"default": 100})
+
         for name, priority in queues.items():
             limit(name, priority=priority)
 

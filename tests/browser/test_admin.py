@@ -52,11 +52,9 @@ pytestmark = [
 
 AXE = axe.Axe()
 SERIOUS = ("serious", "critical")
-OURS = {
-    "include": [["#content"]],
-    "exclude": [["#changelist-search"]],
-}  # Django's search box has no label
-# links fade from colour to colour
+# Django's search box has no label.
+OURS = {"include": [["#content"]], "exclude": [["#changelist-search"]]}
+# Links fade from colour to colour.
 SETTLED = "Promise.allSettled(document.getAnimations().map(each => each.finished))"
 # Where to leave pictures of the pages, for a person to look at.
 PICTURES = os.environ.get("HORSIES_TEST_PICTURES")
@@ -73,7 +71,8 @@ UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid 
 LUMINANCE = """
   const rgb = text => text.match(/[0-9.]+/g).map(Number);
   const luminance = text => {
-    const [r, g, b] = rgb(text).slice(0, 3).map(c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = rgb(text).slice(0, 3).map(c =>
+      (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };"""
 CONTRASTS = f"""badges => badges.map(badge => {{
@@ -86,7 +85,8 @@ CONTRASTS = f"""badges => badges.map(badge => {{
 }})"""
 
 CUT = """charts => charts.map(chart =>
-  chart.querySelector("rect").getBoundingClientRect().right > chart.getBoundingClientRect().right + 1)"""
+  chart.querySelector("rect").getBoundingClientRect().right
+    > chart.getBoundingClientRect().right + 1)"""
 
 
 Look = Callable[[str], Any]
@@ -102,6 +102,7 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
     # Playwright's blocking calls run on an event loop of their own, which Django takes for async
     # code.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+
     client = Client()
     client.force_login(User.objects.create_superuser("boss"))
     complaints: list[str] = []
@@ -117,6 +118,7 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
     with playwright.sync_playwright() as driver:
         arguments = ["--headless", "--no-sandbox", "--disable-gpu"]
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+
         context = browser.new_context(color_scheme="light", viewport={"width": 1280, "height": 900})
         context.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
         context.add_cookies(
@@ -128,6 +130,7 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
                 }
             ]
         )
+
         page = context.new_page()
         page.on("pageerror", lambda problem: complaints.append(str(problem)))
         page.on("console", note)
@@ -138,12 +141,15 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
             ),
         )
         page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
+
         yield opened
+
         context.close()
         browser.close()
         # those of that event loop: nobody could reach them later, and the database could not be
         # dropped
         connections.close_all()
+
     assert complaints == []
 
 
@@ -153,6 +159,7 @@ def library(transactional_db: None) -> Task:
     Queue.objects.bulk_create(
         [Queue(name=name) for name in ("default", "index", "mail")], ignore_conflicts=True
     )
+
     processes = {"web-1": 4127, "web-2": 988}
     workers = [
         living_worker("default", "index", "mail", hostname=name, pid=pid)
@@ -160,12 +167,14 @@ def library(transactional_db: None) -> Task:
     ]
     for worker in workers:
         HeartbeatFactory.create_batch(2, worker_id=worker.pk)
+
     path = {"path": "archive/1998/letters.txt", "language": "de"}
     names = (
         "documents.tasks.import_file",
         "documents.tasks.index_document",
         "mail.tasks.send_receipt",
     )
+
     for number, status in enumerate([*[Status.COMPLETED] * 30, *Status]):
         held = status in (Status.RUNNING, Status.COMPLETED, Status.FAILED)
         claimed = {"claimed_by": workers[number % 2].pk} if held else {}
@@ -176,6 +185,7 @@ def library(transactional_db: None) -> Task:
             kwargs=path,
             **claimed,
         )
+
     exception = {
         "type": "UnicodeDecodeError",
         "repr": "UnicodeDecodeError()",
@@ -184,6 +194,7 @@ def library(transactional_db: None) -> Task:
     problem = error(
         "NOT_TEXT", "The file is not UTF-8.", data={"byte": 0, "value": 255}, exception=exception
     )
+
     began = now() - dt.timedelta(seconds=70)
     failed = TaskFactory(
         task_name=names[0],
@@ -197,6 +208,7 @@ def library(transactional_db: None) -> Task:
         sent_at=began,
         finished_at=began + dt.timedelta(seconds=45.3),
     )
+
     for attempt, code, waited, ran in ((1, "TIMED_OUT", 3, 30), (2, "NOT_TEXT", 43, 2.3)):
         TaskAttemptFactory(
             task_id=failed.pk,
@@ -212,6 +224,7 @@ def library(transactional_db: None) -> Task:
             site="documents/tasks.py in import_file",
             site_line=41,
         )
+
     return failed
 
 
@@ -227,6 +240,7 @@ def crowded(library: Task) -> Queue:
         actor="ada",
         reason="Three customers were all of the traffic.",
     )
+
     reason = "The mail provider throttles us until Friday."
     until = dt.datetime.now(dt.UTC) + dt.timedelta(days=2)
     queues.override(
@@ -236,8 +250,10 @@ def crowded(library: Task) -> Queue:
         reason=reason,
         until=until,
     )
+
     queues.pause("index", actor="ada", reason="The disk of the index is full.")
     queues.change("*", {"max_concurrency": 40}, actor="ada")
+
     alive, silent = Worker.objects.order_by("hostname")
     Heartbeat.objects.filter(pk=silent.pk).update(died_at=now())
     for number, (customer, worker) in enumerate(
@@ -255,11 +271,13 @@ def crowded(library: Task) -> Queue:
             claimed_at=started,
         )
         HeartbeatFactory(worker_id=worker.pk, pid=4200 + number, holding=[str(task.pk)])
+
     for hour in range(1, 24):  # what was counted of a day
         found = [(COMPLETED, 300 + 37 * (hour * hour % 11)), ("PROVIDER_REFUSED", 5 * (hour % 7))]
         rows = [("mail", "mail.tasks.send_newsletter", result, n) for result, n in found]
         counted(*rows, ago=dt.timedelta(hours=hour), seconds=6)
     Worker.objects.exclude(stopped_at=None).delete()  # those who counted
+
     TaskFactory.create_batch(
         7,
         task_name="mail.tasks.send_newsletter",
@@ -269,6 +287,7 @@ def crowded(library: Task) -> Queue:
         partition_key='{"customer": "acme"}',
         partition_version=1,
     )
+
     return Queue.objects.get(name="mail")
 
 
@@ -283,6 +302,7 @@ def night(library: Task) -> None:
     ]
     counted(*failed, *rest, ago=dt.timedelta(minutes=20))
     Worker.objects.exclude(stopped_at=None).delete()  # the one that counted
+
     refused = (
         9,
         "ConnectionRefusedError",
@@ -290,6 +310,7 @@ def night(library: Task) -> None:
     )
     missing = (3, "TemplateDoesNotExist", "receipt.tr.html")
     places = {"mail/provider.py in deliver": refused, "mail/tasks.py in render": missing}
+
     for site, (many, exception, message) in places.items():
         name = "mail.tasks.send_receipt"
         code = "PROVIDER_REFUSED"
@@ -301,6 +322,7 @@ def night(library: Task) -> None:
             "error_code": code,
             "sent_at": at,
         }
+
         for task in TaskFactory.create_batch(many, **of, claimed_by=worker):
             TaskAttemptFactory(
                 task_id=task.pk,
@@ -325,12 +347,14 @@ def assert_readable(page: Any, name: str, badges: int = 0) -> None:
     nothing serious.
     """
     page.evaluate(AXE.axe_script)
+
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
         page.evaluate(SETTLED)
         contrasts = page.locator(".horsies-badge").evaluate_all(CONTRASTS)
         assert all(ratio >= 4.5 for ratio in contrasts), (name, scheme, contrasts)
         assert len(contrasts) >= badges, name
+
         for width in (390, 768, 1_400):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways at {width}"
@@ -344,8 +368,10 @@ def assert_readable(page: Any, name: str, badges: int = 0) -> None:
                     if one["impact"] in SERIOUS
                 ]
                 assert serious == [], (name, scheme, width)
+
         if PICTURES:
             picture(page, name, scheme)
+
     page.set_viewport_size({"width": 1_280, "height": 900})
 
 
@@ -360,9 +386,8 @@ def picture(page: Any, name: str, scheme: str) -> None:
     of the documentation.
     """
     for width, highest in ((390, 1_600), (1_200, 900 if name == "tasks" else 2_400)):
-        page.set_viewport_size(
-            {"width": width, "height": 1_200}
-        )  # the frame of a drawing depends on it
+        # The frame of a drawing depends on the size.
+        page.set_viewport_size({"width": width, "height": 1_200})
         bottom = page.locator("#content").evaluate(
             "content => content.getBoundingClientRect().bottom"
         )
@@ -380,6 +405,7 @@ def test_every_page_of_tasks_is_readable_and_keeps_to_a_strict_policy(
     waiting, running = (
         Task.objects.filter(**which)[0] for which in ({"parked": True}, {"status": "RUNNING"})
     )
+
     addresses = {
         "tasks": tasks,
         "task": reverse("admin:horsies_task_change", args=(library.pk,)),
@@ -390,6 +416,7 @@ def test_every_page_of_tasks_is_readable_and_keeps_to_a_strict_policy(
         "filtered": f"{tasks}?status=FAILED&since=1d",
         "all": reverse("admin:horsies_task_all") + "?status=FAILED&since=1d",
     }
+
     assert_all_readable(look, addresses, tasks=50, task=1)
 
 
@@ -412,21 +439,26 @@ def test_every_page_of_queues_and_workers_is_readable_and_keeps_to_a_strict_poli
             "admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)
         ),
     }
+
     assert_all_readable(look, addresses, workers=2, worker=1, queues=2, queue=8, paused=2)
 
 
 def test_a_person_reads_why_a_task_failed_and_retries_it_once(look: Look, library: Task) -> None:
     page = look(reverse("admin:horsies_task_change", args=(library.pk,)))
+
     playwright.expect(page.locator(".horsies-headline")).to_contain_text("Failed")
     page.get_by_text("All frames").first.wait_for(state="attached")
+
     page.set_viewport_size({"width": 1_000, "height": 900})  # narrower than the drawing
     assert page.locator(".horsies-timeline").evaluate_all(CUT) == [False, False], (
         "the whole timeline is in sight"
     )
+
     page.get_by_role("link", name="Retry").click()
     page.get_by_label("Reason:").fill("The file is whole again.")
     assert_readable(page, "task-retry")
     page.get_by_role("button", name="Retry").dblclick()
+
     playwright.expect(page.locator(".messagelist")).to_be_visible()
     playwright.expect(page.locator(".horsies-headline")).to_contain_text("Waiting")
     playwright.expect(page.get_by_role("link", name="Retry", exact=True)).to_have_count(0)
@@ -441,13 +473,17 @@ def test_a_person_retries_all_that_failed_and_the_page_goes_on_by_itself(
     TaskFactory.create_batch(
         7, status="FAILED", error_code="OH_NO", finished_at=now() - dt.timedelta(hours=1)
     )
+
     page = look(reverse("admin:horsies_task_changelist") + "?status=FAILED")
     page.get_by_role("link", name="Act on all that match").click()
     page.get_by_role("button", name="Count them").click()
+
     playwright.expect(page.get_by_role("heading", name="7 tasks")).to_be_visible()
     assert_readable(page, "all-found")
+
     page.get_by_label("Reason:").fill("The bank is back.")
     page.get_by_role("button", name="Retry all").click()
+
     playwright.expect(page.get_by_role("heading", name="Done")).to_be_visible()
     playwright.expect(page.get_by_text("RETRIED: 7")).to_be_visible()
     assert_readable(page, "all-done")

@@ -41,7 +41,8 @@ COUNT = """() => {
   const ask = window.fetch;
   [window.asked, window.shown, performance.now] = [[], 0, () => 0];
   window.fetch = (...given) => { window.asked.push(given[0]); return ask(...given); };
-  document.querySelector("[data-lost]").addEventListener("horsies:shown", () => { window.shown += 1; });
+  document.querySelector("[data-lost]").addEventListener(
+    "horsies:shown", () => { window.shown += 1; });
 }"""
 
 
@@ -84,6 +85,7 @@ def busy(crowded: Any) -> None:
         ]
         counted(*rows, ago=dt.timedelta(minutes=minutes), seconds=minutes % 9)
     Worker.objects.exclude(stopped_at=None).delete()  # those who counted
+
     night = {"task": "documents.tasks.reindex", "pattern": "0 3 * * *", "zone": "UTC"}
     Schedule.objects.bulk_create(
         [Schedule(name="reindex", changes=night, next_at=now() - dt.timedelta(hours=2))]
@@ -92,13 +94,17 @@ def busy(crowded: Any) -> None:
 
 def test_it_is_readable_at_any_width(look: Look, busy: None) -> None:
     page = look(overview())
+
     assert_readable(page, "overview", 3)
+
     for scheme, width in itertools.product(("dark", "light"), (390, 768, 1_400)):
         page.emulate_media(color_scheme=scheme)
         page.evaluate(SETTLED)
         page.set_viewport_size({"width": width, "height": 900})
+
         quiet = page.locator(".horsies-overview :is(.horsies-quiet, td, th, a)")
         assert min(quiet.evaluate_all(CONTRASTS)) >= 4.5
+
         chart = page.get_by_role("img", name="mail, Last hour: least")
         playwright.expect(chart).to_be_visible()
         playwright.expect(page.get_by_role("heading", name="Problems")).to_be_in_viewport()
@@ -106,6 +112,7 @@ def test_it_is_readable_at_any_width(look: Look, busy: None) -> None:
             chart.evaluate("chart => chart.getBoundingClientRect().right < innerWidth")
             or width == 768
         )
+
         label = page.locator("td", has=chart).evaluate(
             "cell => getComputedStyle(cell, '::before').content"
         )
@@ -119,16 +126,20 @@ def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(
 ) -> None:
     page = look(overview("?span=day"))
     held(page)
+
     failures = page.get_by_role("heading", name="Most failures").locator("xpath=..")
     queue = page.get_by_role("rowheader", name="mail").get_by_role("link")
     queue.focus()
     queue.evaluate("link => { link.mine = 'untouched' }")
     playwright.expect(failures).not_to_contain_text("charge")
+
     counted(("default", "shop.tasks.charge", "CARD_DECLINED", 4_000))
     put(2, queue="mail")
     summaries.kept.clear()
     assert asked(page) == []
+
     page.clock.run_for(PERIOD)
+
     playwright.expect(failures).to_contain_text("4,000 × shop.tasks.charge CARD_DECLINED")
     assert asked(page) == [page.url]
     assert queue.evaluate("link => link.mine") == "untouched", "what is the same is not replaced"
@@ -138,12 +149,15 @@ def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(
 def test_it_asks_again_and_again_but_not_while_nobody_sees_it(look: Look, busy: None) -> None:
     page = look(overview())
     held(page)
+
     again(page)
     again(page)
     assert len(asked(page)) == 2
+
     page.evaluate(HIDE, True)
     page.clock.run_for(20 * PERIOD)
     assert len(asked(page)) == 2
+
     page.evaluate(HIDE, False)
     page.clock.run_for(1)
     assert len(asked(page)) == 3, "at once"
@@ -153,13 +167,17 @@ def test_it_asks_again_and_again_but_not_while_nobody_sees_it(look: Look, busy: 
 def test_what_cannot_be_refreshed_says_so_and_recovers(look: Look, busy: None) -> None:
     page = look(overview())
     held(page)
+
     page.route(
         "**/admin/horsies/",
         lambda route: route.fulfill(status=200, body="<p>Log in</p>", content_type="text/html"),
     )
     page.clock.run_for(PERIOD)
+
     playwright.expect(page.get_by_text("The overview could not be refreshed.")).to_be_visible()
     playwright.expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+
     page.unroute("**/admin/horsies/")
     page.clock.run_for(2 * PERIOD)
+
     playwright.expect(page.get_by_text("Read at")).to_be_visible()

@@ -43,15 +43,19 @@ def timetable(transactional_db: None) -> None:
         DIGEST: "weekly on mon, thu at 09:00",
         OLD: "monthly on day 15 at 09:00",
     }
+
     for name, pattern in patterns.items():
         declare(name, pattern=pattern)
         ends = ["FAILED", "EXPIRED", "CANCELLED", "FAILED", "COMPLETED", "COMPLETED", "RUNNING"]
         fired(name, [*["COMPLETED"] * 13, *ends])
+
     for name in (BOARD, LONG):
         make(name, pattern="monthly on the last day at 18:00", catch_up="all")
+
     changes = {"pattern": "0 5 * * mon-fri", "queue": "bulk"}
     schedules.change(INDEX, changes, actor="grace", reason="The backup runs until five.")
     schedules.disable(DIGEST, actor="ada", reason="The provider is down.")
+
     force(OLD, gone_at=now(), next_at=None)
     force(
         TIDY, next_at=now() + dt.timedelta(minutes=7), next_fire_at=now() + dt.timedelta(minutes=7)
@@ -72,6 +76,7 @@ def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
         "schedule-long": ("change", LONG),
         "schedule-long-edit": ("edit", LONG),
     }
+
     addresses = {
         **{name: url(page, row) for name, (page, row) in pages.items()},
         "schedules": reverse(LIST),
@@ -82,9 +87,11 @@ def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
         ),
     }
     badges = {"schedules": 7, "schedule": 14, "schedule-off": 5}
+
     for name, address in addresses.items():
         page = look(address)
         assert_readable(page, name, badges.get(name, 0))
+
         for scheme in ("dark", "light"):
             page.emulate_media(color_scheme=scheme)
             page.evaluate(SETTLED)

@@ -34,12 +34,14 @@ def fetched(version: str, into: Path) -> Path:
         "--ignore-requires-python",
     ]
     subprocess.run([sys.executable, *command, f"--dest={into}", f"django=={version}"], check=True)
+
     (archive,) = into.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         wanted = [
             member for member in tar.getmembers() if re.match(r"[^/]+/tests/tasks/", member.name)
         ]
         tar.extractall(into, wanted, filter="data")
+
     archive.unlink()
     (found,) = into.glob("*/tests")
     return found
@@ -53,11 +55,13 @@ def renamed(suite: Path) -> Path:
         "InvalidTask": HorsiesBackend.api.invalid_task,
         "InvalidTaskBackend": HorsiesBackend.api.invalid_backend,
     }
+
     for path in (suite / "tasks").glob("*.py"):
         text = path.read_text().replace("django.tasks", "django_tasks")
         for name, kind in names.items():
             text = re.sub(rf"\b{name}\b", kind.__name__, text)
         path.write_text(text)
+
     return suite
 
 
@@ -89,6 +93,7 @@ def main() -> int:
     try:
         for place in ("own", "backport"):
             (work / place).mkdir()
+
         for package, name, suite in suites(work):
             print(f"== {name}", flush=True)
             paths = [str(suite), str(ROOT / "tests"), str(ROOT)]
@@ -98,6 +103,7 @@ def main() -> int:
                 "DJANGO_SETTINGS_MODULE": "conformance.settings",
                 "CONFORMANCE_PACKAGE": package,
             }
+
             command = [
                 sys.executable,
                 "-m",
@@ -107,11 +113,13 @@ def main() -> int:
                 "-v1",
                 "conformance.suite",
             ]
+
             if not os.environ.get("DATABASE_URL"):
                 command = [sys.executable, "-m", "example_project.postgres", *command]
             codes.append(subprocess.run(command, cwd=work, env=environment, check=False).returncode)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
     return max(codes, default=1)
 
 

@@ -121,6 +121,7 @@ class WorkerTests(Base, test_immediate.ImmediateBackendTestCase):
     def setUpClass(cls) -> None:
         """Start a worker on the test database."""
         super().setUpClass()
+
         url = (
             urlsplit(os.environ["DATABASE_URL"])
             ._replace(path=f"/{connection.settings_dict['NAME']}")
@@ -131,10 +132,12 @@ class WorkerTests(Base, test_immediate.ImmediateBackendTestCase):
             "DATABASE_URL": url,
             "CONFORMANCE_LOG_PORT": str(Server().port),
         }
+
         log = Path("worker.log")
         with log.open("wb") as output:
             command = [sys.executable, "-m", "django", "horsies_worker", "--processes=1"]
             cls.worker = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+
         cls.addClassCleanup(cls.stop, log)
         wait_until(
             lambda: "Worker started" in log.read_text() or cls.worker.poll() is not None,

@@ -34,12 +34,15 @@ def wrong(name: str, words: list[str]) -> Iterator[str]:
     if name not in OURS:
         yield f"there is no command {name}"
         return
+
     known = parsers(name)
     verb = next((word for word in words if re.fullmatch(r"[a-z]+(-[a-z]+)*", word)), "")
     at = words.index(verb) if verb else 0
+
     if len(known) > 1 and verb and not words[:at] and verb not in known:
         yield f"{name} has no {verb}"
         return
+
     parser = known.get(verb, known[""])
     allowed = {*parser._option_string_actions, *known[""]._option_string_actions}
     for option in OPTION.findall(" ".join(words)):

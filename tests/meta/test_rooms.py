@@ -72,7 +72,9 @@ def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() ->
     ]
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+
     assert not any(module.startswith("horsies_django.contrib") for module in modules)
+
     own = {
         "horsies_django",
         "django",
@@ -86,9 +88,9 @@ def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() ->
         "psutil",
         "pytest",
     }
-    roots = {module.partition(".")[0] for module in modules} - {
-        "annotationlib"
-    }  # new in Python 3.14
+    new_in_python_314 = {"annotationlib"}
+    roots = {module.partition(".")[0] for module in modules} - new_in_python_314
+
     assert roots - own - set(sys.stdlib_module_names) == {"psycopg"}
 
 
@@ -98,6 +100,7 @@ def test_only_the_store_opens_cursors() -> None:
         for path in MODULES
         if re.search(r"\.cursor\(", path.read_text())
     }
+
     assert found == {"store"}
 
 
@@ -105,6 +108,7 @@ def test_only_statements_of_the_store_write_a_status() -> None:
     pattern = re.compile(
         r"objects[^\n]*\.update\(|queryset\.update\(|\.save\(|bulk_update|SET\s+status"
     )
+
     assert [str(path) for path in MODULES if pattern.search(path.read_text())] == []
 
 
@@ -118,7 +122,9 @@ def test_every_statement_has_exactly_one_caller_and_every_function_at_least_one(
         for argument in node.args[at : at + 1]
         if isinstance(argument, ast.Constant)
     ]
+
     assert sorted(name for name in called if not name.startswith("horsies_")) == sorted(STATEMENTS)
+
     texts = {
         path: path.read_text() for path in (*STATEMENTS.values(), *FUNCTIONS.values(), *MODULES)
     }
@@ -127,6 +133,7 @@ def test_every_statement_has_exactly_one_caller_and_every_function_at_least_one(
         assert of_trigger or any(
             re.search(rf"\b{name}\b", text) for path, text in texts.items() if path != own
         ), name
+
     assert {name for name in called if name.startswith("horsies_")} <= FUNCTIONS.keys()
 
 
@@ -140,6 +147,7 @@ def test_the_version_is_one() -> None:
     import horsies_django
 
     assert f'version = "{horsies_django.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
     released, _, more = horsies_django.__version__.partition(".dev")
     assert f"## {'Unreleased' if more else released}" in (ROOT / "CHANGELOG.md").read_text()
 
@@ -155,6 +163,7 @@ UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 def test_nothing_is_left_for_later_in_the_code() -> None:
     assert len(FILES) > 200
     found = [str(path.relative_to(ROOT)) for path in FILES if UNFINISHED.search(path.read_text())]
+
     assert found == []
 
 
@@ -165,10 +174,12 @@ def make(tmp_path: Path, script: str, *arguments: str) -> subprocess.CompletedPr
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
+
     command = ["make", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}", *arguments]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
     }
+
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -202,7 +213,9 @@ def test_a_python_that_will_not_do_is_named_in_one_line(
 
 def test_help_lists_the_commands(tmp_path: Path) -> None:
     done = make(tmp_path, "exit 1")
+
     assert done.returncode == 0
+
     targets = (
         "demo test e2e unit browser stress soak mutants conformance lint types ci docs bench wheel "
         "clean"
@@ -218,7 +231,9 @@ def test_the_demo_uses_only_a_database_of_the_command_line(
     tmp_path: Path, given: list[str], used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://stranger@elsewhere/production")
+
     done = make(tmp_path, "exit 1", "--dry-run", "demo", *given)
+
     (line,) = [line for line in done.stdout.splitlines() if "manage.py demo" in line]
     assert "env -u DATABASE_URL" in line
     assert ("--database-url" in line) == used
@@ -229,6 +244,7 @@ def test_the_test_files_that_ci_names_exist() -> None:
     named = set(re.findall(r"tests/\w+/test_\w+\.py", text))
     for layer, names in re.findall(r"printf 'tests/(\w+)/test_%s\.py '([^)]*)\)", text):
         named |= {f"tests/{layer}/test_{name}.py" for name in names.replace("\\", "").split()}
+
     assert len(named) > 15
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
 
@@ -248,12 +264,14 @@ def test_the_lowest_versions_that_are_tested_are_those_that_installers_may_choos
         found = Requirement(text)
         (bound,) = found.specifier
         assert bound.operator == ">=", f"{text}: no upper bounds"
-        names = [f"{found.name}-{extra}" for extra in found.extras] or [
-            found.name
-        ]  # psycopg[binary] is psycopg-binary
+
+        # psycopg[binary] is psycopg-binary.
+        names = [f"{found.name}-{extra}" for extra in found.extras] or [found.name]
         bounds |= {canonicalize_name(name): Version(bound.version) for name in names}
+
     lines = (ROOT / "constraints" / "lowest.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+
     assert {name: Version(version) for name, version in pins.items()} == bounds
 
 
@@ -265,8 +283,10 @@ def test_tox_has_a_cell_for_each_python_and_django_that_the_classifiers_name() -
         ):
             python, django = found.groups()
             versions["py" if python else "dj"].add((python or django).replace(".", ""))
+
     cells = (ROOT / "tox.ini").read_text().partition("env_list =")[2].partition("skip_missing")[0]
     assert set(re.findall(r"py(\d+)", cells)) == versions["py"]
+
     numbers = set(re.findall(r"\d\d", " ".join(re.findall(r"-dj(\d\d|\{[^}]*\})", cells))))
     assert numbers == versions["dj"]
 
@@ -288,8 +308,10 @@ def unit() -> str:
 def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
+
     path = tmp_path / "shop-worker.service"
     path.write_text(unit().replace("/srv/shop/.venv/bin/python", sys.executable))
+
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(path)],
         capture_output=True,
@@ -297,6 +319,7 @@ def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path) -> None:
         check=False,
     )
     about_it = [line for line in (done.stdout + done.stderr).splitlines() if "shop-worker" in line]
+
     assert about_it == []
 
 
@@ -313,5 +336,6 @@ def test_a_service_gets_a_margin_above_the_workers_own_timeout(language: str, pa
     (text,) = [block for block in blocks(language) if re.search(pattern, block)]
     (own,) = OPTION.findall(text)
     (grace,) = re.findall(pattern, text)
+
     assert int(grace) >= int(own) + MARGIN_SECONDS
     assert language != "ini" or {"KillMode=mixed", "Restart=on-failure"} <= set(text.splitlines())

@@ -21,20 +21,36 @@ ALLOWED = {
     "tests/support/deadlines.py::wait_until": "the one loop that waits for conditions, with an end",
     "tests/e2e/test_reload.py::": "the body of a task that waits for a file",
     "tests/stress/chaos/evidence.py::steady": "asks again until the database answers, with an end",
-    "tests/stress/chaos/failover.py::Failovers.strike": "how long the standby lags, and how long there is no primary",
-    "tests/stress/chaos/faults.py::Faults.restart": "how long the server is down is a part of the storm",
-    "tests/stress/chaos/measure.py::Measurement.machines": "deaths come at any moment between two heartbeats, not all at once",
+    "tests/stress/chaos/failover.py::Failovers.strike": (
+        "how long the standby lags, and how long there is no primary"
+    ),
+    "tests/stress/chaos/faults.py::Faults.restart": (
+        "how long the server is down is a part of the storm"
+    ),
+    "tests/stress/chaos/measure.py::Measurement.machines": (
+        "deaths come at any moment between two heartbeats, not all at once"
+    ),
     "tests/stress/chaos/patients.py::Patient.send": "sends again until the database answers",
     "tests/stress/chaos/sending.py::Sender.attempted": "asks again until the database answers",
-    "tests/stress/chaos/sending.py::Sender.cancel": "a cancel comes at any moment of its task's life",
-    "tests/stress/chaos/storm.py::Storm.until": "a loop that waits for a condition and tends the fleet meanwhile, with an end",
+    "tests/stress/chaos/sending.py::Sender.cancel": (
+        "a cancel comes at any moment of its task's life"
+    ),
+    "tests/stress/chaos/storm.py::Storm.until": (
+        "a loop that waits for a condition and tends the fleet meanwhile, with an end"
+    ),
     "tests/stress/chaos/storm.py::Storm.lull": "the same",
     "tests/e2e/test_outages.py::": "a statement that PostgreSQL ends at its time limit",
     "tests/stress/soak/run.py::Soak.soak": "an hour of work by the clock",
-    "tests/stress/test_step_storm.py::": "a trigger that makes commits slow, so that many kills come within one",
+    "tests/stress/test_step_storm.py::": (
+        "a trigger that makes commits slow, so that many kills come within one"
+    ),
     "tests/stress/test_step_storm.py::Storm.kill_all_the_time": "kills come at any moment",
-    "tests/stress/test_step_storm.py::Storm.freeze_all_the_time": "what was woken runs for a moment before its worker ends it",
-    "tests/stress/test_workflow_storm.py::Storm.rage": "a fault does not wait longer than a while for the runs before it",
+    "tests/stress/test_step_storm.py::Storm.freeze_all_the_time": (
+        "what was woken runs for a moment before its worker ends it"
+    ),
+    "tests/stress/test_workflow_storm.py::Storm.rage": (
+        "a fault does not wait longer than a while for the runs before it"
+    ),
     "tests/db/test_send.py::test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction": (
         "a moment between the start of a transaction and a send"
     ),
@@ -42,12 +58,18 @@ ALLOWED = {
     "tests/meta/test_private_postgres.py::test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files": (
         "a statement that is under way when its server is killed"
     ),
-    "tests/worker/test_kill_timer.py::": "a task that keeps the GIL, and a stand-in for the heart that beats",
+    "tests/worker/test_kill_timer.py::": (
+        "a task that keeps the GIL, and a stand-in for the heart that beats"
+    ),
     "tests/worker/test_outbox.py::test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands": (
         "a trigger that makes each row slow: the database's time limit ends the statement"
     ),
-    "tests/worker/test_scheduler.py::test_a_change_during_a_round_is_not_slept_through": "the sleep that is woken",
-    "tests/worker/test_scheduler.py::test_a_cut_connection_wakes_it_and_is_replaced": "the sleep that is woken",
+    "tests/worker/test_scheduler.py::test_a_change_during_a_round_is_not_slept_through": (
+        "the sleep that is woken"
+    ),
+    "tests/worker/test_scheduler.py::test_a_cut_connection_wakes_it_and_is_replaced": (
+        "the sleep that is woken"
+    ),
 }
 
 # Seconds: nobody waits for so long but for a process, a gate or a barrier, and only when something
@@ -78,6 +100,7 @@ def lets_time_pass(node: ast.AST) -> bool:
         return asks_the_clock(node.test) and all(isinstance(step, ast.Pass) for step in node.body)
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         return waits_for_nothing(node.value)
+
     return isinstance(node, ast.Call) and sleeps(node)
 
 
@@ -100,18 +123,21 @@ def sleeps(call: ast.Call) -> bool:
     receiver, _, name = ast.unparse(call.func).rpartition(".")
     first = call.args[0] if call.args else None
     at_once = isinstance(first, ast.Constant) and first.value == 0
+
     if name == "sleep" and receiver.endswith(("flow", "growing", "child")):
         return False  # of a workflow: adds a timer
     if name in ("sleep", "usleep", "select") and not at_once:
         return first is not None
     if name == "wait":
         return receiver.endswith("Event()")
+
     if name == "notifies":
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         timeout = given.get("timeout")
         return "stop_after" not in given and not (
             isinstance(timeout, ast.Constant) and timeout.value == 0
         )
+
     if name == "wait_until":
         return isinstance(first, ast.Lambda) and asks_the_clock(first.body)
     return (receiver, name) == ("signal", "pause")
@@ -144,6 +170,7 @@ def test_time_passes_in_tests_only_where_there_is_a_reason() -> None:
                 file if file in ALLOWED else f"{file}::{name}"
                 for name in where(ast.parse(path.read_text()))
             }
+
     assert found == set(ALLOWED)
 
 

@@ -44,9 +44,11 @@ class Project(Site):
     def __init__(self, directory: Path, kind: str, url: str) -> None:
         super().__init__(directory, "shop.settings", url)
         shutil.copytree(SKELETON, directory)
+
         for name, code in files(PAGE, kind).items():
             target = directory / name
             target.write_text((target.read_text() + "\n" if target.exists() else "") + code)
+
         shutil.copy(SKELETON / f"outcomes_{kind}.py", directory / "shop" / "outcomes.py")
         self.manage("migrate", "--run-syncdb", "--verbosity=0")
 
@@ -69,11 +71,13 @@ def test_the_moved_project_does_the_same_as_celery_in_eager_mode(
     was rolled back.
     """
     before = project("before").tell()
+
     assert before["outcomes"]["bill"] == ["ok", "payment for 7"]
     assert before["outcomes"]["ship"] == ["error", "ConnectionError"]
     assert [number for _, number in before["calls"]] == [7] * 6
     assert before["orders"] == [[7, "ada@example.org", 840]]
     assert len(before["mails"]) == 3
+
     for runner in ("drain", "worker"):
         assert project("after").tell(RUNNER=runner) == before, runner
 
@@ -88,12 +92,15 @@ def test_schedules_and_messages_of_celery_are_taken_over(project: Callable[[str]
     shown: dict[str, Any] = {"INSTALLED_APPS": []}
     exec(files(PAGE, "after")["shop/settings.py"], shown)
     settings.write_text(f"{settings.read_text()}\ndel HORSIES['SCHEDULES']\n{before}")
+
     printed: dict[str, Any] = {"HORSIES": {}}
     exec(moved.manage("horsies_import_beat", "--print"), printed)
+
     assert printed["HORSIES"]["SCHEDULES"] == shown["HORSIES"]["SCHEDULES"]
 
     moved.manage("horsies_import_beat")
     listed = json.loads(moved.manage("horsies_schedule", "list", "--json"))
+
     assert {one["name"]: one["task"] for one in listed} == {
         "report": "shop.tasks.render",
         "tick": "shop.tasks.label",

@@ -19,9 +19,8 @@ TIME_ZONE = "Europe/Istanbul"
 LANGUAGE_CODE = "en"
 DEBUG = False
 ALLOWED_HOSTS = ["*"]
-PASSWORD_HASHERS = [
-    "django.contrib.auth.hashers.MD5PasswordHasher"
-]  # the default takes half a second for each
+# The default takes half a second for each password.
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "horsies_django"]
@@ -55,9 +54,8 @@ if os.environ.get("HORSIES_TEST_SITE", "1") == "1":
 DATABASES = {
     "default": environ.Env().db_url("DATABASE_URL", default="postgresql://localhost/horsies")
 }
-KEPT = os.environ.get(
-    "HORSIES_TEST_KEPT", ""
-)  # how a child keeps connections: not at all if "0", or in a "pool"
+# How a child keeps connections: not at all if "0", or in a "pool".
+KEPT = os.environ.get("HORSIES_TEST_KEPT", "")
 if KEPT == "pool":
     DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
     DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": 1}

@@ -34,7 +34,7 @@ class FileTransport(Transport):
 
 
 def tell(path: str, /, signal: Any, **kwargs: Any) -> None:
-    """Post the name of a signal to the host of Sentry: before and after what the integration does."""
+    """Post the name of a signal to the host of Sentry: before and after its integration acts."""
     urlopen(f"http://{os.environ['HORSIES_TEST_COLLECTOR']}{path}", signal.name.encode()).close()
 
 

@@ -8,6 +8,5 @@ from tests.settings.chaos import INSTALLED_APPS as APPS
 
 INSTALLED_APPS = [*APPS, "tests.stress.soak"]
 HORSIES = {name: STORM[name] for name in ("QUEUES", "SCHEDULES", "KILL_GRACE_MS")}
-HORSIES["RETENTION"] = {
-    "RETENTION_SWEEP_INTERVAL_S": 30
-}  # tests.stress.soak.apps says how long rows are kept
+# tests.stress.soak.apps says how long rows are kept.
+HORSIES["RETENTION"] = {"RETENTION_SWEEP_INTERVAL_S": 30}

@@ -20,8 +20,10 @@ def verdict_of(program: str, *options: str) -> dict[str, Any]:
     done = python("-m", f"tests.stress.{program}", *options, timeout=580)
     if done.returncode == NO_SERVER:
         pytest.skip(done.stderr.strip())
+
     assert done.stdout, done.stderr
     printed: dict[str, Any] = json.loads(done.stdout)
+
     found = [printed.get(name) for name in WRONG if printed.get(name)]
     assert (found, done.returncode) == ([], 0), f"{found}\n{done.stderr[-4_000:]}\n{done.stdout}"
     return printed

@@ -54,6 +54,7 @@ def run(
             file=sys.stderr,
         )
         return NO_SERVER
+
     print(json.dumps(found, indent=1), flush=True)
     return 1 if any(found.get(name) for name in WRONG) else 0
 
@@ -61,10 +62,12 @@ def run(
 def set_up(server: Server, settings: str) -> None:
     """Set Django up on the server; workers inherit the environment."""
     os.environ |= {"DATABASE_URL": server.url, "DJANGO_SETTINGS_MODULE": settings}
+
     import django
 
     django.setup()
     logging.getLogger("horsies").setLevel(logging.CRITICAL)
+
     from horsies_django import queues
 
     queues.sync(actor="storm")

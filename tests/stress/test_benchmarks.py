@@ -47,6 +47,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
     figures = Figures()
     for reading in readings:
         figures.keep(reading)
+
     names = ("horsies_django", "python", "django", "psycopg", "postgresql", "machine")
     save(path, Run(dict.fromkeys(names, "of old"), figures, tuple(goals)))
     return path
@@ -88,6 +89,7 @@ def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_
     former = a_run(
         tmp_path / "former.json", Reading(first, 1.0, unit), Reading(f"{name} gone", 1.0, "s")
     )
+
     done = run(
         name,
         "--scale=0.002",
@@ -95,10 +97,12 @@ def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_
         f"--json={tmp_path / 'now.json'}",
         f"--against={former}",
     )
+
     assert done.returncode == 0, done.stderr
 
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     names = [line["name"] for line in lines]
+
     assert (names[0], lines[0]["unit"], len(names)) == (first, unit, readings)
     assert {each.replace(",", "").split()[0] for each in names} == {name}
     assert all(line["value"] > 0 for line in lines if line["unit"] == "tasks/s")
@@ -121,12 +125,15 @@ def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_
 
 def test_the_meters_count_what_ended_processes_used_and_what_was_written() -> None:
     earlier = meters.read(os.getpid())
+
     subprocess.run(
         [sys.executable, "-c", "import time\nwhile time.process_time() < 0.2: pass"], check=True
     )
     TaskFactory.create_batch(20)
+
     later = meters.read(os.getpid())
     costs = later.since(earlier, 10)
+
     assert costs["children CPU, us/task"] >= 18_000
     assert costs["parent CPU, us/task"] == pytest.approx(
         (later.parent_seconds - earlier.parent_seconds) * 1e5
@@ -150,7 +157,9 @@ def test_a_reading_is_marked_that_is_worse_by_more_than_a_tenth(
 ) -> None:
     former = load(a_run(tmp_path / "former.json", Reading("drain", 100.0, unit)))
     figures = load(a_run(tmp_path / "now.json", Reading("drain", now, unit))).figures
+
     other, line = compare(figures, {**former.versions, "python": "new"}, former)
+
     assert other == "not the same python: new, was of old"
     assert ("WORSE" in line, f"ratio {now / 100:.3f}" in line) == (worse, True)
 
@@ -160,6 +169,7 @@ def test_a_goal_is_a_bound_of_a_median_or_of_the_ratio_of_two() -> None:
     for value in (1.0, 4.0, 100.0):
         figures.keep(Reading("a", value, "ms"))
     figures.keep(Reading("b", 2.0, "ms"))
+
     goals = [
         Goal("G1", "a", 4.0, at_most=True),
         Goal("G2", "a", 4.1),
@@ -167,6 +177,7 @@ def test_a_goal_is_a_bound_of_a_median_or_of_the_ratio_of_two() -> None:
         Goal("G4", "a", 1.9, over="b", at_most=True),
         Goal("G5", "never measured", 1.0),
     ]
+
     assert [str(verdict).partition("  ")[0] for verdict in verdicts(figures, goals)] == [
         "G1 reached: 4 ms, at most 4",
         "G2 MISSED: 4 ms, at least 4.1",
@@ -179,6 +190,7 @@ def test_the_same_file_gives_the_same_pictures_and_a_page_with_all_figures(tmp_p
     pytest.importorskip(
         "matplotlib", reason="matplotlib is not installed: the dependency group bench has it"
     )
+
     file = a_run(
         tmp_path / "run.json",
         Reading("drain sync", 4_000.0, "tasks/s", {"connections": 3.0}),
@@ -187,9 +199,11 @@ def test_the_same_file_gives_the_same_pictures_and_a_page_with_all_figures(tmp_p
         Reading("latency idle", 0.8, "ms"),
         goals=[Goal("P1", "drain sync", 4_600)],
     )
+
     for place in ("one", "two"):
         done = run("plot", str(file), "--into", str(tmp_path / place))
         assert done.returncode == 0, done.stderr
+
     written = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert written == ["drain.svg", "latency.svg", "results.md"]
     for name in written:
@@ -220,9 +234,12 @@ def test_what_cannot_be_done_is_refused_before_anything_is_measured(
         pytest.importorskip(
             "matplotlib", reason="matplotlib is not installed: the dependency group bench has it"
         )
+
     file = tmp_path / "other.json"
     file.write_text("[1]")
+
     done = run(*(argument.format(file=file) for argument in arguments))
+
     assert (done.returncode, done.stdout) == (2, "")
     assert complaint in done.stderr
 
@@ -238,14 +255,17 @@ def test_caps_are_measured_in_turns_and_compared_with_their_target(
     printed = measure("caps", f"--only={part}", "--scale=0.005", "--repeats=1", f"--json={file}")
     rates = [line for line in printed if "rate" in line]
     compared = [line for line in printed if "ratio" in line]
+
     assert (len(rates), len(compared), len(printed)) == (
         measurements,
         ratios,
         measurements + ratios,
     )
+
     assert [
         (found["name"], found["value"]) for found in json.loads(file.read_text())["readings"]
     ] == [(f"caps {line['name']}", line["value"]) for line in compared]
+
     for line in compared:
         assert line["ratio"] == pytest.approx(line["value"] / line["against"], rel=0.01)
         if line["target"] is None:  # there for comparison
@@ -258,6 +278,7 @@ def test_caps_are_measured_in_turns_and_compared_with_their_target(
 @pytest.mark.thorough
 def test_the_storm_prints_its_verdict() -> None:
     (storm,) = measure("chaos", "--tasks=40", "--faults=1", "--scale=0.01")
+
     assert (storm["tasks"], storm["faults"], storm["lost"], storm["finished twice"]) == (
         40,
         1,
@@ -299,14 +320,18 @@ def test_the_link_delays_both_ways_and_passes_on_every_byte_in_order_and_then_th
             client.sendall(b"?")
             assert client.recv(1) == b"?"
             assert time.monotonic() - began >= 0.01
+
             sending = aside.submit(send)
             received = b"".join(iter(lambda: client.recv(1_048_576), b""))
             sending.result()
             echo.result()
+
     assert received == sent
     assert further == url.replace(f":{door_of(url)[1]}/", f":{door_of(further)[1]}/")
+
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(door_of(further))
+
     with (
         far_away(url, 1) as further,
         socket.create_connection(door_of(further), timeout=60) as client,
@@ -336,10 +361,13 @@ def test_the_lower_bound_of_pairs_is_the_order_statistic_of_the_sign_test(
 def test_a_checkout_is_compared_with_itself() -> None:
     options = ("--pairs=1", "--rounds=2", "--scale=0.1", f"--only={','.join(KINDS)}")
     done = python("-m", "benchmarks.pairs", str(ROOT), *options, timeout=290)
+
     assert done.returncode == 0, done.stderr
+
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     names = [line["name"].rpartition(", ")[2] for line in lines]
     shapes = sum(kind in KINDS for kind, _, _ in SHAPES.values())
+
     assert names == ["before", "now", "ratio", "ratio of CPU time"] * shapes
     assert all(line["value"] > 0 for line in lines)
 
@@ -355,10 +383,12 @@ def test_every_shape_of_workflows_its_baseline_the_chain_and_the_send_are_measur
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     words = ("-m", "benchmarks", "workflow", "--scale=0.001", "--repeats=1")
     done = python(*words, timeout=170, environment=environment)
+
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len({line["name"] for line in lines}) == len(lines) == 23
     assert all(line["value"] > 0 for line in lines if line["unit"] != "lines")
+
     judged = [
         line
         for line in done.stderr.splitlines()
@@ -372,17 +402,22 @@ def test_a_wait_for_a_lock_is_counted_in_the_log_of_a_private_server_and_only_wh
 ) -> None:
     if workflow.server_log() is None:
         pytest.skip("the test database is on a server whose log cannot be read")
+
     update = "UPDATE horsies_tasks SET priority = priority WHERE id = %s"
     task = [TaskFactory().pk]
+
     with workflow.locks_logged() as lines, ThreadPoolExecutor(1) as aside:
         before = lines()
         holder = connect()
         waiter = connect()
+
         with holder.transaction():
             holder.execute(update, task)
             waiting = aside.submit(waiter.execute, update, task)
             wait_until(lambda: lines() != before, "the wait is logged")
+
         waiting.result()
         assert lines() >= before + 2  # "still waiting" and "acquired"
+
     (level,) = workflow.asked("SELECT current_setting('deadlock_timeout')")
     assert level != workflow.WATCHED["deadlock_timeout"]

@@ -31,11 +31,14 @@ pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
     tasks = sized(2_000, 8_000)
     faults = sized(25, 100)
+
     verdict = verdict_of("chaos", f"--tasks={tasks}", f"--faults={faults}")
+
     assert (verdict["tasks"], verdict["faults"]) == (tasks, faults)
     assert (verdict["lost"], verdict["finished twice"]) == (0, 0)
-    # that it stormed indeed: every fault happened, processes died at work, workers came back from
-    # the dead, tasks did, too
+
+    # It stormed indeed: every fault happened, processes died at work, workers came back from the
+    # dead, and tasks did, too.
     assert verdict["weather"].keys() >= FAULTS
     assert verdict["attempts"]["WORKER_FAILURE"] > 0
     assert verdict["runs without an end"] > 0
@@ -53,13 +56,17 @@ def test_a_failover_loses_nothing_finishes_nothing_twice_and_everybody_goes_on()
     failovers = sized(1, 5)
     workers = 3
     tasks = f"--tasks={sized(800, 6_000)}"
+
     verdict = verdict_of("chaos", tasks, f"--failovers={failovers}", f"--workers={workers}")
+
     assert verdict["faults"] == failovers == len(verdict["failovers"])
     assert (verdict["lost"], verdict["finished twice"]) == (0, 0)
-    # that it came under load: tasks were left for the new primary, and caps were used to the full
+
+    # It came under load: tasks were left for the new primary, and caps were used to the full.
     assert verdict["sender"]["send broken by an outage"] > 0
     assert "queue tight" in verdict["full"]
     assert "replaced" not in verdict["weather"]  # no worker ended
+
     for one in verdict["failovers"]:
         assert one["workers"] == workers  # each of them went on
         assert one["answered"] == one["waited across"] > 0
@@ -71,6 +78,7 @@ def test_the_tasks_of_dead_processes_and_of_dead_machines_come_back_and_how_long
     printed = verdict_of("chaos", "--measure", "--rounds=1")
     child = printed["child death to its attempt's end"]
     machine = printed["machine death to running elsewhere"]
+
     assert (child["samples"], machine["machines"], machine["samples"]) == (24, 6, 18)
     assert 0 < child["p50_s"] <= child["p99_s"] <= child["max_s"]
     assert 0 < machine["p50_s"] <= machine["p99_s"] <= machine["max_s"]

@@ -39,8 +39,10 @@ def used(verdict: dict[str, Any]) -> float | None:
     """
     figures = [figure for name, figure in verdict["usage"].items() if name != "wide"]
     ends = sum(figure["ends"] for figure in figures)
+
     if STRESS == "short" and ends < LEAST_ENDS:
         return None
+
     assert ends >= LEAST_ENDS, "the storm left no calm in which anything could be measured"
     return sum(figure["at_ends"] * figure["ends"] for figure in figures) / ends
 
@@ -48,14 +50,16 @@ def used(verdict: dict[str, Any]) -> float | None:
 @pytest.mark.promise("S1.35", "S4.1", "S4.8", "S4.9", "S4.10")
 def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
     verdict = verdict_of("oracle", f"--claims={sized(8_000, 20_000)}", CALM)
+
     assert verdict["runs"] > 0.98 * sum(verdict["attempts"].values()), (
         "the rest crashed before it noted anything"
     )
     assert min(verdict["merged"], verdict["unique"]) > 10
     assert verdict["weather"].keys() >= WEATHER
     assert verdict["continued"] >= 2
-    # the queue's own cap of 8 over all workers is not always reached on a machine that is busy with
-    # other things
+
+    # The queue's own cap of 8 over all workers is not always reached on a machine that is busy with
+    # other things.
     reached = {"queue tight", "queue pausing", "queue and worker wide"}
     partitions = {
         "partition tenants",
@@ -64,6 +68,7 @@ def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
         "partition line",
     }
     assert reached | partitions <= set(verdict["full"])
+
     share = used(verdict)
     assert share is None or share >= LEAST_SHARE
 
@@ -73,6 +78,7 @@ def test_the_cap_of_the_cluster_is_not_exceeded_in_a_storm() -> None:
     verdict = verdict_of(
         "oracle", f"--claims={sized(5_000, 12_000)}", "--cluster-cap=8", "--seed=2", CALM
     )
+
     assert verdict["weather"].keys() >= {
         "stop parent",
         "kill parent",
@@ -82,5 +88,6 @@ def test_the_cap_of_the_cluster_is_not_exceeded_in_a_storm() -> None:
     }
     assert verdict["continued"] >= 1
     assert {"cluster *", "queue tight"} <= set(verdict["full"])
+
     share = used(verdict)
     assert share is None or share >= LEAST_SHARE

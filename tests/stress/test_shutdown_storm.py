@@ -24,9 +24,8 @@ pytestmark = [pytest.mark.stress, pytest.mark.timeout(1_200)]
 
 CRASHES = sized(3, 60)
 SEED = 18
-MOST_CRASHES = (
-    10 * CRASHES
-)  # until a claim was lost: on a busy machine the lone task has often ended by then
+# Until a claim was lost: on a busy machine the lone task has often ended by then.
+MOST_CRASHES = 10 * CRASHES
 LOAD = 15  # tasks under which the server crashes
 MOST_SECONDS = 0.1  # between two lines of a task
 WAYS = ("immediate", "postmaster", "same postmaster")
@@ -34,7 +33,8 @@ SOFT = {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 10_000}
 RECOVERY = {"CLAIMER_HEARTBEAT_INTERVAL_MS": 5_000, "MAX_CRASHES": 0}
 LOST = "claim(s) of worker"
 ENDS = """
-SELECT t.id::text, t.claimed_by::text, t.claim_generation::text, a.child_pid::text, t.status, t.error_code,
+SELECT t.id::text, t.claimed_by::text, t.claim_generation::text, a.child_pid::text,
+       t.status, t.error_code,
        (SELECT count(*) FROM horsies_task_attempts o WHERE o.task_id = t.id)
 FROM horsies_tasks t LEFT JOIN horsies_task_attempts a ON a.task_id = t.id
 WHERE t.status IN ('COMPLETED', 'FAILED')
@@ -49,6 +49,7 @@ class Storm:
         self.notes = notes
         self.random = random.Random(SEED)
         self.sent: list[uuid.UUID] = []
+
         self.workers = [
             start(
                 "--processes=2",
@@ -57,6 +58,7 @@ class Storm:
             )
             for more in ({}, {}, SOFT)
         ]
+
         for each in self.workers:
             each.ready()
 
@@ -95,6 +97,7 @@ class Storm:
             wait_until(self.quiet, "all tasks have ended")
             count = 1
             lines = 1
+
         lines += len(self.lines())
         self.send(count)
         wait_until(lambda: len(self.lines()) >= lines, "they are on their way")
@@ -104,29 +107,35 @@ class Storm:
 def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
-    server.superuser(
-        "ALTER SYSTEM SET wal_writer_delay = '10s'"
-    )  # so long may a claim stay in memory
+    # So long may a claim stay in memory.
+    server.superuser("ALTER SYSTEM SET wal_writer_delay = '10s'")
     server.superuser("SELECT pg_reload_conf()")
+
     storm = Storm(worker, server, tmp_path / "notes")
     for turn in range(MOST_CRASHES):
         if turn >= CRASHES and storm.lost():
             break
         storm.crash(turn)
+
     wait_until(storm.quiet, "all tasks have ended")
     ends = server.superuser(ENDS)
     lines = storm.lines()
+
     assert sorted(row[0] for row in ends) == sorted(map(str, storm.sent)), (
         "a task is lost, or its end was written twice"
     )
+
     began = Counter(line[1:4] for line in lines if line[0] == "began")
     assert [claim for claim, times in began.items() if times > 1] == []
+
     for *claim, status, error_code, attempts in ends:
         assert (status == "COMPLETED") == (("ended", *claim) in lines) or status == "FAILED", claim
         assert error_code in (None, "WORKER_CRASHED")
         assert attempts == 1
+
     for each in storm.workers:
         assert each.stop() in (0, 1)  # 1: it has just reconnected and found a claim lost
         assert "Traceback" not in each.log
+
     assert storm.lost(), "no claim was lost: the storm proves nothing"
     assert max(Counter(task for task, *_ in began).values()) > 1, "no task ran again"

@@ -25,10 +25,12 @@ def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(
         "soak", DRAIN, LOAD, f"--into={tmp_path}", f"--minutes={sized(12, 60) / 60}", "--every=2"
     )
     saved = json.loads((tmp_path / "soak.json").read_text())
+
     assert saved["verdict"] == verdict
     assert saved["samples"][-1].keys() >= BOUNDS.keys()
     assert "start p99 ms" in (tmp_path / "soak.svg").read_text()
-    # that everything happened indeed
+
+    # Everything happened indeed.
     assert verdict["weather"].keys() >= {"deploy", "kill child"}
     assert verdict["tasks"] > 200
     assert sum(verdict["endings"].values()) >= verdict["tasks"]
@@ -46,6 +48,7 @@ def test_nothing_is_called_a_problem_while_workers_are_only_replaced(tmp_path: P
         "--every=1",
         "--calm",
     )
+
     assert verdict["weather"].keys() == {"deploy", "examined"}
 
 
@@ -57,9 +60,11 @@ def test_a_figure_that_goes_on_growing_is_found_and_one_that_only_grew_at_first_
         {**sample, "tables MB": 50.0 * min(number, LEAST)} for number, sample in enumerate(flat)
     ]
     leaking = [{**sample, "parent MB": 50.0 + number} for number, sample in enumerate(flat)]
+
     for samples, words in ((flat, []), (early, []), (leaking, ["parent MB grew"])):
         medians = thirds(samples)
         assert medians is not None
         assert [text.partition(" from")[0] for text in grown(medians)] == words
+
     assert thirds(flat[1:]) is None
     assert thirds([{**sample, "seconds": sample["seconds"] / 10} for sample in flat]) is None

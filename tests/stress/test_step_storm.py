@@ -55,21 +55,27 @@ CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON horsies_task_steps DEFERRABLE INI
 """
 AT_WORK = b"""
 SELECT count(DISTINCT b.pid) FROM horsies_heartbeats b JOIN horsies_tasks t ON t.claimed_by = b.id
-WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL AND t.status = 'RUNNING' AND t.finished_at IS NULL
+WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL
+  AND t.status = 'RUNNING' AND t.finished_at IS NULL
 """
 GIVEN_UP = b"""
-SELECT NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL)
+SELECT NOT EXISTS (
+  SELECT FROM horsies_heartbeats b
+  WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL
+)
 """
 # What is wrong afterwards: rows that are missing or there twice, and results that are not those of
 # the rows.
 WRONG = """
-SELECT t.id, t.status, array_agg(r.step ORDER BY r.step), array_agg(r.process ORDER BY r.step), t.result,
+SELECT t.id, t.status, array_agg(r.step ORDER BY r.step), array_agg(r.process ORDER BY r.step),
+       t.result,
        (SELECT jsonb_agg(s.result ORDER BY s.name) FROM horsies_task_steps s WHERE s.task_id = t.id)
 FROM horsies_tasks t LEFT JOIN step_rows r ON r.task = t.id
 GROUP BY t.id
 HAVING t.status <> 'COMPLETED' OR array_agg(r.step ORDER BY r.step) <> '{0,1,2,3,4,5,6,7,8,9}'
   OR t.result::jsonb -> 'ok' <> jsonb_agg(r.process ORDER BY r.step)
-  OR t.result::jsonb -> 'ok' <> (SELECT jsonb_agg(s.result ORDER BY s.name) FROM horsies_task_steps s WHERE s.task_id = t.id)
+  OR t.result::jsonb -> 'ok' <> (SELECT jsonb_agg(s.result ORDER BY s.name)
+                                 FROM horsies_task_steps s WHERE s.task_id = t.id)
 """
 LATER = (
     "SELECT count(*) FROM step_rows r JOIN horsies_tasks t ON t.id = r.task WHERE r.attempt <= "
@@ -94,15 +100,17 @@ class Storm:
         self.start = start
         self.watcher = watcher
         self.notes = notes
+
         self.random = random.Random(SEED)
         self.moment = threading.Event()
         self.happened: Counter[str] = Counter()
-        self.oldest = self.fresh(
-            2_000
-        ).ready()  # is left alone: one of the three oldest workers, which rescue for all
+
+        # It is left alone: one of the three oldest workers, which rescue for all.
+        self.oldest = self.fresh(2_000).ready()
         self.killed = [self.fresh(2_000) for _ in range(KILLED)]
         self.frozen = [self.fresh(600_000) for _ in range(FROZEN)]
         self.pids = [each.process.pid for each in self.frozen]
+
         self.send()
         for each in (*self.killed, *self.frozen):
             each.ready()
@@ -133,12 +141,14 @@ class Storm:
         while self.happened["kills"] < KILLS or not others.done():
             self.send()
             place = self.random.randrange(KILLED)
+
             if self.happened["kills"] % MACHINES == MACHINES - 1:
                 kill_machine(self.killed[place])
                 self.killed[place] = self.fresh(2_000).ready()
                 self.happened["kills"] += 1
             else:
                 self.happened["kills"] += kill_a_runner(self.killed[place].process.pid, self.random)
+
             self.moment.wait(self.random.uniform(0, BREATH_SECONDS))
 
     def freeze_all_the_time(self) -> None:
@@ -148,13 +158,16 @@ class Storm:
         while self.happened["freezes"] < FREEZES:
             wait_until(lambda: self.asked(AT_WORK) == FROZEN, "all of them are at work")
             runners = [runner for pid in self.pids for runner in runners_of(pid)]
+
             for pid in self.pids:
                 os.killpg(pid, signal.SIGSTOP)
             wait_until(lambda: self.asked(GIVEN_UP), "others have given them up")
+
             for runner in runners:
                 with suppress(psutil.NoSuchProcess):
                     runner.resume()
             self.moment.wait(BREATH_SECONDS)
+
             for pid in self.pids:
                 os.killpg(pid, signal.SIGCONT)
             self.happened["freezes"] += FROZEN
@@ -169,16 +182,20 @@ def test_every_row_of_every_step_is_written_exactly_once(
     worker: Start, rows: None, connect: Connect, tmp_path: Path
 ) -> None:
     storm = Storm(worker, connect(), tmp_path / "notes")
+
     with ThreadPoolExecutor(1) as aside:
         freezing = aside.submit(storm.freeze_all_the_time)
         storm.kill_all_the_time(freezing)
         freezing.result()
+
     wait_until(lambda: not Task.objects.filter(finished_at=None).exists(), "all tasks have ended")
     for each in (storm.oldest, *storm.killed, *storm.frozen):
         each.stop()
+
     assert sql(WRONG) == []
     assert TaskStep.objects.count() == 10 * Task.objects.count()
-    # that it stormed indeed
+
+    # It stormed indeed.
     assert TaskAttempt.objects.filter(outcome="WORKER_FAILURE").count() > KILLS // 4
     assert sql(LATER)[0][0] > 0, "no attempt found a step of an earlier one"
     assert storm.notes.exists() or FREEZES < 10, "no worker woke up in a step"

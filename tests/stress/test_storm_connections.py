@@ -82,11 +82,13 @@ def test_after_a_storm_of_cut_connections_every_task_succeeds_and_its_row_exists
         "HORSIES_TEST_ORDER": str(order),
     }
     environment["DATABASE_URL"] = f"{database_url()}?application_name=project"
+
     started = [
         worker(*options, "--max-tasks-per-child=0", **environment) for options in WORKERS.values()
     ]
     for process in started:
         process.ready()
+
     order.write_text("storm")
     over = threading.Event()
     with ThreadPoolExecutor(1) as aside:
@@ -96,19 +98,23 @@ def test_after_a_storm_of_cut_connections_every_task_succeeds_and_its_row_exists
             for way in WORKERS:
                 send(way, max(0, WAITING - unfinished(way)), "storm")
         over.set()
+
     order.unlink()
     wait_until(all_finished, "the tasks of the storm end")
+
     assert cutting.result() > 0
     assert Task.objects.filter(status="FAILED", error_code="UNHANDLED_ERROR").exists()
     assert not lost()
+
     for way in WORKERS:
         send(way, GOOD, "good")
     wait_until(all_finished, "the good tasks end")
+
     good = Task.objects.filter(status="COMPLETED", kwargs__name__startswith="good")
     assert good.count() == GOOD * len(WORKERS)
     assert not lost()
+
     for process in started:
         assert process.stop() == 0
-        assert (
-            "starting another" not in process.log
-        )  # the children of before the storm have run the good ones
+        # The children of before the storm have run the good ones.
+        assert "starting another" not in process.log

@@ -42,7 +42,8 @@ AGAIN = RetryPolicy.fixed([0] * 9, jitter=False)
 KINDS = ("kill worker", "kill child", "kill child", "cut", "cut", "pause")  # as often as each other
 CUT = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name IN ('horsies engine', 'horsies maintenance', 'horsies listener')
+WHERE datname = current_database()
+  AND application_name IN ('horsies engine', 'horsies maintenance', 'horsies listener')
 """
 CHAINS = 10
 SENDERS = 8
@@ -70,6 +71,7 @@ class Sent:
                 "fate": "ELEMENT",
                 "fails_on": self.dice(path, spot.number).choice([None, None, 3]),
             }
+
         fate = self.fate((path, spot.number, 0))
         self.adds[path, spot.number] = self.dice(path, -spot.number - 1).choice([0] * 9 + [3])
         return flows.fated, {
@@ -85,13 +87,16 @@ class Sent:
         """Return what becomes of a task."""
         path, number, index = place
         run = self.run.find(path)
+
         if number not in range(1_000):
             return ADDED
+
         dice = self.dice(path, number)
         if run.graph.spots[number].kind == "map":
             value = (run.elements(run.graph.spots[number]) or [])[index]
             bad = dice.choice([None, None, 3])
             return Fate("FAILED") if bad is not None and value == bad else Fate("COMPLETED", value)
+
         status = dice.choice(["COMPLETED"] * 8 + ["FAILED", "SKIPPED"])
         value = [dice.randrange(4) for _ in range(3)] if dice.chance(0.3) else dice.randrange(3)
         return Fate(status, value if status == "COMPLETED" else None)
@@ -104,18 +109,22 @@ class Sent:
         """
         ids: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
         self.follow(self.handle.workflow_id, nodes, ids)
+
         for id_, path in ids.items():
             model = self.run.find(path)
             model.graph.spots |= {
                 node.number: Spot(node.number) for node in nodes[id_] if node.added_by >= 0
             }
             model.forget()
+
         found: dict[Path, Any] = {}
         expected: dict[Path, Any] = {run.path: "a run" for run in self.run.all()}
+
         for id_, path in ids.items():
             added = Counter(node.added_by for node in nodes[id_] if node.added_by >= 0)
             found[path] = runs[id_].status, {node.number: node.status for node in nodes[id_]}, added
             expected[path] = self.expected(path)
+
         paths = sorted(found.keys() | expected.keys())
         return [
             (self.seed, path, found.get(path), expected.get(path))
@@ -159,14 +168,17 @@ class Storm:
         for fault in range(FAULTS):
             while len(self.sent) < RUNS * (fault + 1) // FAULTS:
                 self.sent.append(Sent(len(self.sent)))
+
             wait_until(lambda: [worker.ready() for worker in self.workers], "all workers are up")
             kind = self.dice.choice(KINDS) if fault >= len(KINDS) else KINDS[fault]
             self.happened[kind] += self.strike(kind)
+
             until = time.monotonic() + LULL_SECONDS
             wait_until(
                 lambda until=until: few_open() or time.monotonic() > until,
                 "few are left, or some time has passed",
             )
+
             if self.dice.chance(0.5):
                 resume()
 
@@ -178,15 +190,18 @@ class Storm:
             self.workers[place].process.wait()
             self.workers[place] = self.start()
             return True
+
         if kind == "kill child":
             return kill_a_runner(self.workers[place].process.pid, self.dice)
         if kind == "cut":
             return bool(sql(CUT)[0][0])
+
         running = [
             *WorkflowRun.objects.filter(status="RUNNING", parent_id=None).values_list(
                 "pk", flat=True
             )
         ]
+
         return (
             sum(
                 WorkflowHandle(run).pause()
@@ -203,9 +218,9 @@ def chains() -> Any:
         nodes = [flow.signal("go", key=str(sender))]
         for _ in range(LENGTH - 1):
             nodes.append(flow.signal("go", key=str(sender), after=nodes[-1]))
-        flow.add(
-            flows.total_list.with_options(retry_policy=AGAIN), nodes
-        )  # its process may be killed
+        # Its process may be killed.
+        flow.add(flows.total_list.with_options(retry_policy=AGAIN), nodes)
+
     return flow.send()
 
 
@@ -226,10 +241,12 @@ def judge_signals() -> None:
     assert len(taken) == len({*taken}) == CHAINS * SENDERS * LENGTH, (
         "a signal is lost, or a node took two"
     )
+
     values: dict[Any, list[int]] = {}
     waits = WorkflowNode.objects.filter(kind="signal").order_by("number")
     for run, key, value in waits.values_list("workflow_id", "signal_key", "value"):
         values.setdefault((run, key), []).append(value)
+
     assert all(each == list(range(LENGTH)) for each in values.values())
     assert {*WorkflowRun.objects.filter(name="signals").values_list("status", flat=True)} == {
         "COMPLETED"
@@ -252,29 +269,36 @@ def test_workflows_end_as_the_model_says_in_a_storm(worker: Start, tmp_path: Dir
     notes.mkdir()
     how = {DIRECTORY: str(notes), "HORSIES_TEST_STALE_MS": "2500"}
     storm = Storm(lambda: worker("--processes=2", **how))
+
     handles = [chains() for _ in range(CHAINS)]
     with ThreadPoolExecutor(SENDERS) as senders:
         sending = [senders.submit(give, handles, sender) for sender in range(SENDERS)]
         storm.rage()
         for each in sending:
             each.result()
+
     wait_until(resume, "all runs have ended")
     owed = "SELECT count(*) FROM horsies_owed(NULL, 1000)"
     with connection.cursor() as cursor:
         wait_until(lambda: cursor.execute(owed) or not cursor.fetchone()[0], "nothing is owed")
+
     for worker_ in storm.workers:
         worker_.stop()
     judge_signals()
+
     nodes: dict[uuid.UUID, list[WorkflowNode]] = {}
     for node in WorkflowNode.objects.all():
         nodes.setdefault(node.workflow_id, []).append(node)
     runs = {run.pk: run for run in WorkflowRun.objects.all()}
+
     assert [differs for sent in storm.sent for differs in sent.judge(nodes, runs)] == []
     assert not WorkflowNode.objects.filter(finished_at=None).exists()
     assert not Task.objects.filter(finished_at=None).exists()
+
     ran = Counter((run.task, run.attempt) for run in collect(notes))
     assert {place: many for place, many in ran.items() if many > 1} == {}, "an attempt ran twice"
     completed = Task.objects.filter(status="COMPLETED", task_name=flows.fated.name)
     assert {task for task, _ in ran} >= {str(id_) for id_ in completed.values_list("pk", flat=True)}
+
     assert storm.happened.keys() == {*KINDS}
     assert all(storm.happened.values()), storm.happened

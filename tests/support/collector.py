@@ -33,8 +33,10 @@ class Collector:
                 collector.arrived.release()
                 if self.path != "/now":
                     collector.answers.wait()
+
                 packed = self.headers.get("Content-Encoding") == "gzip"
                 collector.bodies.append(gzip.decompress(body) if packed else body)
+
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()

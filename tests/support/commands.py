@@ -16,10 +16,12 @@ def ran(name: str, *words: Any) -> tuple[int, str, str]:
     out = io.StringIO()
     err = io.StringIO()
     code = 0
+
     try:
         call_command(name, *map(str, words), stdout=out, stderr=err)
     except SystemExit as end:
         code = int(end.code or 0)
+
     return code, out.getvalue(), err.getvalue()
 
 

@@ -53,6 +53,7 @@ def choose(environ: Mapping[str, str], *, ping: Question, pull: Question) -> Cho
         return Choice("url", "DATABASE_URL")
     if binaries := environ.get("HORSIES_PG_BIN"):
         return Choice("embedded", f"binaries in {binaries} (HORSIES_PG_BIN)")
+
     problem = ping() or pull()
     if problem:
         return Choice("embedded", f"embedded binaries ({problem})")
@@ -68,6 +69,7 @@ def docker_engine_problem() -> str | None:
         import testcontainers.community.postgres  # noqa: F401
     except ImportError as error:
         return f"no containers: {error.name} is not installed"
+
     try:
         docker.from_env(timeout=PING_SECONDS).ping()
     except (docker.errors.DockerException, OSError):
@@ -110,6 +112,7 @@ def server_version(url: str) -> str:
     except psycopg.Error as error:
         advice = "Correct DATABASE_URL, or unset it to use a private server."
         raise pytest.UsageError(f"The test database does not answer: {error}\n{advice}") from None
+
     return f"{major}.{minor}"
 
 
@@ -125,16 +128,19 @@ def put_pooler_before(url: str) -> Callable[[], None]:
         pooled = stack.enter_context(transaction_pooler(url))
     except PoolerError as error:
         raise pytest.UsageError(str(error)) from None
+
     variables = {
         "DATABASE_URL": pooled,
         "HORSIES_TEST_DIRECT": f"{parts.hostname}:{parts.port or 5432}",
     }
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
+
     stack.callback(
         os.environ.update, {name: value for name, value in before.items() if value is not None}
     )
     stack.callback(os.environ.pop, "HORSIES_TEST_DIRECT")
+
     return stack.close
 
 
@@ -151,6 +157,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("DATABASE_URL", NOWHERE)
             return (yield)
+
     choice = choose(os.environ, ping=docker_engine_problem, pull=docker_image_problem)
     if choice.kind != "url":
         stack = ExitStack()
@@ -158,15 +165,18 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
         server = (
             container_postgres() if choice.kind == "container" else private_postgres(durable=False)
         )
+
         try:
             os.environ["DATABASE_URL"] = stack.enter_context(server)
         except PostgresError as error:
             raise pytest.UsageError(str(error)) from None
         stack.callback(os.environ.pop, "DATABASE_URL")
+
     line = f"database: PostgreSQL {server_version(os.environ['DATABASE_URL'])}, {choice.why}"
     if os.environ.get("HORSIES_TEST_PGBOUNCER") == "1":
         early_config.add_cleanup(put_pooler_before(os.environ["DATABASE_URL"]))
         line += ", through PgBouncer"
+
     early_config.stash[LINE] = line
     return (yield)
 

@@ -22,4 +22,5 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
             return value
         # The longer it takes, the less often it is asked: that costs CPU time, too.
         time.sleep(min(0.005 + waited / 10, 0.1))
+
     raise AssertionError(f"not within {DEADLINE_SECONDS} s: {what}")

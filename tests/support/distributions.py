@@ -64,11 +64,14 @@ def environment_of(wheel: Path, directory: Path, *, beside: bool) -> Path:
     """
     made = run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory.parent)
     assert made.returncode == 0, made.stderr
+
     python = directory / "bin" / "python"
     install = ("--quiet", "--no-deps", "--no-index", wheel)
     done = run(sys.executable, "-m", "pip", "--python", python, "install", *install, cwd=directory)
     assert done.returncode == 0, done.stderr
+
     if beside:
         (packages,) = directory.glob("lib/python*/site-packages")
         (packages / "beside.pth").write_text(sysconfig.get_path("purelib"))
+
     return python

@@ -28,7 +28,7 @@ class Forwarder:
         return {"DATABASE_URL": parts._replace(netloc=door).geturl()}
 
     def freeze(self) -> None:
-        """From now on nothing passes through the connections that are open now, and nobody is told."""
+        """From now on nothing passes through the connections that are open, and nobody is told."""
         self.frozen |= set(self.open)
 
     def cut(self) -> None:
@@ -44,6 +44,7 @@ class Forwarder:
                 if self.apart:
                     here.close()
                     continue
+
                 there = socket.create_connection(("127.0.0.1", self.port))
                 self.open += [here, there]
                 for ends in ((here, there), (there, here)):
@@ -54,14 +55,14 @@ class Forwarder:
             while data := source.recv(65_536):
                 if source not in self.frozen:
                     sink.sendall(data)
+
         if source not in self.frozen:
             with contextlib.suppress(OSError):
                 sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        self.door.shutdown(
-            socket.SHUT_RDWR
-        )  # closing alone would let the thread in accept() welcome one more
+        # Closing alone would let the thread in accept() welcome one more.
+        self.door.shutdown(socket.SHUT_RDWR)
         self.cut()  # nor would it wake the threads that read, nor tell the server
         for end in (self.door, *self.open):
             end.close()

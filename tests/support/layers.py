@@ -55,12 +55,14 @@ def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seconds: defaultdict[str, float] = defaultdict(float)
     tests: defaultdict[str, int] = defaultdict(int)
+
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 layer = layer_of(report.nodeid)
                 seconds[layer] += report.duration
                 tests[layer] += report.when == "call"
+
     for layer in sorted(seconds):
         terminalreporter.write_line(f"layer {layer}: {tests[layer]} tests, {seconds[layer]:.1f} s")
 

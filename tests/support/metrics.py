@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: by the official parser, and by promtool where it is installed."""
+"""Metrics as Prometheus reads them: by the official parser, and by promtool where that is there."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ class Metrics:
         self.types: dict[str, str] = {}
         self.labels: dict[str, set[str]] = {}
         self.samples: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+
         for family in text_string_to_metric_families(text):
             name = family.name + "_total" * (family.type == "counter")
             assert family.documentation, name
             assert name not in self.types, f"{name} is there twice"
+
             self.types[name] = family.type
             self.labels[name] = {label for sample in family.samples for label in sample.labels} - {
                 "le"
             }
+
             for sample in family.samples:
                 key = sample.name, frozenset(sample.labels.items())
                 assert key not in self.samples, f"{sample} is there twice"
@@ -69,9 +72,11 @@ def promtool(*arguments: str | Path, given: str = "") -> str:
     """Run promtool and return what it said; skip the test where it is missing."""
     if (program := shutil.which("promtool")) is None:
         pytest.skip("promtool is not installed; Debian has it in the package prometheus")
+
     command = [program, *map(str, arguments)]
     done = subprocess.run(
         command, input=given, capture_output=True, text=True, timeout=60, check=False
     )
+
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -15,7 +15,7 @@ BLOCK = re.compile(
 
 
 class Block(NamedTuple):
-    """A block of code. ``kind`` is the first word of its comment, or "", and ``detail`` the rest."""
+    """A block of code: ``kind`` is its comment's first word, or "", and ``detail`` the rest."""
 
     kind: str
     detail: str

@@ -164,7 +164,7 @@ class Gate:
         self.connection.execute("SELECT pg_advisory_unlock(%s)", [KEY])
 
     def pass_on(self, pid: int) -> None:
-        """Let all pass, and wait for the end of a session whose client is gone: it commits first."""
+        """Let all pass, and wait until a session whose client is gone ends: it commits first."""
         self.open()
         self._gone(pid)
 
@@ -201,6 +201,7 @@ def standing_still(worker: WorkerProcess) -> Iterator[None]:
     """Hold a worker's parent still; its children go on."""
     worker.signal(signal.SIGSTOP)
     wait_until(lambda: is_stopped(worker.process.pid), "every thread of it stands still")
+
     try:
         yield
     finally:
@@ -225,15 +226,19 @@ def replies_in_the_pipe(worker: WorkerProcess) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     pidfd = os.pidfd_open(worker.process.pid)
     found = 0
+
     try:
         for entry in Path(f"/proc/{worker.process.pid}/fd").iterdir():
             if not os.readlink(entry).startswith("socket:"):
                 continue
+
             copy = libc.syscall(PIDFD_GETFD, pidfd, int(entry.name), 0)
             if copy < 0:
                 raise OSError(ctypes.get_errno(), "a descriptor of the worker cannot be looked at")
+
             with socket.socket(fileno=copy) as end, contextlib.suppress(OSError):
                 found += RAN in end.recv(65_536, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     finally:
         os.close(pidfd)
+
     return found

@@ -48,10 +48,12 @@ def transaction_pooler(url: str) -> Iterator[str]:
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         raise PoolerError("PgBouncer is not installed (Debian: apt-get install pgbouncer)")
+
     parts = urlsplit(url)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         own_port = probe.getsockname()[1]
+
     home = Path(tempfile.mkdtemp(prefix="horsies-pooler-", dir="/tmp"))
     (home / "users").write_text(
         f'"{unquote(parts.username or "")}" "{unquote(parts.password or "")}"\n'
@@ -60,6 +62,7 @@ def transaction_pooler(url: str) -> Iterator[str]:
         host=parts.hostname, port=parts.port or 5432, own_port=own_port, home=home
     )
     (home / "pgbouncer.ini").write_text(configuration)
+
     process = subprocess.Popen(
         [program, "-q", str(home / "pgbouncer.ini")],
         stdin=subprocess.DEVNULL,
@@ -68,15 +71,15 @@ def transaction_pooler(url: str) -> Iterator[str]:
         start_new_session=True,
         **_unprivileged(home),
     )
+
     try:
         _wait_for(own_port, process, home)
         yield parts._replace(
             netloc=f"{parts.username}:{parts.password}@127.0.0.1:{own_port}"
         ).geturl()
     finally:
-        process.send_signal(
-            signal.SIGTERM
-        )  # without waiting for clients: it has some that never leave
+        # It does not wait for clients: it has some that never leave.
+        process.send_signal(signal.SIGTERM)
         process.wait(20)
         shutil.rmtree(home, ignore_errors=True)
 
@@ -85,6 +88,7 @@ def _unprivileged(home: Path) -> dict[str, object]:
     """PgBouncer refuses to run as root: then it runs as `nobody`, who gets its files."""
     if os.geteuid():
         return {}
+
     user = pwd.getpwnam("nobody")
     for path in (home, *home.iterdir()):
         os.chown(path, user.pw_uid, user.pw_gid)
@@ -99,6 +103,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], home: Path) -> None:
         except OSError:
             continue
         return
+
     log = home / "log"
     raise PoolerError(
         f"PgBouncer did not start: {log.read_text() if log.exists() else process.poll()}"

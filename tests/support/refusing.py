@@ -27,6 +27,7 @@ def refused(
         f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE "
         f"FUNCTION {name}()"
     )
+
     try:
         yield
     finally:

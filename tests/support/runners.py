@@ -24,6 +24,7 @@ def runners_of(worker: int) -> list[psutil.Process]:
             found = [runner for server in servers for runner in server.children()]
         else:
             found = [one for one in direct if "spawn_main" in " ".join(one.cmdline())]
+
         return [one for one in found if one.status() != psutil.STATUS_ZOMBIE]
     return []
 

@@ -54,8 +54,10 @@ class Server:
         with self.cluster.running(dict(SETTINGS), None) as port:
             self.port = port
         self.start()
+
         self.superuser("CREATE ROLE app LOGIN PASSWORD 'secret'", database="postgres")
         self.superuser(f"CREATE DATABASE {TEMPLATE} OWNER app", database="postgres")
+
         command = [sys.executable, "-m", "django", "migrate", "--verbosity=0"]
         subprocess.run(
             command, cwd=ROOT, env={**os.environ, **self.environment}, check=True, timeout=120
@@ -101,9 +103,11 @@ class Server:
         """
         processes = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(SIGNALS[how])
+
         if self.writer is not None:
             self.writer.kill()  # it hears of nothing
             self.writer = None
+
         self.process.wait(30)
         wait_until(
             lambda: not any(one.is_running() for one in processes),
@@ -124,8 +128,10 @@ class Server:
             with suppress(psutil.NoSuchProcess):
                 self.writer.resume()
             self.writer = None
+
         if self.process.poll() is not None:
             self.start()
+
         self.superuser("ALTER SYSTEM RESET ALL", database="postgres")
         self.superuser("ALTER ROLE app RESET ALL", database="postgres")
         self.superuser("SELECT pg_reload_conf()", database="postgres")

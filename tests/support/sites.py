@@ -100,6 +100,7 @@ def new_databases(prefix: str) -> Iterator[Callable[[], str]]:
     """
     made: list[str] = []
     base = database_url()
+
     with psycopg.connect(base, autocommit=True) as admin:
 
         def create() -> str:
@@ -122,7 +123,7 @@ def fresh_database(prefix: str) -> Iterator[str]:
 
 
 def libpq_variables(url: str) -> dict[str, str]:
-    """Return the variables by which libpq finds a database, and with it a project that names none."""
+    """Return the variables by which libpq finds a database, and so a project that names none."""
     parts = urlsplit(url)
     return {
         "PGDATABASE": parts.path.removeprefix("/"),

@@ -23,4 +23,6 @@ def examples(few: int, many: int) -> int:
     """Return on how many examples a property test runs: ``few`` in CI, a quarter of them in ``make
     test``, and ``many`` in a full ``make stress``.
     """
-    return many if STRESS == "full" else few if CI else max(1, few // 4)
+    if STRESS == "full":
+        return many
+    return few if CI else max(1, few // 4)

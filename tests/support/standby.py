@@ -29,7 +29,8 @@ from tests.support.server import Server
 
 SYNCHRONOUS = """
 SELECT EXISTS (SELECT FROM pg_stat_replication
-               WHERE state = 'streaming' AND sync_state = 'sync' AND flush_lsn >= %(written)s::pg_lsn)
+               WHERE state = 'streaming' AND sync_state = 'sync'
+                 AND flush_lsn >= %(written)s::pg_lsn)
 """
 
 
@@ -50,7 +51,8 @@ class Pair(Server):
     def url(self) -> str:
         """The database as the role ``app`` reaches it, whichever of the two is the primary."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in sorted({self.port, self.other.port} - {0}))
-        return f"postgresql://app:secret@{hosts}/{self.database}?target_session_attrs=read-write&connect_timeout=2"
+        options = "target_session_attrs=read-write&connect_timeout=2"
+        return f"postgresql://app:secret@{hosts}/{self.database}?{options}"
 
     def attach(self) -> None:
         """Make the other one a standby by a fresh copy, and have commits wait for it from then on.
@@ -59,6 +61,7 @@ class Pair(Server):
         """
         copy = self.other.cluster.home / "data"
         shutil.rmtree(copy, ignore_errors=True)
+
         source = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
         done = self.other.cluster._run(
             "pg_basebackup",
@@ -75,16 +78,19 @@ class Pair(Server):
         )
         if done.returncode != 0:
             raise RuntimeError(f"pg_basebackup failed: {done.stderr.strip()}")
+
         self.other.process = self.other.cluster.start(SETTINGS | {"port": self.other.port})
         if not self.other.cluster.becomes_ready(self.other.process):
             raise RuntimeError(
                 (self.other.cluster.home / "log").read_text(errors="replace")[-3000:]
             )
+
         self.superuser("ALTER SYSTEM SET synchronous_standby_names = '*'", database="postgres")
         self.superuser("SELECT pg_reload_conf()", database="postgres")
         wait_until(
             lambda: self.shown("synchronous_standby_names") == "*", "the setting is in force"
         )
+
         written = self.superuser("SELECT pg_current_wal_insert_lsn()::text", database="postgres")[
             0
         ][0]
@@ -104,6 +110,7 @@ class Pair(Server):
         processes = psutil.Process(self.other.process.pid).children()
         (receiver,) = (one for one in processes if "walreceiver" in " ".join(one.cmdline()))
         receiver.suspend()
+
         try:
             yield
         finally:
@@ -129,12 +136,15 @@ def private_pair() -> Iterator[Pair]:
     with private_cluster() as cluster, owned_directory(PREFIX) as home:
         if not (cluster.binaries / "pg_basebackup").exists():
             raise PostgresError(f"there is no pg_basebackup in {cluster.binaries}")
+
         # The password reaches pg_basebackup and standbys as a variable: arguments are visible to
         # everybody.
         cluster.environment["PGPASSWORD"] = cluster.password
+
         other = replace(cluster, home=home)
         other.prepare_binaries()
         pair = Pair(cluster, other)
+
         try:
             pair.prepare()
             yield pair

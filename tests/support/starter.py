@@ -58,6 +58,7 @@ class Starter:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST)
         self.socket = ours
+
         with theirs:
             command = [sys.executable, *flags, "-m", "tests.support.starter", str(theirs.fileno())]
             self.process = subprocess.Popen(
@@ -76,6 +77,7 @@ class Starter:
             socket.send_fds(self.socket, [order], [log, writing])
         finally:
             os.close(writing)
+
         return Started(argv, reading)
 
     def close(self) -> None:
@@ -106,6 +108,7 @@ class Started:
             if not wait_readable([self.report], timeout):
                 raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
             self._end()
+
         assert self.returncode is not None
         return self.returncode
 
@@ -132,16 +135,20 @@ def serve(orders: socket.socket) -> bytes | None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's: the tests end, and this with them
+
     while True:
         order, descriptors, _flags, _address = socket.recv_fds(orders, MOST, 2)
         if not order:
             return None
+
         if os.fork() == 0:
             orders.close()
             keep(*descriptors)
             return order
+
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -151,12 +158,14 @@ def keep(log: int, report: int) -> None:
     id and how it ends.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
     if pid := os.fork():
         os.close(log)
         os.write(report, b"%d\n" % pid)
         _pid, status = os.waitpid(pid, 0)
         os.write(report, b"%d\n" % os.waitstatus_to_exitcode(status))
         os._exit(0)
+
     os.close(report)
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -168,9 +177,11 @@ def keep(log: int, report: int) -> None:
 def run(order: bytes) -> None:
     """Do what ``python -m django`` does with these arguments."""
     arguments, environment, directory = json.loads(order)
+
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
+
     sys.argv = ["django", *arguments]
     runpy.run_module("django", run_name="__main__", alter_sys=True)
 

@@ -40,10 +40,12 @@ def database_url() -> str:
         "",
         **{k: v for k, v in connection.get_connection_params().items() if isinstance(v, str | int)},
     )
+
     host = params.get("host", "localhost")
     port = params.get("port", 5432)
     user = quote(str(params.get("user", "")))
     password = quote(str(params.get("password", "")))
+
     return f"postgresql://{user}:{password}@{host}:{port}/{quote(str(params['dbname']))}"
 
 
@@ -71,12 +73,14 @@ def as_a_service_manager_does(*, ignoring_hangups: bool = False) -> Iterator[Non
     wanted = dict.fromkeys((signal.SIGINT, signal.SIGQUIT, signal.SIGHUP), signal.SIG_DFL)
     if ignoring_hangups:
         wanted[signal.SIGHUP] = signal.SIG_IGN
+
     ignored = [
         number
         for number in wanted
         if signal.getsignal(number) == signal.SIG_IGN or wanted[number] == signal.SIG_IGN
     ]
     before = {number: signal.signal(number, wanted[number]) for number in ignored}
+
     try:
         yield
     finally:
@@ -116,6 +120,7 @@ class WorkerProcess:
     ) -> None:
         self.log_path = log
         self.log_begins = 0
+
         variables = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.settings",
@@ -123,6 +128,7 @@ class WorkerProcess:
             "HORSIES_TEST_SITE": "0",
             **environment,
         }
+
         cwd = Path(environment.get("CWD", ROOT))
         self.process: subprocess.Popen[bytes] | Started
         if not (
@@ -133,6 +139,7 @@ class WorkerProcess:
                     (self.command, *options), variables, cwd, output.fileno()
                 )
             return
+
         command = [
             *prefix,
             sys.executable,
@@ -140,6 +147,7 @@ class WorkerProcess:
             *(program or ("-m", "django", self.command)),
             *options,
         ]
+
         with log.open("wb") as output, as_a_service_manager_does(ignoring_hangups=ignoring_hangups):
             self.process = subprocess.Popen(
                 command,
@@ -189,8 +197,10 @@ class WorkerProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
         if not self.log_path.is_file():
             return  # a pipe: nobody writes to it any more, and to open it would be to wait
+
         print(f"the end of {self.log_path.name}:", *self.log.splitlines()[-100:], sep="\n")
 
 
@@ -231,6 +241,7 @@ def all_ended(kind: type[WorkerProcess], directory: Path) -> Iterator[Callable[.
         return started[-1]
 
     yield start
+
     for item in started:
         item.end()
 
@@ -290,10 +301,13 @@ def shared_worker(
     if standing.worker is None:
         log = tmp_path_factory.mktemp("shared") / "worker.log"
         standing.worker = WorkerProcess(log, "--processes=1").ready()
+
     shared = standing.worker
     shared.log_begins = shared.log_path.stat().st_size
     KEPT.update(OF_WORKERS)
+
     yield shared
+
     Group.objects.all().delete()
     try:
         running = Task.objects.filter(status="RUNNING")

@@ -27,7 +27,10 @@ from django.db import transaction
 from horsies_django.models import Task
 
 def rows():
-    return [[row.task_name, row.queue_name, row.status] for row in Task.objects.order_by("sent_at", "id")]
+    return [
+        [row.task_name, row.queue_name, row.status]
+        for row in Task.objects.order_by("sent_at", "id")
+    ]
 """
 
 
@@ -45,10 +48,12 @@ class Project(Site):
 def project(transactional_db: None, tmp_path: Path) -> Iterator[Project]:
     directory = tmp_path / "project"
     shutil.copytree(PROJECT, directory)
+
     with new_databases("thirdparty") as new_database:
         made = Project(
             directory, "essays.settings", new_database(), MEDIA_ROOT=str(tmp_path / "media")
         )
+
         made.manage("check")
         made.manage(
             "makemigrations",
@@ -58,6 +63,7 @@ def project(transactional_db: None, tmp_path: Path) -> Iterator[Project]:
         )
         made.manage("migrate", "--verbosity=0")
         made.work()
+
         yield made
 
 
@@ -68,7 +74,9 @@ Task.objects.all().delete()
 root = Page.objects.get(depth=1)
 try:
     with transaction.atomic():
-        root.add_child(instance=Essay(title="Withdrawn", slug="withdrawn", body="nothing but a canter"))
+        root.add_child(
+            instance=Essay(title="Withdrawn", slug="withdrawn", body="nothing but a canter")
+        )
         raise LookupError
 except LookupError:
     pass
@@ -82,9 +90,11 @@ READ = """
 from essays.models import Essay
 from wagtail.models import ReferenceIndex
 muse = Essay.objects.get(slug="muse")
-found = {word: [essay.slug for essay in Essay.objects.search(word)] for word in ("gallop", "canter", "trot")}
+words = ("gallop", "canter", "trot")
+found = {word: [essay.slug for essay in Essay.objects.search(word)] for word in words}
 about = ReferenceIndex.get_references_to(muse).filter(model_path="about").count()
-print(json.dumps({"found": found, "about": about, "statuses": sorted({status for _, _, status in rows()})}))
+statuses = sorted({status for _, _, status in rows()})
+print(json.dumps({"found": found, "about": about, "statuses": statuses}))
 """
 EDIT = """
 from essays.models import Essay
@@ -104,16 +114,19 @@ def test_wagtail_indexes_its_pages_in_a_worker(project: Project) -> None:
         "modelsearch.tasks.insert_or_update_object_task",
         "wagtail.tasks.update_reference_index_task",
     }
+
     assert {name for name, _, _ in sent} == names
     assert {(queue, status) for _, queue, status in sent} == {("default", "PENDING")}
     nothing = {"gallop": [], "canter": [], "trot": []}
     assert project.tell(READ) == {"found": nothing, "about": 0, "statuses": ["PENDING"]}
+
     project.work()
     assert project.tell(READ) == {
         "found": nothing | {"gallop": ["horses"]},
         "about": 1,
         "statuses": ["COMPLETED"],
     }
+
     assert project.tell(EDIT) > len(sent)
     project.work()
     assert project.tell(READ) == {
@@ -138,7 +151,11 @@ print(json.dumps(rows()))
 """
 LOOK = """
 from portraits.models import Portrait
-pictures = [picture for portrait in Portrait.objects.all() for picture in portrait.picture.get_picture_files_list()]
+pictures = [
+    picture
+    for portrait in Portrait.objects.all()
+    for picture in portrait.picture.get_picture_files_list()
+]
 print(json.dumps({picture.name: picture.path.exists() for picture in pictures}))
 """
 DELETE = """
@@ -160,13 +177,17 @@ def test_pictures_are_made_in_a_worker(project: Project) -> None:
     assert project.tell(SAVE) == [
         ["pictures.tasks.process_picture_with_django_tasks", "pictures", "PENDING"]
     ]
+
     waiting = project.tell(LOOK)
     assert len(waiting) == 4
     assert not any(waiting.values())
+
     project.work()
     assert all(project.tell(LOOK).values())
+
     paths = project.tell(DELETE)
     project.work()
+
     assert not any(Path(path).exists() for path in paths)
     assert [status for _, _, status in project.tell("print(json.dumps(rows()))")] == [
         "COMPLETED"

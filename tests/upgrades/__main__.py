@@ -1,7 +1,7 @@
 """Write the dump and the wheel of this release into this directory: ``python -m tests.upgrades``.
 
-The dump has the schema, with tasks and runs of all kinds, as a worker left them that was killed. It replaces a dump of the same
-version, and the wheel of the last one.
+The dump has the schema, with tasks and runs of all kinds, as a worker left them that was killed. It
+replaces a dump of the same version, and the wheel of the last one.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def fill() -> None:
         assert tasks.add.send(1, 2).get(timeout_ms=30_000).unwrap() == 3
         assert tasks.rally(1).send().get(timeout_ms=30_000).unwrap() == 12
         tasks.fails.send(1).get(timeout_ms=30_000)
+
         tasks.add.schedule(HOUR, 5, 5).cancel()
         tasks.asking("asked").send()
         paused = tasks.asking("paused").send()
@@ -60,6 +61,7 @@ def fill() -> None:
             "the runs wait",
         )
         paused.pause()
+
         tasks.steps.send()
         until("steps", "PENDING", next_retry_at__isnull=False)
         tasks.hangs.send_many([{"number": number} for number in range(5)])
@@ -67,6 +69,7 @@ def fill() -> None:
     finally:
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
+
     tasks.add.with_options(good_until=dt.timedelta(milliseconds=1)).send(7, 7)
     tasks.of_tenant.send_many([{"tenant": "a"}, {"tenant": "a"}, {"tenant": "b"}])
     tasks.rally(2).send()
@@ -85,6 +88,7 @@ def main() -> None:
 
         django.setup()
         fill()
+
         options = (
             "--inserts",
             "--rows-per-insert=100",
@@ -95,8 +99,10 @@ def main() -> None:
         done = subprocess.run(
             [binaries_directory() / "pg_dump", *options], capture_output=True, text=True, check=True
         )
+
     text = FOREIGN.sub("", done.stdout).replace(str(HERE.parents[1]), "/srv/site")  # in tracebacks
     (HERE / f"{__version__}.sql").write_text(text.replace(f"'{socket.gethostname()}'", "'web-1'"))
+
     for old in HERE.glob("*.whl"):
         old.unlink()
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""The database backend: it knows where the server is, as a tunnel or a connector of a cloud does."""
+"""The database backend: it knows where the server is, like a tunnel or a cloud connector."""
 
 from __future__ import annotations
 

@@ -32,10 +32,12 @@ def obey(connection: Any, **kwargs: Any) -> None:
     """
     if connection.settings_dict["OPTIONS"].get("application_name", "").startswith("horsies "):
         return
+
     path = Path(os.environ["HORSIES_TEST_ORDER"])
     order = path.read_text() if path.exists() else ""
     if order == "storm":
         order = random.choice(["open", "raise", *["nothing"] * 8])
+
     if order == "cut":
         cut(connection)
     elif order == "open":

@@ -1,4 +1,4 @@
-"""The one task that there was from the start, under the name that today's project has for it too."""
+"""The one task that was there from the start, under the name that today's project gives it, too."""
 
 from __future__ import annotations
 

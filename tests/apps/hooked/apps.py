@@ -35,6 +35,7 @@ def write_down(name: str, /, sender: Any, signal: Any, **values: Any) -> None:
     if metadata := values.pop("metadata", None):
         values["metadata"] = dict(metadata)
     line = json.dumps({**where, "sender": about, **values}, default=str)
+
     descriptor = os.open(os.environ["HORSIES_TEST_NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, f"{line}\n".encode())
@@ -46,6 +47,7 @@ def misbehave(name: str, /, **values: Any) -> None:
     """Do the harm that a file named after the signal asks for; without one do none."""
     order = Path(f"{os.environ['HORSIES_TEST_NOTES']}.{name}")
     harm = order.read_text() if order.exists() else ""
+
     if harm == "raise":
         raise LookupError("the project's receiver")
     if harm == "exit":

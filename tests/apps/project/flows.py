@@ -120,6 +120,7 @@ def grows_anew(what: str, many: int = 1) -> int:
     inner = Workflow("inner", good_until=dt.datetime.now(dt.UTC) + dt.timedelta(hours=attempt))
     inner.add(number.with_options(metadata={"attempt": attempt}), attempt if what == "graph" else 0)
     first = flow.add(number.with_options(metadata={"attempt": attempt}), 7, name="first")
+
     adds: dict[str, Callable[[], Any]] = {
         "same": lambda: flow.add(plus, first, name="node"),
         "graph": lambda: flow.add(inner, name="node"),
@@ -133,10 +134,12 @@ def grows_anew(what: str, many: int = 1) -> int:
             "paid", key=str(attempt), timeout=0, on_timeout="complete", name="node"
         ),
     }
+
     adds[what]()
     if what == "same":
         flow.add(inner, name="inner")
         flow.until(dt.datetime.now(dt.UTC), name="until")
+
     if attempt == 1:
         raise ValueError("once more")
     return attempt
@@ -178,6 +181,7 @@ def fated(
     with noted():
         for place in range(adds):
             current_task().workflow.add(fated, name=f"added {place}")
+
         if fate == "SKIPPED":
             raise Skip("told to")
         if fate == "FAILED" or (fails_on is not None and value == fails_on):

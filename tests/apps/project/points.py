@@ -23,6 +23,7 @@ def walks(path: str) -> int:
             print(line, os.getpid(), file=file, flush=True)
         while not os.path.exists(f"{path}.{gate}"):
             time.sleep(0.01)
+
     return os.getpid()
 
 

@@ -64,11 +64,13 @@ def write_at_gates(path: str) -> int:
 def steps_at_gates(path: str, atomic: bool = True) -> int:
     """Stop before a step, twice in it, and after it; return the process that ran the step."""
     stop_at(path, "before")
+
     try:
         process = current_task().step("gates", write_at_gates, path, atomic=atomic)
     except StaleAttempt:
         note(path, "stale")
         raise
+
     stop_at(path, "after")
     return process
 
@@ -94,8 +96,10 @@ async def asteps(fails: int = 0) -> list[int]:
     current = current_task()
     inside = await current.astep("inside", write, "inside")
     outside = await current.astep("outside", call_outside, "outside", atomic=False)
+
     if current.attempt <= fails:
         raise ConnectionError("not yet")
+
     return [inside, outside, current.attempt]
 
 

@@ -186,6 +186,7 @@ def linger(path: str) -> int:
             print(line, os.getpid(), file=file, flush=True)
         while not os.path.exists(f"{path}.go"):
             time.sleep(0.01)
+
     return os.getpid()
 
 
@@ -443,9 +444,11 @@ def snoozes(times: int, seconds: float = 60, fails: bool = False) -> int:
     is asked for.
     """
     done = Group.objects.filter(name__startswith="snooze ").count()
+
     if done < times:
         Group.objects.create(name=f"snooze {done}")
         raise Snooze(seconds)
+
     if fails and current_task().attempt == 1:
         raise LookupError("not yet")
     return done

@@ -214,10 +214,12 @@ def forks(path: str, how: str) -> int:
     copy = os.fork()
     with open(path, "a") as file:
         file.write(f"{os.getpid()}\n")
+
     if copy == 0 and how == "raises":
         raise LookupError("in the copy")
     if copy and how == "waits":
         os.waitpid(copy, 0)
+
     return os.getpid()
 
 
@@ -234,8 +236,10 @@ def ends_its_copies(number: int) -> list[int]:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(2)
             signal.pause()
+
         os.kill(copy, signal.SIGTERM)
         seen.append(os.WTERMSIG(os.waitpid(copy, 0)[1]))
+
     return seen
 
 
@@ -258,6 +262,7 @@ async def arounds(path: str, rounds: int) -> int:
         seen += 1
         with open(path, "a") as file:
             file.write(f"{os.getpid()}\n")
+
     return seen
 
 
@@ -286,9 +291,8 @@ def computes(how: str) -> list[int]:
         return list(executor.map(math.factorial, [3, 4]))
 
 
-OF_THE_C_LIBRARY = (
-    0b11 << 31
-)  # signals 32 and 33: glibc's own, inherited from whoever started the tests
+# Signals 32 and 33: glibc's own, inherited from whoever started the tests.
+OF_THE_C_LIBRARY = 0b11 << 31
 
 
 @task

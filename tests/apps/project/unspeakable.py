@@ -179,10 +179,12 @@ async def abreaks(how: str, name: str = "") -> int:
     """
     await Group.objects.acount()
     BREAKS[how](asyncio.get_running_loop())
+
     if name:
         await Group.objects.acreate(name=f"{name}:{os.getpid()}")
         while await Group.objects.filter(name__startswith=f"{name}:").aexists():
             await asyncio.sleep(0)
+
     return os.getpid()
 
 

@@ -19,6 +19,7 @@ def run() -> None:
     if os.environ["RUNNER"] == "drain":
         drain(until=timedelta(days=2), raise_errors=False)
         return
+
     command = [sys.executable, "-m", "django", "horsies_worker", "--processes=1", "--until-empty"]
     while Task.objects.filter(finished_at=None).exists():
         make_due()

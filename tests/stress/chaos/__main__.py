@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--rounds", type=int, default=3, help="with --measure: how often machines die (3)"
     )
+
     chosen = parser.parse_args()
     if chosen.measure:
         os.environ["CHAOS_USUAL"] = "1"
@@ -46,6 +47,7 @@ def main() -> int:
 
         if chosen.measure:
             return measure(directory, chosen.rounds)
+
         shape = Shape(chosen.tasks, chosen.failovers or chosen.faults, chosen.workers, chosen.seed)
         if isinstance(server, Pair):
             return raised(FailoverStorm(shape, server, directory))

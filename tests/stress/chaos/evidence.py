@@ -23,30 +23,38 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
 UNFINISHED = """
-SELECT (SELECT count(*) FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked)
-     + (SELECT count(*) FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND parked)
-     + (SELECT count(*) FROM horsies_tasks WHERE claimed_by IS NOT NULL AND finished_at IS NULL)
+SELECT (SELECT count(*) FROM horsies_tasks
+        WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked)
+     + (SELECT count(*) FROM horsies_tasks
+        WHERE claimed_by IS NULL AND finished_at IS NULL AND parked)
+     + (SELECT count(*) FROM horsies_tasks
+        WHERE claimed_by IS NOT NULL AND finished_at IS NULL)
 """
 LIVING = """
 SELECT count(*) FROM horsies_heartbeats b JOIN horsies_workers w ON w.id = b.id
-WHERE b.role = 'claimer' AND b.died_at IS NULL AND w.stopped_at IS NULL AND b.sent_at > clock_timestamp() - interval '3 s'
+WHERE b.role = 'claimer' AND b.died_at IS NULL AND w.stopped_at IS NULL
+  AND b.sent_at > clock_timestamp() - interval '3 s'
 """
 ROWS = """
 SELECT id::text, coalesce((kwargs ->> 'number')::int, -1), task_name, queue_name,
        coalesce(kwargs ->> 'tenant', kwargs ->> 'page', ''), extract(epoch FROM sent_at)::float8,
        extract(epoch FROM enqueued_at)::float8, status, error_code,
-       ARRAY(SELECT jsonb_array_elements_text(options -> 'retry' -> 'codes')), max_retries, retry_count, claim_generation,
-       claimed_by::text, extract(epoch FROM good_until)::float8,
+       ARRAY(SELECT jsonb_array_elements_text(options -> 'retry' -> 'codes')),
+       max_retries, retry_count, claim_generation, claimed_by::text,
+       extract(epoch FROM good_until)::float8,
        extract(epoch FROM cancel_requested_at)::float8, extract(epoch FROM finished_at)::float8
 FROM horsies_tasks WHERE {} ORDER BY id
 """
 ATTEMPTS = """
-SELECT task_id::text, attempt, claim_generation, outcome, will_retry, error_code, extract(epoch FROM started_at)::float8,
-       extract(epoch FROM finished_at)::float8, worker_id::text, child_pid
+SELECT task_id::text, attempt, claim_generation, outcome, will_retry, error_code,
+       extract(epoch FROM started_at)::float8, extract(epoch FROM finished_at)::float8,
+       worker_id::text, child_pid
 FROM horsies_task_attempts WHERE {} ORDER BY task_id, attempt
 """
 COUNTED = """
-SELECT CASE WHEN result IN ('COMPLETED', 'RETRIED', 'CRASHED', 'CANCELLED', 'EXPIRED') THEN result ELSE 'FAILED' END, sum(n)
+SELECT CASE WHEN result IN ('COMPLETED', 'RETRIED', 'CRASHED', 'CANCELLED', 'EXPIRED') THEN result
+            ELSE 'FAILED' END,
+       sum(n)
 FROM horsies_history WHERE width = 3600 AND result <> 'CLAIMED' GROUP BY 1
 """
 TICKS = """
@@ -58,11 +66,14 @@ SELECT w.id::text FROM horsies_workers w LEFT JOIN horsies_heartbeats b ON b.id 
 WHERE b.id IS NULL OR b.died_at IS NOT NULL
 """
 LEFT = """
-SELECT 'the heartbeat of worker process ' || pid FROM horsies_heartbeats WHERE role = 'claimer' AND died_at IS NULL
+SELECT 'the heartbeat of worker process ' || pid FROM horsies_heartbeats
+          WHERE role = 'claimer' AND died_at IS NULL
 UNION ALL SELECT 'the heartbeat of child ' || c.pid FROM horsies_heartbeats c
-          WHERE c.role = 'runner' AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = c.worker_id)
+          WHERE c.role = 'runner'
+            AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = c.worker_id)
 UNION ALL SELECT 'a waiter, for longer than the minute that is its due' FROM horsies_waiters
-          WHERE expires_at > clock_timestamp() + interval '90 s' OR expires_at < clock_timestamp() - interval '2 h'
+          WHERE expires_at > clock_timestamp() + interval '90 s'
+             OR expires_at < clock_timestamp() - interval '2 h'
 UNION ALL SELECT 'a parked task' FROM horsies_tasks WHERE parked
 UNION ALL SELECT 'an advisory lock of process ' || pid FROM pg_locks WHERE locktype = 'advisory'
 """
@@ -114,6 +125,7 @@ def from_now_on() -> Callable[[], dict[str, Chronicle]]:
             .order_by("at", "id")
         ):
             changes[entry.subject].append((entry.at.timestamp(), entry.after or {}))
+
         return {name: Chronicle(row, changes[name]) for name, row in first.items()}
 
     return chronicles

@@ -39,7 +39,7 @@ MARGIN_SECONDS = 1.0  # around a failover, in which a caller's own statements ma
 
 
 class Promotion(NamedTuple):
-    """A failover: when the primary was killed, and from when on the former standby accepted writes."""
+    """A failover: when the primary was killed, and since when the former standby accepts writes."""
 
     killed_at: float
     promoted_at: float
@@ -62,9 +62,11 @@ class Failovers(Faults):
             self.moment.wait(LAG_SECONDS)
             killed_at = time.time()
             self.pair.stop(name.rpartition(" ")[2])
+
         self.moment.wait(self.random.choice(DOWN_SECONDS))
         self.pair.promote()
         self.promotions.append(Promotion(killed_at, time.time()))
+
         if len(self.promotions) < self.most:
             self.pair.attach()
         return True
@@ -84,10 +86,12 @@ def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
     old.start()
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
+
     wait_until(
         lambda: confirmed or old.superuser(WAITS_FOR_STANDBY),
         "the sender waits for a standby, or was told",
     )
+
     old.stop("immediate")
     sender.join(30)
     return confirmed
@@ -150,18 +154,22 @@ class FailoverStorm(Storm):
         runs = {str(run.pk): run for run in WorkflowRun.objects.all()}
         sent = sum(patient.sent for patient in self.patients)
         found = [f"{sent} workflows were sent, there are {len(runs)}"] if sent != len(runs) else []
+
         found += [
             f"workflow {id_} is {run.status}"
             for id_, run in runs.items()
             if run.status != "COMPLETED"
         ]
+
         open_nodes = WorkflowNode.objects.exclude(status="COMPLETED")
         found += [
             f"node {node.number} of workflow {node.workflow_id} is {node.status}"
             for node in open_nodes
         ]
+
         found += [text for answer in self.answers if (text := self.wrong(answer))]
         found += [f"worker {id_} was declared dead, and was alive" for id_ in self.killed]
+
         return found + confirmed_by_the_old_primary(
             self.faults.pair.other, self.faults.pair.database
         )
@@ -191,11 +199,13 @@ class FailoverStorm(Storm):
                     starts[tried.worker] = min(
                         tried.started_at, starts.get(tried.worker, tried.started_at)
                     )
+
             waited = [
                 each
                 for each in self.answers
                 if each.began < one.killed_at and each.ended > one.promoted_at
             ]
+
             found.append(
                 {
                     "without a primary": round(one.promoted_at - one.killed_at, 2),
@@ -206,4 +216,5 @@ class FailoverStorm(Storm):
                     "answered": sum(each.given == each.expected for each in waited),
                 }
             )
+
         return {"failovers": found, "workflows": sum(patient.sent for patient in self.patients)}

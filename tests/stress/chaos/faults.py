@@ -50,6 +50,7 @@ class Faults:
             return self.restart(whom)
         if whom == "child":
             return self.strike_child(verb, member)
+
         (member.kill if verb == "kill" else member.stop)(group=whom == "group")
         return True
 

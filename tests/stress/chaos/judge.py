@@ -70,7 +70,7 @@ class Attempt(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """Numbers that were sent in one transaction; ``sure``: the sender was told that it committed."""
+    """Numbers sent in one transaction; ``sure``: the sender was told that it committed."""
 
     numbers: tuple[int, ...]
     sure: bool
@@ -137,14 +137,17 @@ def sequence(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
     numbers = [one.attempt for one in tried]
     if numbers != list(range(1, len(tried) + 1)):
         yield f"its attempts are {numbers}"
+
     generations = [one.generation for one in tried]
     if sorted(set(generations)) != generations or any(one > row.generation for one in generations):
         yield f"the claims of its attempts are {generations}, the last claim was {row.generation}"
+
     for before, after in zip(tried, tried[1:], strict=False):
         if not before.will_retry:
             yield f"it went on after attempt {before.attempt}, which was the last: finished twice"
         if after.started_at < before.finished_at:
             yield f"attempt {after.attempt} started before attempt {before.attempt} was over"
+
     if row.retry_count != sum(one.will_retry for one in tried):
         yield f"it counts {row.retry_count} retries"
     if row.retry_count > row.max_retries:
@@ -161,11 +164,13 @@ def reasons(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
                 f"attempt {one.attempt} is retried after {one.error_code}, its policy lists "
                 f"{row.codes}"
             )
+
         if row.good_until is not None and one.started_at >= row.good_until:
             yield (
                 f"attempt {one.attempt} started {one.started_at - row.good_until:.3f} s after its "
                 "good_until"
             )
+
         if row.cancelled_at is not None and one.started_at > row.cancelled_at:
             yield (
                 f"attempt {one.attempt} started {one.started_at - row.cancelled_at:.3f} s after it "
@@ -178,6 +183,7 @@ def endings(row: Row, tried: Sequence[Attempt], max_crashes: int) -> Iterator[st
     last = tried[-1] if tried else None
     over = last is not None and not last.will_retry
     crashes = sum(one.outcome == "WORKER_FAILURE" for one in tried)
+
     if row.status in ("COMPLETED", "FAILED") and not over:
         yield "no attempt is its last"
     if row.status not in TERMINAL and over:
@@ -186,14 +192,17 @@ def endings(row: Row, tried: Sequence[Attempt], max_crashes: int) -> Iterator[st
         yield "it had ended already, or had no deadline"
     if row.status == "CANCELLED" and row.cancelled_at is None and row.error_code not in BY_OTHERS:
         yield "nobody cancelled it"
+
     if last is None or not over:
         return
+
     ends = ("FAILED", "WORKER_FAILURE") if row.status == "FAILED" else (row.status,)
-    # a process that is killed because its task was to be terminated ends the task, not the worker
+    # A process that is killed because its task was to be terminated ends the task, not the worker.
     if last.outcome not in ends:
         yield f"its last attempt ended {last.outcome}"
     if last.finished_at != row.finished_at:
         yield f"it finished at {row.finished_at}, its last attempt at {last.finished_at:.6f}"
+
     if row.error_code == "POISON" and crashes < max_crashes:
         yield f"it is poison after {crashes} crashes"
     if row.error_code not in (last.error_code, "POISON"):
@@ -210,18 +219,22 @@ def accounts(
     for run in runs:
         noted[run.task, run.attempt].append(run)
     closed = {(one.task, one.attempt): one for tried in attempts.values() for one in tried}
+
     for key, its in noted.items():
         if key[0] not in rows:
             yield f"a run of {key[0]} is noted, and there is no such task"
             continue
+
         where = f"task {rows[key[0]].number}, attempt {key[1]}"
         if len(its) > 1:
             yield f"{where} was run {len(its)} times, by the processes {[run.pid for run in its]}"
+
         attempt = closed.get(key)
         if attempt is None:
             yield f"{where} was run by process {its[0].pid} and is not recorded"
             continue
         yield from (f"{where}: {text}" for run in its for text in bounds(run, attempt))
+
     for key, attempt in closed.items():
         if attempt.outcome == "COMPLETED" and not any(run.ended for run in noted.get(key, ())):
             yield f"task {key[0]}, attempt {key[1]} is COMPLETED, and its user code noted no end"
@@ -230,6 +243,7 @@ def accounts(
 def bounds(run: Noted, attempt: Attempt) -> Iterator[str]:
     """Give where a run lies outside of its attempt, or ran elsewhere."""
     last = run.began if run.ended is None else run.ended
+
     if run.began < attempt.started_at:
         yield f"it ran {attempt.started_at - run.began:.6f} s before its claim"
     if last > attempt.finished_at:
@@ -259,15 +273,16 @@ def miscounted(
     """
     least = Counter[str]()
     most = Counter(row.status for row in rows if row.status == "EXPIRED")
+
     for one in tried:
-        kind = (
-            ("CRASHED" if one.outcome == "WORKER_FAILURE" else "RETRIED")
-            if one.will_retry
-            else one.outcome
-        )
-        kind = "FAILED" if kind == "WORKER_FAILURE" else kind
+        crashed = one.outcome == "WORKER_FAILURE"
+        if one.will_retry:
+            kind = "CRASHED" if crashed else "RETRIED"
+        else:
+            kind = "FAILED" if crashed else one.outcome
         most[kind] += 1
         least[kind] += one.worker not in dead
+
     return [
         f"{counted.get(kind, 0)} attempts are counted as {kind}, there were {least[kind]} to "
         f"{most[kind]}"
@@ -314,8 +329,10 @@ def broken_words(
             found.append(f"task {row.number} was cancelled before it started, and is {row.status}")
         if verdict in ("CANCELLED", "REQUESTED") and row.cancelled_at is None:
             found.append(f"task {row.number} forgot that it was to be cancelled")
+
         if row.number in told and told[row.number] != row.error_code:
             found.append(
                 f"task {row.number} ended {row.error_code}, a waiter was told {told[row.number]}"
             )
+
     return found

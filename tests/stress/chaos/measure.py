@@ -41,6 +41,7 @@ class Measurement:
         self.directory = directory
         self.notes = directory / "notes"
         self.notes.mkdir()
+
         self.moment = threading.Event()
         self.random = random.Random(1)
         self.members: list[Member] = []
@@ -76,8 +77,10 @@ class Measurement:
             tasks.forever.with_options(queue="free", retry_policy=ONCE).send()
             for _ in range(MACHINES * EACH)
         ]
+
         first = self.running(handles, 1)
         refuge = self.member("--queues=free", "--processes=1")
+
         died: dict[int, float] = {}
         for machine in machines:
             self.moment.wait(self.random.uniform(0, SCATTER_SECONDS / MACHINES))
@@ -85,10 +88,12 @@ class Measurement:
             at = time.time()
             machine.kill(group=True)
             died |= dict.fromkeys(pids, at)
+
         second = self.running(handles, 2)
         for handle in handles:
             handle.cancel()
         refuge.end()
+
         return [second[task].began - died[run.pid] for task, run in first.items()]
 
     def children(self) -> list[float]:
@@ -101,13 +106,15 @@ class Measurement:
             sender = tasks.forever_sync.with_options(queue="free")
             once = [sender.with_options(retry_policy=ONCE).send() for _ in range(CHILDREN // 2)]
             never = [sender.send() for _ in range(CHILDREN - len(once))]
+
             for attempt, handles in ((1, once + never), (2, once)):
                 samples += self.deaths(self.running(handles, attempt))
+
         worker.end()
         return samples
 
     def deaths(self, runs: Mapping[str, Noted]) -> list[float]:
-        """Kill the processes of runs one after another, and wait until their attempts are closed."""
+        """Kill the processes of runs one by one, and wait until their attempts are closed."""
         died = {}
         for run in runs.values():
             died[run.task, run.attempt] = time.time()
@@ -136,6 +143,7 @@ def measure(directory: Path, rounds: int) -> dict[str, Any]:
         children = [sample for _ in range(rounds) for sample in measurement.children()]
     finally:
         measurement.end()
+
     return {
         "child death to its attempt's end": spread(children),
         "machine death to running elsewhere": {"machines": rounds * MACHINES, **spread(machines)},

@@ -22,8 +22,11 @@ from tests.support.runners import runners_of
 
 ROOT = Path(__file__).parents[3]
 STANDING = """
-SELECT b.died_at IS NULL OR EXISTS (SELECT FROM horsies_tasks t WHERE t.claimed_by = w.id AND t.finished_at IS NULL)
-FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id WHERE w.pid = %s ORDER BY w.started_at DESC LIMIT 1
+SELECT b.died_at IS NULL
+    OR EXISTS (SELECT FROM horsies_tasks t WHERE t.claimed_by = w.id AND t.finished_at IS NULL)
+FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id
+WHERE w.pid = %s
+ORDER BY w.started_at DESC LIMIT 1
 """
 
 
@@ -39,6 +42,7 @@ class Member:
         self.environment = {**os.environ, **environment}
         self.log = directory / f"worker-{number}.log"
         self.log.write_text("")
+
         self.stopped: Thaw | None = None
         self.start()
 

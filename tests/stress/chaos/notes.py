@@ -81,12 +81,14 @@ def paired(lines: Iterable[str]) -> list[Noted]:
     """
     began: list[Noted] = []
     ends: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
+
     for line in lines:
         event, task, attempt, pid, worker, at = line.split()
         if event == "began":
             began.append(Noted(task, int(attempt), int(pid), float(at), worker=int(worker)))
         else:
             ends[task, int(attempt), int(pid)].append(float(at))
+
     return [
         run._replace(ended=its.pop(0)) if (its := ends[run[:3]]) else run
         for run in sorted(began, key=lambda one: one.began)

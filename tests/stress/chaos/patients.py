@@ -45,6 +45,7 @@ class Patient(Aside):
         self.number = number
         self.pause = pause
         self.random = random.Random(number)
+
         self.sent = 0
         self.answers: list[Answer] = []
 
@@ -60,6 +61,7 @@ class Patient(Aside):
         """Send a workflow, as often as it takes."""
         flow = tasks.flow_of(most)
         flow.key = f"{self.number} {self.sent}"
+
         while True:
             try:
                 handle = flow.send()
@@ -81,5 +83,6 @@ class Patient(Aside):
             given = result.ok_value if result.is_ok() else result.err_value
         except (OperationalError, InterfaceError) as error:
             given = error
+
         self.answers.append(Answer(str(handle.workflow_id), expected, given, began, time.time()))
         return not isinstance(given, Exception)

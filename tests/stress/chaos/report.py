@@ -35,6 +35,7 @@ def raised(storm: Storm) -> dict[str, Any]:
         storm.raise_()
     finally:
         leaks = storm.end()
+
     verdict = report(storm, leaks + evidence.left_behind())
     if verdict["violations"] or verdict["leaks"]:
         print(storm.logs(), file=sys.stderr)
@@ -47,9 +48,11 @@ def report(storm: Storm, leaks: Sequence[str]) -> dict[str, Any]:
     left = evidence.Left(
         evidence.task_rows(), evidence.attempts(), collect(storm.notes), ticks, storm.chronicles()
     )
+
     limits = judge(left.runs, left.chronicles)
     found = [*violations(storm, left), *limits.violations]
     seconds = storm.ended - storm.began
+
     return {
         "tasks": storm.sender.sent,
         "faults": sum(

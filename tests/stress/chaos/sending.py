@@ -102,6 +102,7 @@ class Sender(Aside):
         self.random = random.Random(seed)
         self.allowed = 0
         self.sent = 0
+
         self.dispatches: list[Dispatch] = []
         self.verdicts: dict[int, str] = {}
         self.told: dict[int, str | None] = {}
@@ -129,10 +130,12 @@ class Sender(Aside):
         except (OperationalError, InterfaceError, TaskSendError) as error:
             if isinstance(error, TaskSendError) and error.code != TaskSendErrorCode.ENQUEUE_FAILED:
                 raise
+
             connection.close()
             self.happened[f"{what} broken by an outage"] += 1
             self.over.wait(self.pause)
             return None
+
         self.happened[what] += 1
         return result
 
@@ -145,6 +148,7 @@ class Sender(Aside):
         for number in numbers:
             mixed.setdefault(self.kind(), []).append(self.call(number))
         self.sent += many
+
         handles = self.attempted("send", lambda: self.commit(mixed))
         self.dispatches.append(Dispatch(tuple(numbers), handles is not None))
         return handles or []
@@ -183,6 +187,7 @@ class Sender(Aside):
                 handles += zip(
                     [call["number"] for call in calls], sender.send_many(calls), strict=True
                 )
+
         return handles
 
     def cancel(self, handles: list[tuple[int, TaskHandle[Any]]]) -> None:
@@ -197,9 +202,11 @@ class Sender(Aside):
         """Wait for the result of one of the tasks, now and then, and remember what was told."""
         if not handles or self.random.random() >= self.waits:
             return
+
         number, handle = self.random.choice(handles)
         result = handle.get(timeout_ms=WAIT_MS)
         code = None if result.is_ok() else str.__str__(result.err_value.error_code)
+
         if code != RetrievalCode.WAIT_TIMEOUT.value:
             self.told[number] = code
             self.happened["told"] += 1

@@ -80,15 +80,18 @@ class Storm:
     def __init__(self, shape: Shape, faults: Faults, sender: Sender, directory: Path) -> None:
         self.happened: Counter[str] = Counter()
         self.thaws: list[Thaw] = []
+
         self.shape = shape
         self.faults = faults
         self.sender = sender
         self.random = random.Random(shape.seed)
+
         self.mark = uuid.uuid4().hex
         self.notes = directory / "notes"
         self.notes.mkdir()
         self.chronicles = from_now_on()
         self.fleet = [self.member(number, directory) for number in range(shape.workers)]
+
         self.threads: list[Aside] = [sender]
         self.over = threading.Event()
         self.moment = threading.Event()
@@ -106,10 +109,12 @@ class Storm:
         self.up()
         self.began = time.time()
         self.sender.start()
+
         for number, name in enumerate(self.weather(), 1):
             self.sender.allowed = round(self.shape.tasks * number / self.shape.faults)
             self.lull(self.shape.tasks / self.shape.faults)
             self.befall(name)
+
         self.clear()
         self.ended = time.time()
         self.sender.end()
@@ -130,6 +135,7 @@ class Storm:
         """
         since = time.monotonic()
         longest = max(LULL_SECONDS, share / FASTEST)
+
         while (passed := time.monotonic() - since) < longest:
             self.tend()
             if (
@@ -160,6 +166,7 @@ class Storm:
             elif member.process.poll() is not None:
                 self.happened["replaced"] += 1
                 member.start()
+
         for thread in self.threads:
             if thread.crashed is not None:
                 raise thread.crashed
@@ -181,11 +188,13 @@ class Storm:
     def clear(self) -> None:
         """Wait until all tasks are over, all workers are up and the dead are known to be dead."""
         steady(end_schedules)
+
         while (left := self.left()) or self.sender.sent < self.sender.allowed:
             over = self.sender.sent - left
             self.until(
                 lambda over=over: self.sender.sent - self.left() > over, "more tasks are over"
             )
+
         self.up()
         self.until(lambda: steady(living) == len(self.fleet), "the killed are known to be dead")
 
@@ -213,10 +222,13 @@ class Storm:
         """
         self.over.set()
         self.sender.over.set()
+
         codes = [member.end() for member in self.fleet]
         found = [f"a worker ended with exit code {code}" for code in codes if code]
+
         with suppress(AssertionError):
             wait_until(lambda: not self.survivors(), "what dies with its parent is gone")
+
         return found + [
             f"process {one.pid} is left: {' '.join(one.cmdline())}" for one in self.survivors()
         ]
@@ -230,6 +242,7 @@ class Storm:
                     found.append(one)
             except psutil.Error:
                 continue
+
         return found
 
 

@@ -46,6 +46,7 @@ def work(number: int, tenant: str, call: Call) -> int:
             pause(LONG_SECONDS, listening=True)
         elif call.fate == "deaf":
             threading.Event().wait(LONG_SECONDS)
+
         time.sleep(call.ms / 1000)
         complain(call.fate)
         return number
@@ -62,6 +63,7 @@ async def awork(number: int, tenant: str, call: Call) -> int:
             await asyncio.sleep(LONG_SECONDS)
         elif call.fate == "long":
             await asyncio.sleep(QUITE_SECONDS)
+
         await asyncio.sleep(call.ms / 1000)
         complain(call.fate)
         return number
@@ -131,6 +133,7 @@ def pause(seconds: float, *, listening: bool = False) -> None:
 def complain(fate: str) -> None:
     """Fail as the fate wants."""
     attempt = current_task().attempt
+
     if fate == "fail":
         raise LookupError("it shall fail")
     if fate == "again" and attempt <= ASKS:

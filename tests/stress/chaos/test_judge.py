@@ -164,6 +164,7 @@ def test_what_was_sent_and_has_no_row_is_lost_but_for_a_whole_transaction_that_b
 
 def test_a_task_that_is_not_over_is_found_and_whether_its_owner_is_dead() -> None:
     running = row(1, "RUNNING", finished_at=None)
+
     assert unended([row(1), CRASHED], {"w1"}) == []
     assert unended([running], set()) == ["task 1 is RUNNING"]
     assert unended([running], {"w1"}) == ["task 1 is RUNNING under w1, which is dead"]
@@ -173,6 +174,7 @@ def test_a_run_within_its_attempt_and_an_attempt_whose_process_died_before_it_no
     None
 ):
     task = row(**RETRIED)
+
     assert (
         list(
             accounts(
@@ -210,6 +212,7 @@ def test_a_run_that_no_attempt_accounts_for_is_found(runs: list[Noted], words: s
 
 def test_a_task_that_may_not_be_retried_is_found_when_it_was_started_twice() -> None:
     runs = [Noted("t1", 1, 7, 0.2), Noted("t1", 2, 8, 1.2)]
+
     assert twice({"t1": row(max_retries=1)}, runs) == []
     assert twice({"t1": row()}, runs[:1]) == []
     assert twice({"t1": row()}, runs) == ["task 1 may not be retried, and was started 2 times"]
@@ -257,6 +260,7 @@ def test_a_schedule_that_leaves_out_a_second_or_repeats_one_is_found(
 def test_notes_become_runs_and_a_process_that_began_twice_has_two() -> None:
     lines = ["began t1 1 7 5 1.0", "ended t1 1 7 5 2.0", "began t1 1 7 5 3.0", "began t2 1 8 5 0.5"]
     expected = [("t2", 1, 8, 0.5, None, 5), ("t1", 1, 7, 1.0, 2.0, 5), ("t1", 1, 7, 3.0, None, 5)]
+
     assert paired(lines) == expected
 
 
@@ -277,4 +281,5 @@ def test_a_history_that_counts_too_much_or_too_little_is_found(
 ) -> None:
     tried = [crash(1), attempt(2), attempt(1, worker="w2"), crash(2, will_retry=False, worker="w2")]
     told = miscounted([row(), EXPIRED], tried, counted, {"w2"})
+
     assert sorted(text.split(" as ")[1].split(",")[0] for text in told) == list(wrong)

@@ -30,6 +30,7 @@ def main() -> int:
         "--calm", type=float, default=0.0, help="seconds of work at the end without any event (0)"
     )
     parser.add_argument("--cluster-cap", type=int, help="give the whole cluster a cap")
+
     chosen = parser.parse_args()
     if chosen.cluster_cap:
         os.environ["ORACLE_CLUSTER_CAP"] = str(chosen.cluster_cap)

@@ -81,14 +81,16 @@ class Chronicle:
         """Return a limit after each change: overridden, else declared; while paused nothing may
         run.
         """
-        return [
-            0
-            if name == "max_concurrency" and row.get("paused_at")
-            else 1
-            if name == "partition_max_concurrency" and row.get("partition_policy")
-            else (row.get("override") or {}).get(name, row.get(name))
-            for row in self.rows
-        ]
+
+        def limit(row: Mapping[str, Any]) -> int | None:
+            if name == "max_concurrency" and row.get("paused_at"):
+                return 0
+            if name == "partition_max_concurrency" and row.get("partition_policy"):
+                return 1
+            overridden: Mapping[str, int | None] = row.get("override") or {}
+            return overridden.get(name, row.get(name))
+
+        return [limit(row) for row in self.rows]
 
     def caps(self) -> list[tuple[float, int | None]]:
         """Return the caps in force, each with its moment."""
@@ -138,15 +140,18 @@ def judge(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> Verdict:
         if partition is not None:
             groups["partition", run.queue, partition].append(run)
             groups["partition and worker", run.queue, (*partition, run.worker)].append(run)
+
     verdict = Verdict([], defaultdict(int), set())
     for (level, name, key), members in groups.items():
         chronicle = chronicles.get(name, Chronicle({}))
         where = f"{level} {name}" + (f" {'/'.join(key)}" if key else "")
         peak, full, found = sweep(members, chronicle.moments, chronicle.limits(LEVELS[level]))
+
         verdict.peaks[level, name] = max(verdict.peaks[level, name], peak)
         verdict.violations.extend(f"{where}: {text}" for text in found)
         if full:
             verdict.full.add((level, name))
+
     return verdict
 
 
@@ -163,22 +168,27 @@ def sweep(
     events = sorted(
         [(run.started_at, 1, run) for run in lasting] + [(run.until, 0, run) for run in lasting]
     )
+
     active: set[Run] = set()
     peak = 0
     full = False
     violations = []
+
     for at, starts, run in events:
         if not starts:
             active.discard(run)
             continue
+
         active.add(run)
         peak = max(peak, len(active))
         if lowest is None or len(active) < lowest:
             continue
+
         newest = max(one.claimed_at for one in active)
         limit = limits[bisect_right(moments, newest) - 1]
         if limit is None:
             continue
+
         full = full or len(active) == limit
         if len(active) > limit:
             numbers = ", ".join(str(one.number) for one in sorted(active))
@@ -186,6 +196,7 @@ def sweep(
                 f"{len(active)} at once at {at:.6f}, the limit was {limit} at {newest:.6f}: "
                 f"{numbers}"
             )
+
     return peak, full, violations
 
 
@@ -193,6 +204,7 @@ def disorder(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> list[s
     """Return the runs of ordered partitions that began after one that was sent later."""
     last: dict[tuple[str, Any], Run] = {}
     found = []
+
     for run in sorted(runs, key=lambda run: run.started_at):
         if chronicles[run.queue].rows[0].get("partition_policy") in ("stop", "continue", "cancel"):
             key = (run.queue, chronicles[run.queue].partition(run))
@@ -202,6 +214,7 @@ def disorder(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> list[s
                     "which was sent later"
                 )
             last[key] = run
+
     return found
 
 

@@ -53,21 +53,25 @@ PAUSED = ("pausing", "tenants", "tight")
 OVERRIDDEN = ("tenants", "wide", "kinds")
 ENDINGS = {"COMPLETED", "FAILED WORKER_CRASHED", "CANCELLED MERGED", "CANCELLED ORDER_CANCELLED"}
 STOPPED = """
-SELECT horsies_skip_stopped('line', NULL, t.partition_key::json, NULL, 'storm', 'it goes on', horsies_channel())
+SELECT horsies_skip_stopped(
+  'line', NULL, t.partition_key::json, NULL, 'storm', 'it goes on', horsies_channel()
+)
 FROM horsies_tasks t WHERE t.queue_name = 'line' AND t.order_stop = 'stop'
 """
 ANSWERS = """
 WITH RECURSIVE answer AS (
   SELECT t.id, t.merged_into, t.status, t.result FROM horsies_tasks t WHERE t.queue_name = 'same'
   UNION ALL
-  SELECT a.id, t.merged_into, t.status, t.result FROM answer a JOIN horsies_tasks t ON t.id = a.merged_into
+  SELECT a.id, t.merged_into, t.status, t.result
+  FROM answer a JOIN horsies_tasks t ON t.id = a.merged_into
 )
-SELECT a.id, (a.result ->> 'ok')::int FROM answer a WHERE a.merged_into IS NULL AND a.status = 'COMPLETED'
+SELECT a.id, (a.result ->> 'ok')::int FROM answer a
+WHERE a.merged_into IS NULL AND a.status = 'COMPLETED'
 """
 TWINS = """
 SELECT one.id, other.id FROM horsies_tasks one JOIN horsies_tasks other
-  ON other.task_name = 'single' AND other.kwargs ->> 'page' = one.kwargs ->> 'page' AND other.id > one.id
-  AND other.sent_at < one.finished_at
+  ON other.task_name = 'single' AND other.kwargs ->> 'page' = one.kwargs ->> 'page'
+  AND other.id > one.id AND other.sent_at < one.finished_at
 WHERE one.task_name = 'single'
 """
 
@@ -95,9 +99,8 @@ class Crowd(Sender):
     def __init__(self, seed: int, slow: float) -> None:
         super().__init__(seed)
         self.ms = [slow * ms for ms in (0, 1, 2, 4, 8)]
-        self.versions: dict[
-            uuid.UUID, int
-        ] = {}  # of the page with which a task was sent, if that was not rolled back
+        # Of the page with which a task was sent, if that was not rolled back.
+        self.versions: dict[uuid.UUID, int] = {}
         self.singles = 0
         self.found = 0  # sends of unique tasks that found one
 
@@ -119,6 +122,7 @@ class Crowd(Sender):
         """
         page = self.random.randrange(10)
         rolled_back = self.random.random() < 0.2
+
         with transaction.atomic():
             query = (
                 "UPDATE oracle_pages SET version = version + 1 WHERE page = %s RETURNING version"
@@ -126,8 +130,10 @@ class Crowd(Sender):
             ((version,),) = rows(query, page)
             handle = tasks.rebuild.send(page)
             transaction.set_rollback(rolled_back)
+
         if not rolled_back:
             self.versions[handle.task_id] = version
+
         new = tasks.single.send(page).is_new
         self.singles += new
         self.found += not new
@@ -151,8 +157,10 @@ class Limits(Faults):
             getattr(self, name)()
             self.disturbed.append((now - CHANGE_SECONDS, time.time() + CHANGE_SECONDS))
             return True
+
         if name.startswith("kill"):
             self.disturbed.append((now, now + RECOVERY_SECONDS))
+
         return super().strike(name, member)
 
     def change(self) -> None:
@@ -224,8 +232,10 @@ class LimitStorm(Storm):
         self.of_cluster = [CLUSTER] if cluster_cap else []
         self.seconds_of_calm = calm
         self.skipped = 0
+
         with connection.cursor() as cursor:
             cursor.execute(tasks.PAGES)
+
         faults = Limits(server, shape.seed, [*CAPS, *self.of_cluster])
         super().__init__(shape, faults, Crowd(shape.seed, slow), directory)
 
@@ -275,23 +285,27 @@ class LimitStorm(Storm):
             if sent + more != len(left.rows)
             else []
         )
+
         found += [
             f"task {row.id} ended {row.ending}" for row in left.rows if row.ending not in ENDINGS
         ]
+
         found += [
             f"unique task {other} was sent while task {one} had not finished"
             for one, other in rows(TWINS)
         ]
+
         found += [  # those whose run crashed do not count
             f"task {id_} was sent with version {self.sender.versions[id_]}; the run that answers "
             f"it saw {version}"
             for id_, version in rows(ANSWERS)
             if version < self.sender.versions.get(id_, 0)
         ]
+
         return [*found, *disorder(left.runs, left.chronicles), *super().violations(left)]
 
     def report(self, left: Left) -> dict[str, Any]:
-        """Return how much there was of what this storm is about, and how much of the caps was used."""
+        """Return how much there was of what this storm is about, and how full the caps were."""
         merged = sum(row.error_code == "MERGED" for row in left.rows)
         return {
             "merged": merged,
@@ -311,20 +325,25 @@ class LimitStorm(Storm):
             Hold(queue_of[one.task], one.worker, one.started_at, one.finished_at)
             for one in left.tried
         ]
+
         waited: defaultdict[str, list[Span]] = defaultdict(list)
         for row in left.rows:
             if row.name == awork.name and row.id in left.attempts:
                 waited[row.queue].append((row.due_at, left.attempts[row.id][0].started_at))
+
         disturbed = [
             *self.disturbed(),
             (float("-inf"), self.began + 1.0),
             (self.ended, float("inf")),
         ]
+
         figures = {}
         for name in self.of_cluster or CAPS:
             mine = handed_on([hold for hold in held if name in (CLUSTER, hold.queue)])
             work = waited["free" if name == CLUSTER else name]
             found = usage(mine, left.chronicles[name].caps(), work, disturbed)
+
             if found is not None:
                 figures[name] = {key: round(value, 3) for key, value in found._asdict().items()}
+
         return figures

@@ -51,6 +51,7 @@ def rules(**mail: Any) -> dict[str, Chronicle]:
 def test_one_more_than_the_cap_is_found_and_named() -> None:
     verdict = judge([run(1, 0, 5), run(2, 1, 6), run(3, 4, 7)], rules(max_concurrency=2))
     (text,) = verdict.violations
+
     assert (verdict.peaks["queue", "mail"], ("queue", "mail") in verdict.full) == (3, True)
     assert text.startswith("queue mail: 3 at once at 4.0")
     assert "the limit was 2" in text
@@ -187,6 +188,7 @@ def test_as_many_violations_are_found_as_there_are(
 def test_the_cap_of_the_cluster_counts_all_queues() -> None:
     chronicles = {**rules(), CLUSTER: Chronicle({"max_concurrency": 1})}
     (text,) = judge([run(1, 0, 5), run(2, 1, 5, queue="bulk")], chronicles).violations
+
     assert text.startswith("cluster *: 2 at once")
 
 
@@ -194,6 +196,7 @@ def test_what_runs_before_a_task_of_its_partition_that_was_sent_earlier_is_found
     late = run(1, 0, 1, sent_at=0.2)
     early = run(2, 2, 3, sent_at=0.1)
     ordered = rules(**BY_TENANT, partition_policy="stop")
+
     assert disorder([early._replace(started_at=-1.0), late], ordered) == []
     assert disorder([late, early._replace(tenant="b")], ordered) == []
     assert len(disorder([late, early], ordered)) == 1
@@ -202,19 +205,22 @@ def test_what_runs_before_a_task_of_its_partition_that_was_sent_earlier_is_found
 def test_an_override_ends_and_the_declared_cap_holds_again() -> None:
     changes = [(3.0, {"override": {"max_concurrency": 5}}), (6.0, {"override": None})]
     chronicle = Chronicle({**ROW, "max_concurrency": 1}, changes)
+
     assert chronicle.limits("max_concurrency") == [1, 5, 1]
 
 
 def test_a_stopped_workers_process_may_not_write_once_the_worker_was_continued() -> None:
     thaws = [Thaw(10.0, {10, 11})]
+
     assert ghosts([run(1, 0, 9), run(2, 12, 13, child_pid=99), run(3, 9, None)], thaws) == []
+
     (text,) = ghosts([run(1, 8, 12)], thaws)
     assert text.startswith("process 10 wrote on task 1 at 12.0")
+
     assert len(ghosts([run(1, 11, 12, child_pid=11)], thaws)) == 2
     assert len(ghosts([run(1, 9, 900)], thaws)) == 1  # it had begun before, however late it writes
-    assert (
-        ghosts([run(1, 800, 801)], thaws) == []
-    )  # another process by now that got the same number
+    # Another process by now, which got the same number.
+    assert ghosts([run(1, 800, 801)], thaws) == []
 
 
 def test_one_worker_is_one_process() -> None:
@@ -228,12 +234,14 @@ def test_one_worker_is_one_process() -> None:
 def test_the_sweep_counts_as_one_would_by_hand(spans: list[tuple[int, int]], limit: int) -> None:
     runs = [run(number, start, start + length) for number, (start, length) in enumerate(spans)]
     peak, full, violations = sweep(runs, [float("-inf")], [limit])
+
     ends = {one: one.until for one in runs}
     overlaps = [
         sum(other.started_at <= one.started_at < ends[other] for other in runs[: place + 1])
         + sum(other.started_at < one.started_at < ends[other] for other in runs[place + 1 :])
         for place, one in enumerate(runs)
     ]
+
     assert peak == max(overlaps, default=0)
     assert full == (limit in overlaps)
     assert len(violations) == sum(count > limit for count in overlaps)
@@ -246,7 +254,9 @@ def test_usage_is_the_overlap_over_the_limit_while_tasks_wait_and_nothing_distur
     held = [(0.0, 10.0), (0.0, 5.0)]
     waited = [(0.0, 3.0), (2.0, 9.0)]
     disturbed = [(4.0, 4.7), (4.5, 5.0)]
+
     found = usage(held, ALWAYS, waited, disturbed)
+
     assert found is not None
     assert (found.held, found.seconds) == (0.75, 8.0)
     assert usage(held, ALWAYS, [(0.0, 1.0)], [(0.0, 2.0)]) is None
@@ -270,6 +280,7 @@ def test_a_permit_that_stays_unused_while_others_come_free_lowers_the_share_at_t
     held: list[tuple[float, float]], share: float
 ) -> None:
     found = usage(held, ALWAYS, [(0.5, 3.5)])  # what ends at 4 ends outside
+
     assert found is not None
     assert (found.at_ends, found.ends) == (pytest.approx(share), 3)
 
@@ -285,12 +296,14 @@ def test_what_a_pass_settled_is_taken_until_it_claims_and_free_if_it_does_not_cl
         Hold("mail", "w1", 1.04, 2.0),
         Hold("mail", "w1", 2.5, 3.0),
     ]
+
     assert handed_on(holds) == [(0.0, 1.04), (0.0, 1.03), (1.03, 2.0), (1.04, 2.0), (2.5, 3.0)]
 
 
 def test_usage_follows_the_limit_and_leaves_pauses_out() -> None:
     limits = [(float("-inf"), 1), (5.0, 0), (6.0, 2)]
     found = usage([(0.0, 10.0)], limits, [(0.0, 10.0)])
+
     assert found is not None
     assert found.held == pytest.approx((5 + 4) / (5 + 8))
     assert usage([(0.0, 10.0)], [(float("-inf"), None)], [(0.0, 10.0)]) is None

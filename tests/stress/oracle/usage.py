@@ -50,12 +50,14 @@ def handed_on(holds: Iterable[Hold]) -> list[Span]:
     claims: defaultdict[Any, list[float]] = defaultdict(list)
     for hold in sorted(holds, key=lambda hold: hold.start):
         claims[hold.worker].append(hold.start)
+
     spans = []
     for hold in holds:
         mine = claims[hold.worker]
         place = bisect_left(mine, hold.end)
         soon = place < len(mine) and mine[place] <= hold.end + HANDING_ON_SECONDS
         spans.append((hold.start, mine[place] if soon else hold.end))
+
     return spans
 
 
@@ -75,6 +77,7 @@ def usage(
         events += [
             (at, what, step) for span in spans for at, step in zip(span, (1, -1), strict=True)
         ]
+
     there: Counter[str] = Counter()
     limit = None
     last = float("-inf")
@@ -82,6 +85,7 @@ def usage(
     used = 0.0
     seconds = 0.0
     shares = []
+
     for at, together in groupby(sorted(events, key=itemgetter(0)), key=itemgetter(0)):
         now = list(together)
         if limit and there["waited"] and not there["disturbed"]:
@@ -90,12 +94,14 @@ def usage(
             seconds += at - last
             if ("held", -1) in ((what, step) for _, what, step in now):
                 shares.append(there["held"] / limit)
+
         for _, what, step in now:
             if what == "limit":
                 limit = step
             else:
                 there[what] += step or 0
         last = at
+
     if not offered:
         return None
     return Usage(used / offered, seconds, fmean(shares) if shares else 1.0, len(shares))

@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument(
         "--into", type=Path, default=INTO, metavar="DIR", help="where to write (build/soak)"
     )
+
     chosen = parser.parse_args()
     chosen.into.mkdir(parents=True, exist_ok=True)
 

@@ -41,11 +41,12 @@ class Ledger:
         self.notes = notes
         self.sender = sender
         self.max_crashes = max_crashes
+
         self.until = clock()
         self.offsets: dict[Path, int] = {}
-        self.lines: defaultdict[str, list[str]] = defaultdict(
-            list
-        )  # notes of tasks that have not been judged
+        # Notes of tasks that have not been judged.
+        self.lines: defaultdict[str, list[str]] = defaultdict(list)
+
         self.recent: dict[str, float | None] = {}  # when the tasks finished that were read lately
         self.done: set[int] = set()  # by number
         self.endings: Counter[str] = Counter()
@@ -57,9 +58,11 @@ class Ledger:
         """Judge the tasks that finished until ``lag`` seconds ago."""
         after, self.until = self.until, clock() - lag
         found = evidence.task_rows(FINISHED, after - OVERLAP_SECONDS, self.until)
+
         new = self.unseen(found)
         ids = [row.id for row in new]
         self.judge(new, evidence.attempts(OF_THESE, ids))
+
         self.violations += continuous(self.fired, ticks := evidence.ticks(after, self.until))
         self.ticks += len(ticks)
 
@@ -76,15 +79,17 @@ class Ledger:
         return new
 
     def judge(self, new: Sequence[Row], attempts: dict[str, list[Attempt]]) -> None:
-        """Hold the rows against their attempts, the notes of their runs, and what the sender knows."""
+        """Hold the rows against their attempts, the notes of runs, and what the sender knows."""
         self.collect()
         by_id = {row.id: row for row in new}
         runs = paired(line for id_ in by_id for line in self.lines.pop(id_, ()))
+
         self.violations += histories(new, attempts, self.max_crashes)
         self.violations += accounts(by_id, attempts, runs)
         self.violations += twice(by_id, runs)
         self.violations += broken_words(new, self.sender.verdicts, {})
         self.violations += self.mark(row.number for row in new if row.number >= 0)
+
         self.endings.update(row.ending for row in new)
 
     def mark(self, numbers: Iterable[int]) -> Iterator[str]:
@@ -97,16 +102,18 @@ class Ledger:
             self.done.add(number)
 
     def collect(self) -> None:
-        """Read what was noted since the last time, and remove the files of processes that are gone."""
+        """Read what was noted since the last time; remove the files of processes that are gone."""
         for path in list(self.notes.iterdir()):
             gone = not psutil.pid_exists(int(path.name))
             with path.open("rb") as file:
                 file.seek(self.offsets.get(path, 0))
                 text = file.read()
+
             whole = text[: text.rfind(b"\n") + 1]
             self.offsets[path] = self.offsets.get(path, 0) + len(whole)
             for line in whole.decode().splitlines():
                 self.lines[line.split()[1]].append(line)
+
             if gone:
                 path.unlink()
                 self.offsets.pop(path)

@@ -27,8 +27,10 @@ def draw(saved: Mapping[str, Any], path: Path) -> None:
     samples = saved["samples"]
     versions = saved["verdict"]["versions"]
     minutes = [sample["seconds"] / 60 for sample in samples]
+
     with rc_context({**LOOK, "axes.grid.axis": "both"}):
         figure = Figure(figsize=(WIDTH, PANEL_HEIGHT * len(PANELS) + 0.5), layout="constrained")
+
         for axis, (title, names) in zip(
             figure.subplots(len(PANELS), sharex=True), PANELS.items(), strict=True
         ):
@@ -40,8 +42,10 @@ def draw(saved: Mapping[str, Any], path: Path) -> None:
                     linewidth=1.2,
                     label=name,
                 )
+
             for deploy in saved["deploys"]:
                 axis.axvline(deploy / 60, color=MISSED, linewidth=0.5, alpha=0.5)
+
             axis.axvspan(0, max(minutes, default=1) / 3, color="#f4f4f4")
             axis.set_ylim(0)
             axis.set_title(title, loc="left", fontsize=8)
@@ -53,6 +57,7 @@ def draw(saved: Mapping[str, Any], path: Path) -> None:
                 fontsize=7,
                 frameon=False,
             )
+
         axis.set_xlabel("minutes")
         text = (
             f"red: deploys; {versions['machine']}, PostgreSQL {versions['postgresql']}, Python "

@@ -53,8 +53,10 @@ class Soak(Storm):
         seed = plan.seed
         self.plan = plan
         self.seconds = plan.minutes * 60
+
         shape = Shape(0, 0, len(self.shapes), seed)
         super().__init__(shape, Faults(server, seed), Steady(seed, calm=plan.calm), directory)
+
         self.ledger = Ledger(self.notes, self.sender, config().recovery.max_crashes)
         self.patients = [Patient(number, self.over, PAUSE_SECONDS) for number in range(PATIENTS)]
         self.deploys: list[float] = []  # when, in seconds of the samples
@@ -67,6 +69,7 @@ class Soak(Storm):
             capacity = self.capacity()
             rate = capacity * self.plan.load
             tell(f"the workers finish {capacity:.0f} tasks a second; sending {rate:.0f}")
+
             self.sampler = Sampler(self.fleet)
             looks = (
                 Every(self.plan.every, self.sampler.take),
@@ -74,14 +77,17 @@ class Soak(Storm):
                 Every(TELL_SECONDS, self.tell),
                 *([Every(self.plan.every, self.examine)] if self.plan.calm else ()),
             )
+
             self.threads += [*self.patients, Watcher(looks, self.over)]
             self.sender.go(rate)
             for thread in self.threads[1:]:
                 thread.start()
+
             self.soak()
             self.clear()
         finally:
             self.complaints += self.end()
+
         return self.verdict(capacity, rate, self.ledger.close())
 
     def capacity(self) -> float:
@@ -100,6 +106,7 @@ class Soak(Storm):
                 Every(KILL_CHILD_SECONDS, self.kill_child),
                 Every(max(self.seconds / KILLS, min(20, self.seconds * 0.8)), self.kill_worker),
             ]
+
         until = time.monotonic() + self.seconds
         while time.monotonic() < until:
             self.tend()
@@ -128,6 +135,7 @@ class Soak(Storm):
         one goes when it is back.
         """
         self.deploys.append(time.monotonic() - self.sampler.began)
+
         for member in self.fleet[1:]:
             if member.process.poll() is None:
                 self.until(
@@ -137,18 +145,22 @@ class Soak(Storm):
                     self.complaints.append(
                         f"a worker that was replaced ended with exit code {code}"
                     )
+
             member.start()
             self.until(lambda member=member: member.ready, "a worker is up again")
+
         self.happened["deploy"] += 1
 
     def clear(self) -> None:
-        """Send no more, end the schedulers, and wait until the last worker has finished everything."""
+        """Send no more, end the schedulers, and wait until the last worker has finished all."""
         self.over.set()
         self.sender.over.set()
         for thread in self.threads:
             thread.join(CLEAR_SECONDS)
+
         self.tend()
         self.up()
+
         for member in self.fleet[:-1]:
             member.end()
         self.until(lambda: not unfinished(), "all tasks have finished", tended=False)

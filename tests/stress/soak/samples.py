@@ -48,6 +48,7 @@ class Sampler:
         tables, indexes, live, dead = rows(TABLES)[0]
         p50, p99 = rows(STARTS, after, self.until)[0]
         children = [rss for one in self.fleet[0].runners() if (rss := resident(one.pid))]
+
         sample = {
             "seconds": time.monotonic() - self.began,
             "parent MB": resident(self.fleet[0].process.pid),
@@ -62,6 +63,7 @@ class Sampler:
             "finished/s": float(rows(FINISHED, after, self.until)[0][0])
             / max(0.1, self.until - after),
         }
+
         self.samples.append({name: round(value, 3) for name, value in sample.items()})
         return self.samples[-1]
 

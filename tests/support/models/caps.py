@@ -112,13 +112,14 @@ class Rooms:
         here = [one for one in counted if one.here]
         queues = Counter(one.queue for one in counted)
         local = Counter(one.queue for one in here)
+
         self.limits = limits
         self.workers = workers
         self.partitions = Counter((one.queue, one.partition) for one in counted)
         self.partitions_here = Counter((one.queue, one.partition) for one in here)
-        self.ahead: Counter[tuple[str, str | None]] = (
-            Counter()
-        )  # taken ahead by this pass: room that it must not give twice
+        # Taken ahead by this pass: room that it must not give twice.
+        self.ahead: Counter[tuple[str, str | None]] = Counter()
+
         self.total = least(budget.total, room(cluster, len(counted)))
         self.queues = {
             name: least(
@@ -162,8 +163,10 @@ class Rooms:
         """
         key = (task.queue, task.partition)
         left = self.queues[task.queue]
+
         self.queues[task.queue] = None if left is None else left - 1
         self.total = None if self.total is None else self.total - 1
+
         if start:
             self.partitions[key] += 1
             self.partitions_here[key] += 1
@@ -190,11 +193,13 @@ def allot(
     slots = {"sync": budget.sync, "async": budget.async_}
     buffer = budget.buffer
     found = Allotment([], [], [], [])
+
     for task in order((one for one in waiting if one.queue in limits), limits):
         if rooms.total == 0 or not (any(slots.values()) or buffer):
             break
         if rooms.queue_full(task) or not (slots[task.lane] or (buffer and task.lane == "sync")):
             continue
+
         if task.late:
             found.expired.append(task.id)
         elif rooms.partition_full(task):
@@ -208,4 +213,5 @@ def allot(
             else:
                 buffer -= 1
                 found.ahead.append(task.id)
+
     return found

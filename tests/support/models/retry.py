@@ -43,15 +43,18 @@ def decide(
     """
     if failure.crashed and 0 < max_crashes <= crashes + 1:
         return "POISON"
+
     given_back = failure.crashed and failure.asked
     if cancelled or ((policy is None or retry_count >= policy.max_retries) and not given_back):
         return None
+
     if not failure.asked and not {failure.code, *failure.classes} & set(
         policy.listed if policy else ()
     ):
         return None
     if failure.delay_seconds is None and policy is None:
         return None  # it always says when
+
     seconds = (
         policy.delay(retry_count + 1) if failure.delay_seconds is None else failure.delay_seconds
     )

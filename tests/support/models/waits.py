@@ -62,7 +62,7 @@ class Line:
         return [self, *(self.next.all() if self.next else [])]
 
     def last(self) -> Line:
-        """Return the run to which signals and decisions go, whichever of those before it they name."""
+        """Return the run to which signals and decisions go, whichever run before it they name."""
         return self.all()[-1]
 
     def ended(self) -> bool:
@@ -108,6 +108,7 @@ class Line:
             self.move(now)
             if self.next is not None:
                 return self.next.advance(now)
+
             due = any(
                 node.status == "WAITING" and node.due is not None and node.due <= now
                 for node in self.nodes
@@ -134,6 +135,7 @@ class Line:
                 ]
                 if fits:
                     use(fits[0], signal)
+
         for node in self.nodes:
             if node.status == "WAITING" and node.due is not None and node.due <= now:
                 node.status = TIMED_OUT[node.on_timeout]
@@ -151,6 +153,7 @@ class Line:
                 elif all(end in FINAL for end in ends):
                     node.status = "READY"
                     moved = True
+
         return moved
 
     def begin(self, now: int) -> bool:
@@ -161,14 +164,17 @@ class Line:
         for node in ready:
             if node.kind == "continue":
                 continue
+
             node.status = "WAITING"
             node.due = None if node.timeout is None else now + node.timeout
             kept = [signal for signal in self.sent if not signal.used and suits(node, signal)]
             if kept:
                 use(node, kept[0])
+
         for node in ready:
             if node.kind == "continue" and self.next is None:
                 self.go_on(node, now)
+
         return bool(ready)
 
     def go_on(self, node: Waiter, now: int) -> None:
@@ -177,6 +183,7 @@ class Line:
         for other in self.nodes:
             if other.status not in FINAL:
                 other.status = "CANCELLED"
+
         self.next = Line(node.following, [signal for signal in self.sent if not signal.used])
         self.sent = [signal for signal in self.sent if signal.used]
         self.next.move(now)

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 BAD = ("FAILED", "CANCELLED", "EXPIRED")
 FINAL = (*BAD, "COMPLETED", "SKIPPED")
-LARGE = (
-    "x" * 12_000
-)  # a value of which two do not fit into the payload of a task or the value of a run
+# A value of which two do not fit into the payload of a task or the value of a run.
+LARGE = "x" * 12_000
 Path = tuple[int, ...]  # the numbers of the nodes that lead from the root run to a child run
 Place = tuple[Path, int, int]  # a run, a node, an element
 
@@ -30,9 +29,8 @@ class Fate(NamedTuple):
     begins: bool = True
 
 
-SKIPPED = Fate(
-    "SKIPPED"
-)  # of an element that a map passes over, because that of the map before it was skipped
+# Of an element that a map passes over, because that of the map before it was skipped.
+SKIPPED = Fate("SKIPPED")
 
 
 @dataclass
@@ -91,15 +89,18 @@ class Run:
         self.graph = graph
         self.fate = fate
         self.path = path
+
         self.skipped: set[int] = set()
         self.kept: dict[int, str] = {}
         self.kept_begun: set[int] = set()
         self.decided: set[int] = set()
+
         self.children: dict[int, Run] = {
             spot.number: Run(spot.graph, fate, (*path, spot.number))
             for spot in graph.spots.values()
             if spot.graph
         }
+
         self.known: dict[int, str] = {}
         self.told = 0
 
@@ -128,6 +129,7 @@ class Run:
             return self.kept[spot.number]
         if spot.number in self.skipped or not self.joins(spot) or not self.matches(spot):
             return "SKIPPED"
+
         if spot.kind == "workflow":
             return self.children[spot.number].as_node()
         if spot.kind == "task":
@@ -136,6 +138,7 @@ class Run:
                 if too_large(self.argument(spot))
                 else self.fate((self.path, spot.number, 0)).status
             )
+
         if self.elements(spot) is None:
             return "FAILED"
         if not any(fate.status in BAD for fate in self.fates(spot.number)):
@@ -146,12 +149,15 @@ class Run:
         """Return whether the upstream nodes let a node run."""
         if spot.number in self.decided:
             return True
+
         ends = [self.node(number) for number in spot.upstream]
         completed = ends.count("COMPLETED")
         failed = any(end in BAD for end in ends)
+
         if spot.rule == "quorum":
             counted = [self.node(number) for number in spot.branches]
             return (len(counted) if spot.allow_failed else counted.count("COMPLETED")) >= spot.needs
+
         if spot.rule == "all":
             return spot.allow_failed or completed == len(ends)
         return {"succeeded": not failed, "failed": failed, "finished": True}[spot.rule]
@@ -167,11 +173,13 @@ class Run:
         """Return what a map maps over; None: no list."""
         if isinstance(spot.over, list):
             return spot.over
+
         assert spot.over is not None
         if isinstance(spot.over, tuple):
             return [each for number in spot.over for each in self.parts(number)]
         if self.graph.spots[spot.over].kind == "map":
             return self.parts(spot.over)
+
         found = self.value(spot.over)
         return found if isinstance(found, list) else None
 
@@ -200,6 +208,7 @@ class Run:
             return [fate.value for fate in self.fates(number) if fate.status == "COMPLETED"]
         if spot.kind == "workflow":
             return self.children[number].result()
+
         return self.fate((self.path, number, 0)).value
 
     def argument(self, spot: Spot) -> dict[str, Any]:
@@ -210,6 +219,7 @@ class Run:
             return {} if spot.constant is None else {"value": spot.constant}
         if isinstance(spot.source, tuple):
             return {"value": [value for number in spot.source for value in self.given(number)]}
+
         values = self.given(spot.source)
         if self.graph.spots[spot.source].kind == "map":
             return {"value": values}
@@ -286,6 +296,7 @@ class Run:
                 ]
             else:
                 ends.append(self.node(number))
+
         failed = sum(end in BAD for end in ends)
         return len(ends), ends.count("COMPLETED"), failed, ends.count("SKIPPED")
 
@@ -312,6 +323,7 @@ class Run:
         """Note that a retry leaves all nodes as they are ``now`` but those that run ``again``."""
         begun = {number for number in now if self.began(number)}
         final = {number for number, status in now.items() if status in FINAL}
+
         self.kept = {number: self.node(number) for number in final - again}
         self.kept_begun = begun & self.kept.keys()
         self.decided = {number for number, status in now.items() if status in ("READY", "ENQUEUED")}

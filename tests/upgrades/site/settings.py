@@ -20,11 +20,17 @@ HORSIES = {
         "latter": {},
         "tenants": {"partition": {"by_args": ["tenant"], "max_concurrency": 1}},
     },
-    "RECOVERY": {"CLAIMER_HEARTBEAT_INTERVAL_MS": 1_000, "RUNNING_STALE_THRESHOLD_MS": 10_000, "CHECK_INTERVAL_MS": 1_000},
+    "RECOVERY": {
+        "CLAIMER_HEARTBEAT_INTERVAL_MS": 1_000,
+        "RUNNING_STALE_THRESHOLD_MS": 10_000,
+        "CHECK_INTERVAL_MS": 1_000,
+    },
     "PREFETCH_BUFFER": 2,
     "CLAIM_LEASE_MS": 5_000,
     "RETENTION": {
-        "TERMINAL_RECORD_RETENTION_HOURS": None, "WORKER_STATE_RETENTION_HOURS": None, "WORKER_RETENTION_HOURS": None,
+        "TERMINAL_RECORD_RETENTION_HOURS": None,
+        "WORKER_STATE_RETENTION_HOURS": None,
+        "WORKER_RETENTION_HOURS": None,
         "AUDIT_RETENTION_HOURS": None,
     },
-}  # fmt: skip
+}

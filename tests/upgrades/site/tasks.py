@@ -24,7 +24,7 @@ def fails(number: int) -> int:
 
 @task(queue="former", retry_policy=RetryPolicy.fixed([1, 1, 1]))
 def hangs(number: int) -> int:
-    """Wait for its end in the workers of the last release; the policy repeats what dies with them."""
+    """Wait for its end in the workers of the last release; its policy repeats it after a crash."""
     if not os.environ.get("REPAIRED"):
         threading.Event().wait()
     return number
@@ -69,6 +69,7 @@ def rally(start: int) -> Workflow[Any]:
     second = flow.add(add, first, 1, undo=undoes)
     pause = flow.sleep(dt.timedelta(milliseconds=100), after=second)
     each = flow.map(double, n=[1, 2, 3], after=pause)
+
     flow.output = flow.add(total, each)
     return flow
 

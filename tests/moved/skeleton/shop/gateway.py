@@ -1,4 +1,4 @@
-"""The services that the shop calls: a bank that is busy twice, and a warehouse that nobody reaches."""
+"""The services that the shop calls: a bank that is busy twice, and a warehouse nobody reaches."""
 
 from __future__ import annotations
 

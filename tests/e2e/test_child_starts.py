@@ -94,6 +94,7 @@ def test_a_worker_outlives_a_moment_without_descriptors(worker: Start, lacks: Pa
     resource.prlimit(process.process.pid, resource.RLIMIT_NOFILE, (3, before[1]))
     os.kill(child, signal.SIGKILL)
     wait_until(lambda: "a child cannot be started now" in process.log, "it says so")
+
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

@@ -50,8 +50,10 @@ def runs_again(
     """
     wait_until(lambda: len(task.lines) == 2, "it runs again")
     assert is_over(child)
+
     Path(f"{task.path}.go").touch()
     row = server.becomes(task.id, "COMPLETED")
+
     assert (row["claim_generation"], row["attempts"], row["retry_count"]) == (1, 1, 0)
     assert row["claimed_by"] != owner
     assert [line[0] for line in task.lines] == ["began", "began", "ended"]
@@ -70,7 +72,9 @@ def test_code_whose_claim_was_lost_is_over_before_its_task_runs_again_under_the_
     kept = Lingering(server, tmp_path / "kept")
     kept.runs()
     lost, child, owner = runs_in_memory(server, tmp_path / "lost")
+
     bring_down(server, how)
+
     runs_again(server, process, lost, child, owner)
     row = server.becomes(kept.id, "FAILED")
     assert (row["error_code"], row["claimed_by"], row["attempts"]) == ("WORKER_CRASHED", owner, 1)
@@ -96,14 +100,15 @@ def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_ag
     wait_until(
         lambda: server.superuser(served), "the worker has recorded once that it serves its queues"
     )
-    for number in range(
-        10
-    ):  # once a second, a pass also looks for expired leases, and waits for the disk
+
+    # Once a second, a pass also looks for expired leases, and waits for the disk.
+    for number in range(10):
         task, child, owner = runs_in_memory(server, tmp_path / str(number))
         crashed(server, process)
         if server.task(task.id)["claimed_by"] != owner:
             break
         task.end()
+
     runs_again(server, process, task, child, owner)
     assert process.stop() == 0
 
@@ -115,7 +120,9 @@ def test_a_claim_before_any_commit_that_waited_is_kept(
         "--processes=2", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)
     ).ready()
     task, *_ = runs_in_memory(server, tmp_path / "one", "linger_after_commit")
+
     crashed(server, process)
     task.end()
+
     task.completes_once()
     assert process.stop() == 0

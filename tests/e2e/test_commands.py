@@ -56,16 +56,20 @@ def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(
         "--partition-by-args=to",
         "--partition-max-concurrency=1",
     )
+
     run("override", "mail", "--max-concurrency=5", "--reason=sale", "--until=2100-01-01T00:00Z")
     run("pause", "bulk")
+
     put(3, queue="mail", kwargs=['{"to": "ann"}', '{"to": "ann"}', '{"to": "bob"}'])
     claimer(mail=1).run_pass(sync=9)
     living_worker("mail")
+
     listed = run()
     assert listed == run("list")
     assert line(listed, "mail") == "mail 1 2, 1 per partition 5 5, 1 per partition 2 0 1 2 1"
     assert line(listed, "bulk") == "bulk 50 no limit - paused 0 0 0 0 0"
     assert "whole cluster" not in listed
+
     mail = next(queue for queue in machine() if queue["name"] == "mail")
     assert (mail["override"], mail["declared"]["priority"], mail["running"]) == (
         {"max_concurrency": 5},
@@ -75,6 +79,7 @@ def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(
     assert dt.datetime.fromisoformat(mail["override_until"]) == dt.datetime(
         2100, 1, 1, tzinfo=dt.UTC
     )
+
     run("set", "--cluster", "--max-concurrency=9")
     assert line(run(), "whole cluster") == "whole cluster 9 - 9 2 0 1 0"
 
@@ -88,23 +93,29 @@ def test_show_names_who_holds_the_permits_and_the_busiest_partitions(claimer: Cl
         "--partition-max-concurrency=1",
     )
     run("override", "mail", "--local-limit=7", "--reason=slow partner", "--until=2100-01-01T00:00Z")
+
     (running, _) = put(2, queue="mail", kwargs=['{"to": "ann"}'] * 2)
     put(1, queue="mail", kwargs=['{"to": "\x9b2J ann é"}'])
     worker = claimer(mail=1)
     worker.run_pass(sync=9)
+
     shown = run("show", "mail")
     assert line(shown, "in force") == "in force 7 per worker, 1 per partition"
     assert line(shown, "declared") == "declared 1 per partition"
+
     ends = aware(Queue.objects.get(pk="mail").override_until).isoformat(sep=" ")
     assert line(shown, "override").startswith(f"override 7 per worker (by {ACTOR}, ")
     assert line(shown, "override").endswith(f", until {ends}: slow partner)")
     assert line(shown, "partitions") == "partitions by to and task name"
+
     assert line(shown, str(running)).startswith(f"{running} tests.nothing RUNNING ")
     assert f"{worker.id} (dead)" in line(shown, str(running)), "it never beat"
+
     assert '{"": "tests.nothing", "to": "ann"} 1 1 1' in lines(shown)
     assert r'"to": "\x9b2J ann é"}' in shown, (
         "what users typed cannot move the cursor of the terminal"
     )
+
     found = machine("show", "mail")
     assert (found["queue"]["running"], found["queue"]["full_partitions"]) == (2, 2)
     assert str(running) in {permit["task_id"] for permit in found["permits"]}
@@ -117,26 +128,32 @@ def test_changes_print_old_and_new_are_audited_with_who_and_why_and_say_if_they_
     printed = run(
         "set", "mail", "--max-concurrency=3", "--priority", "7", "--reason", "slow partner"
     )
+
     assert "mail: max_concurrency: null -> 3\nmail: priority: 1 -> 7\n" in printed
     assert "applies the settings" in printed
     entry = AuditEntry.objects.latest("id")
     assert (entry.actor, entry.action, entry.reason) == (ACTOR, "queue.set", "slow partner")
+
     assert machine("set", "mail", "--max-concurrency=none") == {
         "changed": [{"queue": "mail", "column": "max_concurrency", "before": 3, "after": None}]
     }
+
     assert "mail: paused_by: null -> " in run("pause", "mail", "--reason=full disk")
     assert Queue.objects.get(pk="mail").paused_reason == "full disk"
     assert "mail: paused_at: " in run("resume", "mail")
+
     printed = run(
         "override", "mail", "--partition-max-concurrency=2", "--local-limit=1", "--reason=sale"
     )
     assert 'mail: override: null -> {"local_limit": 1, "partition_max_concurrency": 2}' in printed
     assert "mail has no partitions, so partition_max_concurrency has no effect" in printed
     assert "mail: override: {" in run("clear", "mail")
+
     with override_settings(
         HORSIES={**HORSIES, "QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}}}
     ):
         assert "mail: max_concurrency: null -> 5\n" in run("sync")
+
         for words in (
             ("set", "mail", "--priority=1"),
             ("resume", "mail"),
@@ -144,6 +161,7 @@ def test_changes_print_old_and_new_are_audited_with_who_and_why_and_say_if_they_
             ("sync",),
         ):
             assert run(*words) == "Nothing changed: the values are the same.\n"
+
     run("pause", "--cluster", "--reason=maintenance")
     shown = run("show", "--cluster")
     assert line(shown, "in force") == "in force paused"
@@ -189,6 +207,7 @@ OVERRIDE = ["override", "mail", "--max-concurrency=1"]
 )
 def test_what_cannot_be_is_refused_with_what_to_do(words: list[str], message: str) -> None:
     entries = AuditEntry.objects.count()
+
     assert message in refusal(*words)
     assert AuditEntry.objects.count() == entries
 
@@ -196,7 +215,9 @@ def test_what_cannot_be_is_refused_with_what_to_do(words: list[str], message: st
 def test_an_override_can_end_some_time_from_now() -> None:
     before = dt.datetime.now(dt.UTC)
     delta = dt.timedelta(days=1, hours=12)
+
     run(*OVERRIDE, "--reason=sale", "--until=1d12h")
+
     ends = aware(Queue.objects.get(pk="mail").override_until)
     assert before + delta <= ends <= dt.datetime.now(dt.UTC) + delta
 
@@ -206,13 +227,16 @@ def test_a_running_worker_obeys_the_shell_and_its_start_flips_nothing_back(worke
     done = manage("horsies_queue", "set", "default", "--max-concurrency=3")
     assert (done.returncode, done.stderr) == (0, "")
     assert "default: max_concurrency: null -> 3" in done.stdout
+
     process = worker("--processes=1").ready()
     assert Queue.objects.get(pk="default").max_concurrency == 3
     assert "default: the settings and the table differ in max_concurrency" in process.log
+
     assert manage("horsies_queue", "pause", "default").returncode == 0
     held = tasks.noop.send()
     assert tasks.mail.send("ann@example.org").get(timeout_ms=30_000).is_ok()
     assert Task.objects.get(pk=held.task_id).status == "PENDING"
+
     assert manage("horsies_queue", "resume", "default").returncode == 0
     assert held.get(timeout_ms=30_000).is_ok()
 
@@ -223,6 +247,7 @@ def test_a_mistake_ends_the_process_with_an_error_and_no_traceback() -> None:
     assert (
         done.stderr == "CommandError: horsies_queue: an override of 'mail' requires --reason TEXT\n"
     )
+
     gone = manage("horsies_queue", "list", DATABASE_URL=NOWHERE)
     assert gone.returncode == 1
     assert "horsies_queue: the database refused" in gone.stderr
@@ -248,11 +273,13 @@ def fails_in_one_line(done: subprocess.CompletedProcess[str], words: str) -> boo
 
 def test_it_prints_queues_workers_and_the_database_and_ends_with_0_when_all_is_well() -> None:
     done = manage("horsies_status")
+
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in done.stdout.splitlines() if line.startswith("default ")]
     for words in ("No worker is running", "PostgreSQL", "the primary, writable"):
         assert words in done.stdout
     assert done.stdout.endswith("Healthy.\n")
+
     with pytest.raises(CommandError, match="'soon' is not a number of seconds"):
         status("--max-wait=soon")
 
@@ -261,8 +288,10 @@ def test_it_ends_with_1_and_a_line_per_problem_that_says_what_to_do() -> None:
     TaskFactory(sent_at=now() - dt.timedelta(minutes=5))
     holder = WorkerFactory(hostname="web\x1b[2J", seen_at=now() - dt.timedelta(hours=1))
     TaskFactory(status="RUNNING", claimed_by=holder.id)
+
     code, text = status("--max-wait=60")
     found = text.partition("UNHEALTHY\n")[2].splitlines()
+
     assert code == 1
     assert [line.split(":")[0] for line in found] == [
         "  STALE_WORKER",
@@ -272,6 +301,7 @@ def test_it_ends_with_1_and_a_line_per_problem_that_says_what_to_do() -> None:
     ]
     assert "manage.py horsies_worker --queues=default" in found[1]
     assert "\x1b" not in text, "what would move the cursor is no text"
+
     page = (ROOT / "docs" / "reference" / "status.md").read_text()
     assert [code for code in ProblemCode if f"| `{code}` |" not in page] == []
 
@@ -279,6 +309,7 @@ def test_it_ends_with_1_and_a_line_per_problem_that_says_what_to_do() -> None:
 def test_what_keeps_it_from_an_answer_is_one_line_and_2(roles: None, connect: Connect) -> None:
     unreachable = "horsies_status: the database 'default' cannot be reached: connection"
     assert fails_in_one_line(manage("horsies_status", DATABASE_URL=NOWHERE), unreachable)
+
     conn = connect()
     with conn.transaction():
         conn.execute("LOCK TABLE horsies_audit IN SHARE MODE")
@@ -293,6 +324,7 @@ def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_can
     grant(SENDING)
     put(2)
     holder = connect()
+
     with holder.transaction():
         holder.execute("SET LOCAL application_name = 'a long report'")
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -301,8 +333,10 @@ def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_can
         code, text = status("--json")
         found = json.loads(text)
         as_role(None)
+
     assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["NO_LIVING_WORKER"])
     assert 2 <= found["database"]["connections"] <= found["database"]["max_connections"]
+
     (hidden,) = [
         one for one in found["database"]["xmin_holders"] if one["pid"] == holder.info.backend_pid
     ]
@@ -315,6 +349,7 @@ def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named(server: S
     server.stop("fast")
     mark.touch()
     os.chown(mark, mark.parent.stat().st_uid, mark.parent.stat().st_gid)
+
     try:
         server.start()
         done = manage(
@@ -325,9 +360,11 @@ def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named(server: S
     finally:
         server.stop("fast")
         mark.unlink()
+
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert (found["database"]["in_recovery"], found["database"]["read_only"]) == (True, True)
+
     (problem,) = found["problems"]
     assert problem["code"] == "READ_ONLY"
     assert "because it is a replica" in problem["text"]
@@ -341,16 +378,20 @@ def test_it_prints_every_reason_on_a_line_of_the_last_task_or_of_one_and_json_fo
 ):
     run_explain, found_by, refuses = command("horsies_explain")
     assert "horsies_explain: no task has been sent yet" in refuses()
+
     (id_,) = put()
     queues.pause("default", actor="ann", reason="a full\x1b[2J disk")
     first, *reasons = run_explain(str(id_)).splitlines()
+
     assert first == f"Task {id_} is PENDING."
     assert [line.split(":")[0] for line in reasons] == ["  QUEUE_PAUSED", "  NO_LIVE_WORKER"]
     assert "by ann: a full\\x1b[2J disk." in reasons[0], "what would move the cursor is no text"
+
     (last,) = put()
     found = found_by()
     assert (found, found["task_id"], found["status"]) == (found_by(str(last)), str(last), "PENDING")
     assert set(found["reasons"][0]) == {"code", "text", "details"}
+
     for wrong, words in (
         ("00000000-0000-0000-0000-000000000007", "there is no task"),
         ("mail", "is not a task id"),
@@ -365,16 +406,19 @@ def test_it_names_who_holds_the_only_slot_of_a_real_worker(worker: Start) -> Non
     holding = tasks.hold.send("first")
     waiting = tasks.hold.send("second")
     child = held_by("first")
+
     row = Worker.objects.get()
     (found,) = explain(waiting.task_id).reasons
     assert found.code == "QUEUE_AT_CAP"
     assert found.text.endswith(f"by task {holding.task_id} on {row.hostname}:{row.pid}.")
+
     beaten = wait_until(
         lambda: explain(holding.task_id).reasons[0].details.get("child_pid"),
         "a beat says who runs it",
     )
     assert beaten == child
     assert Worker.objects.get().running_sync == 1
+
     (unknown,) = put(name="shop.tasks.gone", delay=dt.timedelta(hours=1))
     assert "UNKNOWN_TASK_NAME" in {reason.code for reason in explain(unknown).reasons}, (
         "by the names of its row"
@@ -394,8 +438,10 @@ def test_with_wait_it_prints_the_result_and_fails_if_the_task_did(
     """Naive: it waits in the transaction in which it has sent, where no worker sees the task."""
     done = send("add", "--kwargs", '{"a": 4, "b": 5}')
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["9"])
+
     done = send("add", "--kwargs", '{"a": 4}', "--json")
     assert (done.returncode, json.loads(done.stdout)["ok"]) == (0, 4)
+
     done = send("raises", "--kwargs", '{"message": "no mail"}')
     assert done.returncode == 1
     assert "UNHANDLED_ERROR: " in done.stderr
@@ -404,5 +450,6 @@ def test_with_wait_it_prints_the_result_and_fails_if_the_task_did(
 
 def test_it_waits_no_longer_than_it_may() -> None:
     done = send("noop", "--timeout=0.2")
+
     assert (done.returncode, len(done.stdout.split())) == (1, 1)
     assert "WAIT_TIMEOUT" in done.stderr

@@ -84,10 +84,13 @@ def test_a_worker_killed_around_the_commit_of_a_claim(
     first = worker("--processes=2", **SHORT).ready()
     gate.close("claim")
     walkers = send_walkers(tmp_path)
+
     kill_at_commit(first, gate, commits)
+
     assert set(Task.objects.values_list("status", flat=True)) == {
         "RUNNING" if commits else "PENDING"
     }
+
     worker("--processes=2", **SHORT).ready()
     assert fates(walkers) == expected
 
@@ -100,10 +103,13 @@ def test_a_worker_killed_around_the_commit_of_what_it_takes_ahead(
     blockers = hold_up(tmp_path)
     gate.close("take ahead")
     walkers = send_walkers(tmp_path)
+
     kill_at_commit(first, gate, commits)
+
     assert {walker.handle.info().status for walker in walkers} == {
         "CLAIMED" if commits else "PENDING"
     }
+
     worker("--processes=2", **SOFT, **SHORT).ready()
     assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
     assert {blocker.fate().error_code for blocker in blockers} == {"WORKER_CRASHED"}
@@ -120,6 +126,7 @@ def test_a_worker_killed_around_the_commit_of_a_start(
         lambda: {walker.handle.info().status for walker in walkers} == {"CLAIMED"},
         "both wait in the buffer",
     )
+
     gate.close("start")
     with standing_still(first):  # so that both start in one pass
         for blocker in blockers:
@@ -127,9 +134,11 @@ def test_a_worker_killed_around_the_commit_of_a_start(
             blocker.stands("ended")
         wait_until(lambda: replies_in_the_pipe(first) == 2, "both slots are free")
     kill_at_commit(first, gate, commits)
+
     assert {walker.handle.info().status for walker in walkers} == {
         "RUNNING" if commits else "CLAIMED"
     }
+
     worker("--processes=2", **SOFT, **SHORT).ready()
     assert fates(walkers) == expected
 
@@ -145,14 +154,18 @@ def test_what_was_sent_to_a_child_and_not_begun(
     children = wait_until(
         lambda: runners.count() == 2 and list(runners.values_list("pid", flat=True)), "they beat"
     )
+
     for child in children:
         os.kill(child, signal.SIGSTOP)
+
     walkers = send_walkers(tmp_path)
     wait_until(
         lambda: sum(len(beat.holding or ()) for beat in runners.all()) == 2,
         "each child has one in its pipe",
     )
+
     kill_(first, kill, children, worker)
+
     assert fates(walkers) == expected
 
 
@@ -164,11 +177,14 @@ def test_what_stands_at_the_first_or_the_last_line_of_its_code(
     first = worker("--processes=2", **SHORT).ready()
     walkers = send_walkers(tmp_path)
     children = [walker.stands("began") for walker in walkers]
+
     if line == "ended":
         for walker in walkers:
             walker.may("go")
             walker.stands("ended")
+
     kill_(first, kill, children, worker)
+
     assert fates(walkers) == expected
 
 
@@ -181,11 +197,13 @@ def test_a_reply_that_was_written_and_not_read(
     first = worker("--processes=2", **SHORT).ready()
     walkers = send_walkers(tmp_path)
     children = [walker.stands("began") for walker in walkers]
+
     with standing_still(first):
         for walker in walkers:
             walker.may("go", "out")
         wait_until(lambda: replies_in_the_pipe(first) == 2, "both replies lie in the pipes")
         kill_(first, kill, children, worker)
+
     assert fates(walkers) == expected
 
 
@@ -201,15 +219,18 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
     walkers = send_walkers(tmp_path)
     for walker in walkers:
         walker.stands("began")
+
     gate.close("settle")
     with standing_still(first):  # so that both outcomes are written in one pass
         for walker in walkers:
             walker.may("go", "out")
         wait_until(lambda: replies_in_the_pipe(first) == 2, "both replies lie in the pipes")
     kill_at_commit(first, gate, commits)
+
     assert {walker.handle.info().status for walker in walkers} == {
         "COMPLETED" if commits else "RUNNING"
     }
+
     worker("--processes=2", **SHORT).ready()
     assert fates(walkers) == expected
 
@@ -225,23 +246,29 @@ def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
     blockers = hold_up(tmp_path) if move == "start" else []
     gate.close(move)
     walkers = send_walkers(tmp_path)
+
     if move == "start":
         wait_until(
             lambda: {walker.handle.info().status for walker in walkers} == {"CLAIMED"},
             "both wait in the buffer",
         )
+
     for walker in {"claim": [], "start": blockers, "settle": walkers}[move]:
         walker.may("go", "out")
+
     gate.held()
     link.freeze()
     gate.open()
+
     became = "COMPLETED" if move == "settle" else "RUNNING"
     wait_until(
         lambda: became in {walker.handle.info().status for walker in walkers}, "it is committed"
     )
+
     link.cut()
     fates(walkers)
     wait_until(lambda: "the database is back" in process.log, "it has noticed")
+
     assert process.stop() == 0
     assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
     assert ("releasing 2 task(s) that were claimed and never received" in process.log) == (

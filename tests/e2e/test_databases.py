@@ -63,6 +63,7 @@ def two(transactional_db: None) -> Iterator[dict[str, str]]:
         queue = create()
         parts = urlsplit(queue)
         direct = parts._replace(netloc=f"{role}:secret@{parts.hostname}:{parts.port}").geturl()
+
         with psycopg.connect(default, autocommit=True) as admin:
             admin.execute(
                 sql.SQL(
@@ -85,13 +86,17 @@ def test_the_queue_lives_on_its_alias_and_sends_join_only_that_aliass_transactio
         QUEUE_URL=two["QUEUE_URL"],
         DIRECT_URL=two["DIRECT_URL"],
     )
+
     site.manage("migrate", "--verbosity=0")
     site.manage("migrate", "--database=queue", "--verbosity=0")
+
     for url, schemas in ((two["DATABASE_URL"], []), (two["QUEUE_URL"], [("public",)])):
         with psycopg.connect(url) as connection:
             assert connection.execute(SCHEMAS).fetchall() == schemas
+
     process = worker("--processes=1", DJANGO_SETTINGS_MODULE=settings, **two).ready()
     assert site.run("-c", SEND_AND_GET).split() == ["5", "4", "TASK_NOT_FOUND"]
+
     with psycopg.connect(two["QUEUE_URL"]) as connection:
         (listener,) = connection.execute(
             LISTENERS, [urlsplit(two["QUEUE_URL"]).path[1:]]
@@ -110,12 +115,15 @@ def test_workers_schedulers_and_those_who_wait_find_server_and_schema_of_an_own_
         site.manage("migrate", "--verbosity=0")
         with psycopg.connect(url) as connection:
             assert connection.execute(SCHEMAS).fetchall() == [(SCHEMA,)]
+
         process = worker(
             "--processes=1", "--with-scheduler", DJANGO_SETTINGS_MODULE=settings, DATABASE_URL=url
         ).ready()
+
         assert site.run("-c", GETS) == "[1, 2, 3]\n"
         assert "Healthy" in site.manage("horsies_status")
         assert process.stop() == 0
+
     assert "WARNING" not in process.log
 
 
@@ -152,6 +160,7 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
 ) -> None:
     make_odd(server, *ODD.keys() - {"DateStyle"})
     process = worker("--processes=1", "--with-scheduler", **server.environment).ready()
+
     server.superuser(
         "INSERT INTO horsies_schedules (name, declared, next_at) VALUES ('odd', "
         """'{"task": "tests.apps.project.tasks.noop", "pattern": "every second"}', now())"""
@@ -160,21 +169,26 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
     wait_until(
         lambda: server.superuser("SELECT 1 FROM horsies_schedule_ticks"), "the schedule fires"
     )
+
     for number in range(3):
         server.becomes(server.send("add", a=number), "COMPLETED")
+
     assert len(server.backends("horsies listener")) == 1
     for trouble in ("the database is not available", "the LISTEN connection was lost"):
         assert trouble not in process.log
+
     make_odd(server, "DateStyle")
     server.superuser(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE application_name LIKE 'horsies %' AND datname = current_database()"
     )
     server.superuser("DELETE FROM horsies_schedule_ticks")
+
     wait_until(
         lambda: server.superuser("SELECT 1 FROM horsies_schedule_ticks"), "the schedule goes on"
     )
     server.becomes(server.send("add", a=1), "COMPLETED")
+
     assert process.stop() == 0
     assert "Traceback" not in process.log
 
@@ -189,6 +203,7 @@ def test_behind_a_pooler_a_session_that_would_go_wrong_is_refused_and_the_settin
     make_odd(server, name)
     there = environ.Env.db_url_config(pooled["DATABASE_URL"])
     connections.databases["odd"] = {**connections.databases["default"], **there, "OPTIONS": {}}
+
     try:
         with pytest.raises(psycopg.OperationalError, match=f"its {name} is .*: workers need"):
             direct_connection("odd", application_name="horsies test")

@@ -91,11 +91,17 @@ SHOWN_TOO = (
     r"(?s)killed process (\d+).*WORKER_CRASHED: .*SIGKILL.*process \d+ has taken the place of \1\n",
     r"(?s)while they ran (\d+) tasks.*\1 tasks came back in [\d.]+ s\n",
     r"workflow 'come back': COMPLETED, the attempts that completed are \[2\]",
-    r"reviewed/letter\.txt: It waits for the decision of a person who has the permission library\.change_document",
+    (
+        r"reviewed/letter\.txt: It waits for the decision of a person who has the permission "
+        r"library\.change_document"
+    ),
     r"reviewed/letter\.txt: approved by demo, announced [\d.]+ s later",
     r"reviewed/draft\.txt: rejected by demo: not ready",
     r"undo read_file: COMPLETED; the document is gone",
-    r"letter\.txt approved, published and announced 1 time; reviewed/draft\.txt rejected, removed by the undo",
+    (
+        r"letter\.txt approved, published and announced 1 time; "
+        r"reviewed/draft\.txt rejected, removed by the undo"
+    ),
     r"(\d+) documents, \1 indexed, \1 fetched back and equal",
     r"[1-9]\d* documents indexed anew by schedule",
     r"\d+ tasks in [\d.]+ s: \d+ tasks/s",
@@ -111,12 +117,15 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(
     processes, port = one.started()
     assert is_open(port)
     assert one.wait() == 0, one.log
+
     places = [re.search(pattern, one.log) for pattern in SHOWN]
     assert None not in places, list(zip(SHOWN, places, strict=True))
     assert sorted(places, key=lambda found: found.start()) == places  # type: ignore[union-attr]
+
     assert [pattern for pattern in SHOWN_TOO if not re.search(pattern, one.log)] == []
     assert re.search(rf"Admin +http://127\.0\.0\.1:{port}/admin/", one.log)
     assert not re.search("Traceback|Warning", one.log)
+
     gone(processes)
     assert not is_open(port)
 
@@ -130,6 +139,7 @@ def test_a_second_run_on_the_same_database_works_as_the_first(demo: Callable[...
             assert one.wait() == 0, one.log
             assert "as given by --database-url" in one.log
             passwords.add(re.search(r"Login +demo  (\S+)", one.log)[1])
+
     assert len(passwords) == 2
 
 
@@ -138,7 +148,9 @@ def test_a_worker_that_dies_ends_the_demo_with_the_reason_and_code_1(
 ) -> None:
     one = demo("--exit")
     processes, _ = one.started()
+
     os.kill(int(MADE.search(one.log)[2]), signal.SIGKILL)
+
     assert one.wait() == 1
     assert "The demo failed: the worker was killed by SIGKILL" in one.log
     assert "Traceback" not in one.log
@@ -165,10 +177,13 @@ def test_a_signal_stops_the_demo_and_everything_it_started(
     one = demo("--files=4")
     processes, port = one.started()
     assert len(processes) > 5
+
     if number == signal.SIGINT:
         one.says("Press Ctrl-C to stop everything.")
         assert is_open(port)
+
     one.process.send_signal(number)
+
     assert one.wait() == code
     assert "Traceback" not in one.log
     gone(processes)
@@ -181,6 +196,7 @@ def test_a_database_that_cannot_be_used_is_named_in_one_line(demo: Callable[...,
         ("sqlite:///x", "is not PostgreSQL's"),
     ):
         one = demo("--exit", f"--database-url={url}")
+
         assert one.wait() == 1
         assert one.log.startswith("The demo failed: ")
         assert words in one.log
@@ -195,7 +211,9 @@ def test_the_example_projects_own_tests_pass() -> None:
         f"?{query}" if query else ""
     )
     where = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DATABASE_URL": url}
+
     done = python("manage.py", "test", "example_project", "--noinput", **where)
+
     assert done.returncode == 0, done.stderr
     ran = re.search(r"Ran (\d+) tests", done.stderr)
     assert ran

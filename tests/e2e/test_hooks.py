@@ -66,15 +66,19 @@ def test_each_signal_comes_once_from_its_process_and_thread(
     policy = RetryPolicy.fixed([0.1], jitter=False)
     completed = tasks.pid.with_options(metadata={"tenant": 7}).send()
     failed = tasks.raises.with_options(retry_policy=policy).send("no")
+
     child = completed.get().unwrap()
     assert failed.get().is_err()
     assert process.stop() == 0
+
     own = options == ("--processes=0",)
     parent = process.process.pid
     worker_id = str(Worker.objects.get().pk)
     assert (child == parent) is own
+
     (began,) = notes.all("child_started")
     (ended,) = notes.all("child_stopping")
+
     lifetime = notes.all()
     assert (lifetime[0], lifetime[-1]["signal"], lifetime[-1]["process"]) == (
         began,
@@ -82,12 +86,15 @@ def test_each_signal_comes_once_from_its_process_and_thread(
         parent,
     )
     assert lifetime.index(ended) == len(lifetime) - 2 or own
+
     for note in (began, ended):
         assert (note["process"], note["pid"], note["worker_pid"]) == (child, child, parent)
         assert note["thread"] == ("horsies-executor" if own else "MainThread")
+
     in_parent = notes.all(*IN_PARENT)
     where = {(note["process"], note["thread"], note["worker_id"]) for note in in_parent}
     assert where == {(parent, "horsies-receivers", worker_id)}
+
     told = {str(handle.task_id): [] for handle in (completed, failed)}
     for note in in_parent:
         told[note["task_id"]].append(f"{note['signal']} {note['attempt']}")
@@ -95,6 +102,7 @@ def test_each_signal_comes_once_from_its_process_and_thread(
         ["task_started 1", "task_finished 1"],
         ["task_started 1", "task_retried 1", "task_started 2", "task_finished 2", "task_failed 2"],
     ]
+
     last = notes.all("task_finished")[-2:]
     assert {note["child_pid"] for note in last} == {child}
     assert (notes.all("task_finished")[0]["metadata"], last[0]["sender"]) == (
@@ -113,10 +121,12 @@ def test_receivers_that_raise_or_exit_end_neither_their_process_nor_their_thread
     for name in ("task_finished", "child_started", "child_stopping"):
         notes.order(name, harm)
     process = hooked(*options).ready()
+
     for n in range(3):
         assert tasks.add.send(n).get().unwrap() == n
     assert len(notes.come(3, "task_started")) == 3
     assert process.stop() == 0
+
     goes_on = harm == "raise"  # the other receivers of the same signal
     assert (len(notes.all("task_finished")), len(notes.all("child_stopping"))) == (
         3 * goes_on,
@@ -130,6 +140,7 @@ def test_a_receiver_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only
 ) -> None:
     notes.order("child_stopping", "hang")
     process = hooked("--processes=2").ready()
+
     assert process.stop() == 0
     assert process.log.count("a receiver of child_stopping has not returned") == 2
 
@@ -144,10 +155,13 @@ def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
     around = [f"{AROUND}.raising", f"{AROUND}.doubling"]
     hooked(*options, **given(MIDDLEWARE=around, METADATA=[f"{AROUND}.tenant"])).ready()
     with_tenant = tasks.add.with_options(metadata={"tenant": 7})
+
     assert with_tenant.send(1, b=4).get().unwrap() == 18
     assert tasks.anoop.with_options(metadata={"tenant": 7}).send().get().is_ok()
+
     for handle in (tasks.add.send(1), tasks.anoop.send()):
         assert "has no tenant" in handle.get().err_value.message
+
     first = tasks.sends_more.with_options(metadata={"tenant": 7}).send(1)
     others = Task.objects.filter(task_name=tasks.sends_more.name).exclude(pk=first.task_id)
     sent = wait_until(others.first, "it sends one")
@@ -159,13 +173,16 @@ def test_timeouts_and_cancels_interrupt_middleware(hooked: Start) -> None:
     around it.
     """
     process = hooked("--processes=1", **given(MIDDLEWARE=[f"{AROUND}.holding"])).ready()
+
     for sender in (tasks.noop, tasks.anoop):
         handle = sender.with_options(timeout_ms=200).send()
         assert handle.get().err_value.error_code == "TASK_TIMEOUT"
         assert Group.objects.filter(name=f"interrupted {handle.task_id}").exists()
+
     waits = tasks.anoop.send()
     wait_until(lambda: Task.objects.get(pk=waits.task_id).status == "RUNNING", "it runs")
     waits.cancel()
+
     assert waits.get().err_value.error_code == "TASK_CANCELLED"
     assert "killing process" not in process.log
 
@@ -188,6 +205,7 @@ def test_a_worker_with_wrong_middleware_refuses_to_start(
     """Naive: it starts, and each task fails."""
     handle = tasks.noop.send()
     process = hooked(*options, **given(MIDDLEWARE=[f"{AROUND}.{name}"]))
+
     assert process.wait() == 1
     assert message in process.log
     assert handle.info().status == "PENDING"  # type: ignore[union-attr]

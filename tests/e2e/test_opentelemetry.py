@@ -55,6 +55,7 @@ def spans(collector: Collector) -> list[dict[str, Any]]:
             }
             parent = f"{one.trace_id.hex()}-{one.parent_span_id.hex()}"
             found.append({"kind": one.kind, "parent": parent, "attributes": attributes})
+
     return found
 
 
@@ -68,19 +69,23 @@ def test_every_span_arrives_over_many_processes_but_that_of_a_task_which_is_kill
     ).ready()
     parents: dict[str, str] = {}
     handles = []
+
     for number in range(100):
         with span() as parent:
             handles.append(tasks.pid.send())
         parents[str(handles[-1].task_id)] = parent
         if number == 50:
             killed = tasks.ignores_its_timeout.send()
+
     pids = {handle.get().unwrap() for handle in handles}
     assert len(pids) > 50, "while six children are ending, others take a task more"
     assert killed.get().is_err()
     assert process.stop() == 0
+
     found = spans(collector)
     assert {one["attributes"]["messaging.message.id"]: one["parent"] for one in found} == parents
     assert [one["kind"] for one in found] == [CONSUMER] * 100
+
     assert found[0]["attributes"] == {
         "messaging.system": "horsies",
         "messaging.operation.name": "process",
@@ -97,6 +102,7 @@ def test_a_collector_that_does_not_answer_delays_the_end_of_a_process_by_seconds
 ) -> None:
     collector.answers.clear()
     process = tracing("--processes=1").ready()
+
     assert tasks.noop.send().get().is_ok()
     assert process.stop() == 0
     assert collector.bodies == []

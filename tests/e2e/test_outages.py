@@ -53,11 +53,13 @@ def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
     process, one = busy("--processes=2")
     two = Lingering(server, tmp_path / "two")
     two.runs()
+
     server.stop(how)
     one.end()
     two.end()
     taken_in(process)
     server.start()
+
     settles_in_the_end(server, process, one, two)
 
 
@@ -67,9 +69,11 @@ def test_a_backend_that_is_killed_restarts_the_server_and_ends_and_loses_no_task
 ) -> None:
     process, task = busy("--processes=2")
     (engine,) = server.backends("horsies engine")
+
     os.kill(engine, signal.SIGKILL)
     taken_in(process)
     wait_until(lambda: "the database is back" in process.log, "the server recovers by itself")
+
     server.becomes(server.send("add", a=1), "COMPLETED")
     task.end()
     settles_in_the_end(server, process, task)
@@ -84,9 +88,11 @@ def test_what_a_server_forgot_of_its_last_moments_runs_again_as_after_an_asynchr
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
     process, task = busy()
     server.hold_back()
+
     task.end()
     server.becomes(task.id, "COMPLETED")
     server.crash()
+
     wait_until(lambda: len(task.lines) == 4, "it runs again")
     row = server.becomes(task.id, "COMPLETED")
     assert (row["attempts"], row["claim_generation"], row["retry_count"]) == (1, 2, 0)
@@ -101,32 +107,37 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
     lingering = [Lingering(server, tmp_path / name) for name in ("one", "two")]
     children = [task.runs() for task in lingering]
     living = {str(id_) for (id_,) in server.superuser("SELECT id FROM horsies_workers")}
+
     server.stop()
     wait_until(
         lambda: all(process.log.count(TRY) >= TRIES_IN_A_LONG_OUTAGE for process in workers),
         "the outage lasts longer than the threshold",
     )
     assert all(psutil.pid_exists(child) for child in children)
+
     server.start()
     wait_until(
         lambda: all("the heartbeat succeeds again" in process.log for process in workers),
         "both beat",
     )
+
     dead = uuid.uuid4()
     server.superuser(
         "INSERT INTO horsies_heartbeats (id, worker_id, role, pid, sent_at) "
         f"VALUES ('{dead}', '{dead}', 'claimer', 1, now() - interval '1 hour')"
     )
+
     judged = wait_until(
         lambda: server.superuser("SELECT id FROM horsies_heartbeats WHERE died_at IS NOT NULL"),
         "somebody is judged",
     )
-    assert judged == [
-        (dead,)
-    ]  # not those whose last beat before the outage is as old as the outage
+    # Not those whose last beat before the outage is as old as the outage.
+    assert judged == [(dead,)]
+
     for task in lingering:
         task.end()
         assert task.completes_once()["claim_generation"] == 1
+
     for process in workers:
         assert living & set(re.findall(r"worker (\S+) sent no heartbeat", process.log)) == set()
         assert "declared dead" not in process.log
@@ -141,12 +152,15 @@ def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cu
 ) -> None:
     process, task = busy(*options, **SHORT, **given(RECOVERY={"ON_CUT_OFF": "kill"}))
     child = task.runs()
+
     server.stop()
     wait_until(lambda: not psutil.pid_exists(child), "its process is gone while the server is down")
     server.start()
+
     row = server.becomes(task.id, "FAILED")
     assert (row["error_code"], row["attempts"]) == ("WORKER_CRASHED", 1)
     assert len(task.lines) == 1
+
     server.becomes(server.send("add", a=1), "COMPLETED")
     assert "ON_CUT_OFF" in process.log
     assert process.stop() == 0
@@ -158,7 +172,9 @@ def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(
 ) -> None:
     few = given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2})
     process = worker("--processes=1", **server.environment, **few).ready()
+
     server.stop()
+
     assert process.wait() == 1
     assert "the database is gone and RESILIENCE allows no further try" in process.log
     assert process.log.count(TRY) == 2
@@ -169,6 +185,7 @@ def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows
     worker: Start,
 ) -> None:
     process = worker("--processes=1", **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 3})).ready()
+
     for outages in range(1, 6):
         sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -176,6 +193,7 @@ def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows
         )
         assert tasks.noop.send().get(30_000).is_ok()
         assert process.log.count("the database is back") == outages
+
     assert process.stop() == 0
 
 
@@ -200,18 +218,22 @@ def test_an_outcome_that_is_refused_for_now_waits_and_is_written_later(
 ) -> None:
     server.superuser("ALTER ROLE app SET statement_timeout = '500ms'")
     process = worker("--processes=1", **server.environment).ready()
+
     for name, body in REFUSALS.items():
         task = Lingering(server, tmp_path / name.replace(" ", "-"))
         task.runs()
         server.superuser(REFUSING.format(body=body))
+
         tries = process.log.count(TRY)
         task.end()
         wait_until(
             lambda tries=tries: process.log.count(TRY) >= tries + 2, f"{name}: it tries again"
         )
         assert server.status(task.id) == "RUNNING", name
+
         server.superuser("DROP FUNCTION refuse CASCADE")
         assert task.completes_once()["claim_generation"] == 1, name
+
     assert process.stop() == 0
     assert "Traceback" not in process.log
 
@@ -230,10 +252,12 @@ def test_a_server_that_became_read_only_is_left_and_looked_at_now_and_then(
     server.superuser("ALTER SYSTEM SET default_transaction_read_only = on")
     server.superuser("SELECT pg_reload_conf()")
     wait_until(lambda: "read-only transaction" in process.log, "its sessions have heard of it")
+
     task.end()
     wait_until(lambda: process.log.count("session is read-only") >= 3, "new sessions are refused")
     wait_until(lambda: not sessions() & before, "its sessions are left")
     assert server.status(task.id) == "RUNNING"
+
     server.superuser("ALTER SYSTEM RESET default_transaction_read_only")
     server.superuser("SELECT pg_reload_conf()")
     settles_in_the_end(server, process, task)
@@ -248,8 +272,10 @@ def test_a_worker_that_finds_no_connection_free_comes_back_when_there_is_one(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE "
         "'horsies %'"
     )
+
     task.end()
     wait_until(lambda: process.log.count("too many connections") >= 3, "it is refused")
+
     server.superuser(f"ALTER DATABASE {server.database} CONNECTION LIMIT -1")
     settles_in_the_end(server, process, task)
     assert "LISTEN failed; polling" in process.log
@@ -260,6 +286,7 @@ def test_a_database_without_this_version_s_functions_ends_the_worker_with_a_clea
 ) -> None:
     process = worker("--processes=1", **server.environment).ready()
     server.superuser("ALTER FUNCTION horsies_pass RENAME TO gone")
+
     assert process.wait() == 1
     assert "cannot serve this worker (SQLSTATE 42883, 6 times in a row)" in process.log
     assert "migrations" in process.log
@@ -275,6 +302,7 @@ def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(
 ) -> None:
     process = worker("--processes=1", **server.environment).ready()
     (silent,) = wait_until(lambda: server.backends("horsies listener"), "it listens")
+
     psutil.Process(silent).suspend()
     try:
         for number in range(3):  # the looks at the start are over before the last of them
@@ -282,17 +310,19 @@ def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(
         assert "is silent" not in process.log, (
             "the poll found them, and no look after another LISTEN"
         )
+
         wait_until(
             lambda: "the LISTEN connection is silent" in process.log, "the silence is noticed"
         )
         wait_until(
             lambda: "] notifications arrive again" in process.log, "another connection brings news"
         )
-        assert (
-            len(server.backends("horsies listener")) == 2
-        )  # the old one does not know its end yet
+
+        # The old one does not know its end yet.
+        assert len(server.backends("horsies listener")) == 2
     finally:
         psutil.Process(silent).resume()
+
     wait_until(
         lambda: (
             server.backends("horsies listener")
@@ -300,6 +330,7 @@ def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(
         ),
         "it goes",
     )
+
     settles_in_the_end(server, process)
 
 
@@ -309,15 +340,19 @@ def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(
     with closing(Forwarder(server.port)) as link:
         process, task = busy(**link.way(server.url))
         wait_until(lambda: len(server.backends("horsies maintenance")) == 1, "its heart beats")
+
         link.freeze()
         task.end()
         task.completes_once()
+
         for name in ("engine", "maintenance"):
             wait_until(
                 lambda name=name: f"the {name} thread got no answer" in process.log,
                 f"the {name} was freed",
             )
+
         settles_in_the_end(server, process, task)
+
     assert "declared dead" not in process.log
 
 
@@ -328,21 +363,26 @@ def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(
     process = worker(
         "--processes=1", "--async-concurrency=150", **server.environment, **few
     ).ready()
+
     held = [server.send("ahold", lane="async", name="held") for _ in range(100)]
     running = "SELECT count(*) FROM auth_group WHERE name LIKE 'held:%'"
     wait_until(lambda: server.superuser(running) == [(100,)], "all of them run")
+
     with psycopg.connect(server.url) as somebody:
         somebody.execute("SELECT id FROM horsies_tasks WHERE status = 'RUNNING' FOR UPDATE")
         server.superuser("DELETE FROM auth_group")
         wait_until(lambda: "100 outcomes could not be written yet" in process.log, "it says so")
+
         later = server.send("add", a=1)
         looks = "SELECT coalesce(max(seen_at), now() - interval '1 day') FROM horsies_workers"
         ((seen,),) = server.superuser(looks)
         wait_until(lambda: server.superuser(looks)[0][0] > seen, "the worker lives on")
         assert server.status(later) == "PENDING"
+
     server.becomes(later, "COMPLETED")
     for id_ in held:
         assert server.becomes(id_, "COMPLETED")["attempts"] == 1
+
     assert process.log.count("outcomes could not be written yet") == 1
     assert "enough outcomes are written" in process.log
     assert process.stop() == 0
@@ -359,9 +399,11 @@ def test_a_worker_that_starts_before_its_database_waits_for_it(
 ) -> None:
     id_ = server.send("add", a=1)
     server.stop()
+
     process = worker("--processes=1", **server.environment)
     wait_until(lambda: process.log.count(TRY_AT_START) >= 3, "it tries, and says so")
     assert "the database 'default' cannot be reached" in process.log
+
     server.start()
     server.becomes(id_, "COMPLETED")
     assert process.stop() == 0
@@ -374,6 +416,7 @@ def test_a_worker_that_may_try_only_so_often_gives_up_at_its_start_too(worker: S
     process = worker(
         "--processes=1", DATABASE_URL=nobody, **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2})
     )
+
     assert process.wait() == 1
     assert process.log.count(TRY_AT_START) == 2
     assert "cannot be reached and RESILIENCE allows no further try" in process.log

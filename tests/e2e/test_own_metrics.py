@@ -34,7 +34,7 @@ print(generate_latest(registry).decode())
 def test_counters_of_tasks_are_those_of_all_children(
     worker: Start, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """Fails if what a child counts is in its memory only, or is lost when another one replaces it."""
+    """Fails if what a child counts is in its memory only, or lost when another one replaces it."""
     folder = tmp_path / "metrics"
     folder.mkdir()
     environment = {"PROMETHEUS_MULTIPROC_DIR": str(folder), **apps("project", "counting")}
@@ -45,6 +45,7 @@ def test_counters_of_tasks_are_those_of_all_children(
     assert len(pids) > 1 or options == ("--processes=0",)
     text = printed("-c", READ, PROMETHEUS_MULTIPROC_DIR=str(folder))
     assert 'shop_letters_total{kind="invoice"} 40.0' in text
+
     port = wait_until(
         lambda: process.log.partition("http://")[2].partition("/")[0], "the port is in the log"
     )

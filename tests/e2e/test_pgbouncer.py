@@ -30,7 +30,11 @@ try:
         raise KeyError
 except KeyError:
     pass
-print(handle.get(60_000).ok_value, sum(one.get(60_000).ok_value for one in many), inside.get(0).err_value.error_code)
+print(
+    handle.get(60_000).ok_value,
+    sum(one.get(60_000).ok_value for one in many),
+    inside.get(0).err_value.error_code,
+)
 """
 
 
@@ -54,15 +58,17 @@ def test_tasks_are_sent_run_and_waited_for_through_the_pooler(
     worker: Start, pooled: dict[str, str], server: Server
 ) -> None:
     process = worker("--processes=2", **pooled).ready()
+
     # With a poll of five minutes: notifications arrive, or this does not end in time.
     assert printed("-c", SEND_AND_GET, **pooled).split() == ["5", "190", "TASK_NOT_FOUND"]
     assert len(server.backends("horsies listener")) == 1
+
     with psycopg.connect(
         pooled["DATABASE_URL"], autocommit=True, prepare_threshold=None
     ) as through:
-        assert through.execute("SHOW statement_timeout").fetchone() == (
-            "0",
-        )  # the heart's is not left to others
+        # The statement_timeout of the heart is not left to others.
+        assert through.execute("SHOW statement_timeout").fetchone() == ("0",)
+
     assert process.stop() == 0
     assert "notifications do not arrive" not in process.log
     assert "Traceback" not in process.log
@@ -73,14 +79,17 @@ def test_an_outage_behind_the_pooler_costs_no_outcome(
     busy: Busy, pooled: dict[str, str], server: Server, *, under_way: bool
 ) -> None:
     process, task = busy(**pooled)
+
     if under_way:
         locking = psycopg.connect(server.url)
         locking.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         task.end()
+
         waits = (
             "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pass%'"
         )
         wait_until(lambda: server.superuser(waits), "the pass waits")
+
         server.stop()
         locking.close()
     else:
@@ -88,6 +97,7 @@ def test_an_outage_behind_the_pooler_costs_no_outcome(
         # worker's own patience ends before.
         server.stop()
         task.end()
+
     wait_until(lambda: process.log.count(TRY) >= 2, "it gives up and tries again")
     server.start()
     task.completes_once()
@@ -100,11 +110,12 @@ def test_a_worker_that_listens_through_the_pooler_says_so_and_polls(
     deaf = {**pooled, "HORSIES_TEST_DIRECT": "", "HORSIES_TEST_POLL_MS": "1000"}
     seldom = given(RESILIENCE={"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 300_000})
     process = worker("--processes=1", **deaf, **seldom).ready()
+
     wait_until(lambda: "HORSIES['LISTEN_DATABASE']" in process.log, "it warns")
-    for number in range(
-        3
-    ):  # it does not LISTEN again before a minute is over, so no look after that finds them
+    # It does not LISTEN again before a minute is over, so no look after that finds them.
+    for number in range(3):
         server.becomes(server.send("add", a=number), "COMPLETED")
+
     assert not server.backends("horsies listener")
     assert process.log.count("notifications do not arrive") == 1
     assert process.stop() == 0
@@ -116,10 +127,13 @@ def test_claims_stay_durable_behind_the_pooler_which_hides_that_the_server_resta
 ) -> None:
     process = worker("--processes=1", **pooled, **given(**NO_BEATS, **NOT_DURABLE)).ready()
     assert "claims are durable in spite of HORSIES['DURABLE_CLAIMS'] = False" in process.log
+
     server.hold_back()
     task = Lingering(server, tmp_path / "one")
     task.runs()
+
     server.crash()
     task.end()
+
     task.completes_once()
     assert process.stop() == 0

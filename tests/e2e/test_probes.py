@@ -77,11 +77,14 @@ def test_a_worker_becomes_ready_and_while_it_stops_it_lives_and_is_ready_no_more
     turns(number, "/live", 200)
     assert turns(number, "/ready", 200)["reasons"] == []
     assert "Worker started" in process.log
+
     tasks.hold.send("last")
     held_by("last")
     process.signal(signal.SIGTERM)
+
     assert turns(number, "/ready", 503)["reasons"] == ["the worker is stopping"]
     assert ask(number, "/live")[0] == 200
+
     let_go("last")
     assert process.wait() == 0
     with pytest.raises(ConnectionRefusedError):
@@ -93,15 +96,18 @@ def test_a_worker_whose_database_does_not_answer_or_is_gone_lives_and_is_ready_a
 ) -> None:
     """Its probes wait for nothing, and a restart would not help."""
     number = port(worker("--processes=1", "--health-port=0", HORSIES_TEST_STALE_MS="3000").ready())
+
     with connect() as conn, conn.transaction():
         conn.execute("LOCK TABLE horsies_heartbeats IN SHARE MODE")  # passes may read it
         names(number, "no heartbeat was sent")
         assert ask(number, "/live")[0] == 200
     turns(number, "/ready", 200)
+
     with without_new_connections():
         names(number, "there is no connection to the database")
         assert ask(number, "/live")[0] == 200
     turns(number, "/ready", 200)
+
     assert tasks.add.send(1, b=2).get(timeout_ms=30_000).ok_value == 3
 
 
@@ -112,16 +118,20 @@ def test_a_stopped_process_answers_nobody_and_its_second_life_answers_on_the_sam
     number = port(stopped)
     first = turns(number, "/ready", 200)["worker"]
     worker("--processes=1", "--queues=mail", **SHORT).ready()
+
     os.killpg(stopped.process.pid, signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         ask(number, "/live", seconds=0.5)
+
     wait_until(
         lambda: Heartbeat.objects.filter(pk=first, died_at__isnull=False).exists(),
         "the other declares it dead",
     )
+
     os.killpg(stopped.process.pid, signal.SIGCONT)
     wait_until(lambda: stopped.log.count("Worker started") == 2, "it starts anew")
     second = turns(number, "/ready", 200)["worker"]
+
     assert second != first
     assert {str(row.id) for row in Worker.objects.filter(pid=stopped.process.pid)} == {
         first,
@@ -156,13 +166,19 @@ def test_the_metrics_of_a_worker_are_those_of_the_page_and_its_memory_is_that_of
     process = worker("--processes=2", "--health-port=0", "--max-tasks-per-child=0").ready()
     tasks.raises.send("an error").get(timeout_ms=30_000)
     pid = tasks.eats_and_tells.send(200).get(timeout_ms=30_000).ok_value[0]
-    counted = f'horsies_tasks_total{{queue="default",result="COMPLETED",task="{tasks.eats_and_tells.name}"}} 1.0'
+    counted = (
+        'horsies_tasks_total{queue="default",result="COMPLETED",'
+        f'task="{tasks.eats_and_tells.name}"}} 1.0'
+    )
     wait_until(lambda: counted in scraped(process).text, "the outcome is counted")
+
     child = psutil.Process(pid).memory_info().rss
     parent = psutil.Process(process.process.pid).memory_info().rss
     found = scraped(process)
+
     agree(found, "Metrics of a worker")
     assert promtool("check", "metrics", given=found.text) == ""
+
     largest = found.get("horsies_children_resident_memory_max_bytes")
     of_roles = found.of("horsies_resident_memory_bytes", "role")
     assert largest == pytest.approx(child, rel=0.2)
@@ -175,8 +191,10 @@ def test_children_are_counted_by_why_they_ended(worker: Start) -> None:
     process = worker(
         "--processes=1", "--health-port=0", "--max-tasks-per-child=0", **limits
     ).ready()
+
     expected: Counter[str] = Counter()
     ended(process)
+
     for reason, handle in (
         ("exited", tasks.dies.send("exit")),
         ("exited", tasks.dies.send("leave")),
@@ -188,6 +206,7 @@ def test_children_are_counted_by_why_they_ended(worker: Start) -> None:
         handle.get(timeout_ms=30_000)
         expected[reason] += 1
     ended(process, **expected)
+
     stubborn = tasks.deaf.send("deaf")
     held_by("deaf")
     stubborn.cancel(terminate=True)
@@ -199,9 +218,11 @@ def test_children_are_counted_by_why_they_ended(worker: Start) -> None:
 def test_replaced_children_are_counted_by_the_limit_that_they_reached_first(worker: Start) -> None:
     limits = ("--max-tasks-per-child=2", "--max-memory-per-child-mb=400")
     process = worker("--processes=1", "--health-port=0", *limits).ready()
+
     for handle in (*(tasks.pid.send() for _ in range(4)), tasks.eats.send(500), tasks.pid.send()):
         handle.get(timeout_ms=30_000)
     ended(process, tasks=2, memory=1)
+
     tasks.hold.send("its last")
     psutil.Process(held_by("its last")).kill()
     ended(process, tasks=2, memory=1, killed=1)

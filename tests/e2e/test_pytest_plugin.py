@@ -40,7 +40,7 @@ addopts = --strict-markers -p no:cacheprovider
 
 
 class Finished(NamedTuple):
-    """A run of pytest: its exit code, the outcome and the name of each test, and what it printed."""
+    """A run of pytest: its exit code, the outcome and name of each test, and what it printed."""
 
     code: int
     outcomes: list[tuple[str, str]]
@@ -60,6 +60,7 @@ def run_pytest(root: Path, files: dict[str, str], *options: str) -> Finished:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -69,6 +70,7 @@ def run_pytest(root: Path, files: dict[str, str], *options: str) -> Finished:
         "PYTHONPATH": str(ROOT),
         "TEST_DATABASE_NAME": f"test_project_{uuid.uuid4().hex[:8]}",
     }
+
     done = python("-m", "pytest", "-rA", *options, cwd=root, environment=kept, **variables)
     outcomes = re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED) \S+::(\S+)", done.stdout, re.MULTILINE)
     return Finished(done.returncode, outcomes, done.stdout + done.stderr)
@@ -196,7 +198,9 @@ def test_fixtures_and_marker_do_what_they_say(tmp_path: Path) -> None:
         "test_marked.py": MARKED,
         "test_one_of_two.py": ONE_OF_TWO,
     }
+
     done = run_pytest(tmp_path, files)
+
     assert {(outcome, name) for outcome, name in done.outcomes if outcome != "PASSED"} == {
         ("FAILED", "test_a_failed_task_fails_the_test"),
         ("FAILED", "test_a_failed_task_in_a_case"),
@@ -234,9 +238,11 @@ def test_at_once(horsies_immediate):
 
 
 def test_a_project_without_django_pays_nothing_and_is_told_what_is_missing(tmp_path: Path) -> None:
-    """Naive: every run of pytest in the environment imports Django, or breaks for want of settings."""
+    """Naive: every pytest run in the environment imports Django, or breaks for want of settings."""
     files = {"test_without.py": WITHOUT, "pytest.ini": "[pytest]\naddopts = --strict-markers\n"}
+
     done = run_pytest(tmp_path, files, "-p", "no:django")
+
     assert set(done.outcomes) == {
         ("PASSED", "test_nothing_of_django_is_imported"),
         ("PASSED", "test_the_marker_is_registered"),
@@ -248,9 +254,11 @@ def test_a_project_without_django_pays_nothing_and_is_told_what_is_missing(tmp_p
 
 def test_a_project_without_the_app_is_told_so(tmp_path: Path) -> None:
     settings = SETTINGS.replace('"horsies_django", "shop"', '"shop"')
+
     done = run_pytest(
         tmp_path, {"settings.py": settings, "test_app.py": "def test_the_kit(horsies): pass"}
     )
+
     assert done.outcomes == [("ERROR", "test_the_kit")]
     assert "'horsies_django' in INSTALLED_APPS" in done.output
 
@@ -273,7 +281,9 @@ def files_of_the_page() -> dict[str, str]:
 @pytest.mark.django_db
 def test_every_block_of_the_page_about_tests_does_what_the_page_says(tmp_path: Path) -> None:
     files = files_of_the_page()
+
     done = run_pytest(tmp_path, {"manage.py": MANAGE, **files}, "tests")
+
     assert done.code == 0, done.output
     written = [name for text in files.values() for name in re.findall(r"def (test_\w+)", text)]
     assert len(written) > 15

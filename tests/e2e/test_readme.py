@@ -44,7 +44,7 @@ ELSEWHERE = ("python3 -m venv", ". ../", "pip install", "createdb", "cd ")
 
 
 class Reader:
-    """Somebody who does what a page says: writes its files and types its commands, in their order."""
+    """Somebody who does what a page says: writes its files and types its commands, in order."""
 
     def __init__(self, page: Path, directory: Path, env: dict[str, str]) -> None:
         self.steps = [
@@ -54,8 +54,10 @@ class Reader:
             )
             for line in (code.splitlines() if language == "sh" else [code])
         ]
+
         self.commands = [text for name, text in self.steps if not name]
         (project,) = [line.split()[-1] for line in self.commands if line.startswith("django-admin")]
+
         self.directory = directory
         self.project = directory / project
         self.env = env
@@ -81,16 +83,19 @@ class Reader:
     def type(self, command: str) -> str:
         """Type a command; what does not end by itself goes on in the background."""
         words = shlex.split(command, comments=True)
+
         if "createsuperuser" in words:
             words.append("--noinput")
         if "runserver" in words:
             words += ["--noreload", "127.0.0.1:0"]
+
         if "runserver" in words or ("horsies_worker" in words and "--until-empty" not in words):
             null = subprocess.DEVNULL
             self.running[words[2]] = subprocess.Popen(
                 words, cwd=self.project, env=self.env, stdout=null, stderr=null
             )
             return ""
+
         cwd = self.directory if words[0] == "django-admin" else self.project
         self.printed[command] = run(*words, cwd=cwd, env=self.env)
         return self.printed[command]
@@ -156,21 +161,25 @@ def installed(page: Path, tmp_path: Path) -> Iterator[Reader]:
         copy = shutil.copytree if (ROOT / needed).is_dir() else shutil.copy
         checkout.mkdir(exist_ok=True)
         copy(ROOT / needed, checkout / needed)
+
     # What it depends on comes from the environment that runs the tests: nothing is downloaded,
     # versions are the same.
     tested = tmp_path / "tested.pth"
     tested.write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     beside = f'cp {tested} "$VIRTUAL_ENV"/lib/python*/site-packages/'
+
     with fresh_database("page") as url:
         reader = Reader(page, tmp_path, variables(url))
         commands = reader.commands[: reader.commands.index(reader.that("createdb"))]
         typed = [line + f"; {beside}" * line.startswith(". ") for line in commands]
         run("bash", "-ec", "\n".join(typed), cwd=checkout, env=reader.env)
+
         venv = tmp_path / Path(commands[0].split()[-1]).name
         assert list((venv / "lib").glob("python*/site-packages/horsies_django/__init__.py")), (
             "the page installs it"
         )
         reader.env["PATH"] = f"{venv / 'bin'}:{reader.env['PATH']}"
+
         try:
             yield reader
         finally:
@@ -180,6 +189,7 @@ def installed(page: Path, tmp_path: Path) -> Iterator[Reader]:
 def test_the_readme_works_as_it_is_printed(transactional_db: None, tmp_path: Path) -> None:
     with installed(ROOT / "README.md", tmp_path) as reader:
         reader.follow()
+
         assert reader.said("orders.sending").split()[-1] == "15"
 
 
@@ -190,24 +200,29 @@ def test_the_first_tutorial_works_as_it_is_printed(transactional_db: None, tmp_p
     with fresh_database("page") as url, psycopg.connect(url, autocommit=True) as conn:
         page = ROOT / "docs" / "tutorial" / "first-task.md"
         reader = Reader(page, tmp_path, {**variables(url), "PYTHONPATH": str(ROOT)})
+
         try:
             reader.follow()
+
             assert "no issues" in reader.said("manage.py check")
             assert uuid.UUID(reader.said("confirm.send").strip().splitlines()[-1])
             assert "('orders.tasks.confirm', 'COMPLETED')" in reader.said("values_list")
             assert "Ran 3 tests" in reader.said("manage.py test")
             assert "OK" in reader.said("manage.py test")
+
             assert uuid.UUID(reader.said("count_orders").strip().splitlines()[-1])
             assert "orders.reports.count_orders" in reader.said("horsies_task list")
             assert (
                 "Worker stopped" in reader.printed["python manage.py horsies_worker --until-empty"]
             )
+
             reader.type(reader.that("confirm.send"))
             done = "SELECT count(*) = 3 FROM horsies_tasks WHERE status = 'COMPLETED'"
             wait_until(
                 lambda: conn.execute(done).fetchone() == (True,),
                 "the second worker ran the second task",
             )
+
             worker = reader.running["horsies_worker"]
             worker.send_signal(signal.SIGINT)
             assert worker.wait(60) == 0
@@ -306,12 +321,15 @@ def test_make_wheel_leaves_one_wheel_and_says_how_to_install_it(tmp_path: Path) 
         (shutil.copytree if (ROOT / needed).is_dir() else shutil.copy)(
             ROOT / needed, tmp_path / needed
         )
+
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "bin").symlink_to(Path(sys.executable).parent)
     (tmp_path / "venv" / ".made").touch()
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "horsies_django-0.0.1-py3-none-any.whl").touch()  # of another day
+
     done = run_outside("make", "wheel", f"VENV={tmp_path / 'venv'}", cwd=tmp_path)
+
     assert done.returncode == 0, done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     assert wheel.name.startswith(f"horsies_django-{__version__}-")
@@ -327,6 +345,7 @@ def test_a_wheel_has_the_package_with_its_marker_for_type_checkers_and_nothing_e
         (metadata,) = [name for name in names if name.endswith("/METADATA")]
         assert "Classifier: Typing :: Typed" in archive.read(metadata).decode()
         plugins = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+
     assert plugins.split() == [
         "[pytest11]",
         "horsies_django",
@@ -334,6 +353,7 @@ def test_a_wheel_has_the_package_with_its_marker_for_type_checkers_and_nothing_e
         "horsies_django.testing.pytest_plugin",
     ]
     assert "horsies_django/py.typed" in names
+
     package = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "horsies_django").rglob("*")
@@ -356,10 +376,12 @@ def test_an_archive_has_what_is_in_the_checkout_and_nothing_that_happens_to_lie_
         timeout=60,
         check=True,
     ).stdout.splitlines()
+
     with tarfile.open(distributions.sdist) as archive:
         names = {
             member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()
         }
+
     assert names - {"PKG-INFO"} == {name for name in listed if (ROOT / name).exists()}
 
 
@@ -370,6 +392,7 @@ def test_the_index_would_take_both(distributions: Distributions, tmp_path: Path)
     done = run_outside(
         sys.executable, "-m", "twine", "check", "--strict", *distributions, cwd=tmp_path
     )
+
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("PASSED") == 2
 
@@ -382,6 +405,7 @@ def test_the_tests_of_an_archive_pass_where_it_was_unpacked(
     with tarfile.open(distributions.sdist) as archive:
         archive.extractall(tmp_path / "archive", filter="data")
     (unpacked,) = (tmp_path / "archive").iterdir()
+
     done = run_outside(
         python,
         "-m",
@@ -393,6 +417,7 @@ def test_the_tests_of_an_archive_pass_where_it_was_unpacked(
         cwd=unpacked,
         timeout=200,
     )
+
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout

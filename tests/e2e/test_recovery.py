@@ -41,14 +41,18 @@ def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(
     lost = tasks.hold.send("lost")
     waits = tasks.noop.send()
     held_by("lost")
+
     first.signal(signal.SIGKILL)
     worker("--processes=2", **SHORT).ready()
+
     assert lost.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     assert waits.get(timeout_ms=30_000).is_ok()
+
     dead = Task.objects.get(pk=lost.task_id)
     next_ = Task.objects.get(pk=waits.task_id)
     assert dead.status == "FAILED"
     assert next_.started_at >= dead.finished_at
+
     (attempt,) = TaskAttempt.objects.filter(task_id=lost.task_id)
     assert (attempt.outcome, attempt.error_code) == ("WORKER_FAILURE", "WORKER_CRASHED")
     assert attempt.worker_id == dead.claimed_by
@@ -62,23 +66,28 @@ def test_a_stopped_worker_loses_its_tasks_and_its_code_writes_nothing_more_in_a_
     worker("--processes=1", "--queues=mail", **SHORT).ready()
     stopped = worker("--processes=1", "--queues=default", **SHORT).ready()
     stop = os.killpg if whole_group else os.kill
+
     for life in (1, 2):
         path = tmp_path / f"scribbled-{life}"
         handle = tasks.scribble.send(str(path))
         child = held_by("scribble")
         wait_until(lambda path=path: path.exists() and path.stat().st_size, "it writes")
+
         stop(stopped.process.pid, signal.SIGSTOP)
         assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
         assert is_over(child)
         size = path.stat().st_size
+
         stop(stopped.process.pid, signal.SIGCONT)
         wait_until(
             lambda life=life: stopped.log.count("Worker started") == life + 1, "it starts anew"
         )
+
         assert tasks.add.send(2, b=3).get(timeout_ms=30_000).ok_value == 5
         assert path.stat().st_size == size
         assert Task.objects.get(pk=handle.task_id).status == "FAILED"
         let_go("scribble")
+
     assert stopped.log.count("was declared dead") == 2
     assert Worker.objects.filter(pid=stopped.process.pid).count() == 3
     assert stopped.stop() == 0
@@ -88,9 +97,11 @@ def test_a_worker_that_others_never_missed_goes_on_after_a_short_stop(worker: St
     process = worker("--processes=1").ready()
     handle = tasks.hold.send("held")
     child = held_by("held")
+
     os.killpg(process.process.pid, signal.SIGSTOP)
     os.killpg(process.process.pid, signal.SIGCONT)
     let_go("held")
+
     assert handle.get(timeout_ms=30_000).ok_value == child
     assert Worker.objects.count() == 1
 
@@ -104,17 +115,21 @@ def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_di
     running = tasks.hold.send("held")
     held_by("held")
     waiting = [tasks.noop.send() for _ in range(6)]
+
     wait_until(
         lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer"
     )
     claimed = Task.objects.filter(status="CLAIMED").order_by("id")
     assert [task.id for task in claimed] == [handle.task_id for handle in waiting[:4]]
+
     lease = claimed[0].claim_expires_at
     wait_until(
         lambda: Task.objects.get(pk=claimed[0].pk).claim_expires_at > lease, "the lease is renewed"
     )
+
     first.signal(signal.SIGKILL)
     worker("--processes=1", **soft).ready()
+
     assert running.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     assert all(handle.get(timeout_ms=30_000).is_ok() for handle in waiting)
     assert (
@@ -127,9 +142,11 @@ def test_a_fast_worker_gets_the_tasks_that_a_slow_one_has_no_slot_for(worker: St
     worker("--processes=1", "--queues=default,bulk").ready()
     tasks.hold.with_options(queue="bulk").send("slow")
     slow = held_by("slow")
+
     worker("--processes=1", "--queues=default").ready()
     quick = [tasks.pid.send() for _ in range(20)]
     children = {handle.get(timeout_ms=30_000).ok_value for handle in quick}
+
     assert len(children) == 1
     assert slow not in children
     let_go("slow")
@@ -140,17 +157,22 @@ def test_the_narrowest_of_three_levels_decides(worker: Start) -> None:
     limit("default", max_concurrency=3)
     limit("*", max_concurrency=4)
     worker("--processes=2").ready()
+
     for name in ("a", "b", "c", "d", "e"):
         tasks.hold.send(name)
     wait_until(lambda: Group.objects.count() == 2, "the worker's two slots are used")
+
     worker("--processes=3", "--queues=default,bulk").ready()
     wait_until(lambda: Group.objects.count() == 3, "the queue's cap is used")
+
     for name in ("f", "g"):
         tasks.hold.with_options(queue="bulk").send(name)
     wait_until(lambda: Group.objects.count() == 4, "the cluster's cap is used")
     assert Task.objects.filter(status="RUNNING", queue_name="default").count() == 3
+
     limit("*", max_concurrency=None)
     wait_until(lambda: Group.objects.count() == 5, "all five slots are used")
+
     for name in "abcdefg":
         let_go(name)
 
@@ -163,6 +185,7 @@ def run_by_another(walker: Walker, worker: Start) -> tuple[dict[str, Any], list[
     begun = len(walker.wrote("began"))
     worker("--processes=1", **SHORT).ready()
     wait_until(lambda: len(walker.wrote("began")) > begun, "another worker runs it")
+
     walker.may("go", "out")
     walker.handle.get(timeout_ms=30_000)
     return written(walker)
@@ -182,15 +205,19 @@ def test_a_stopped_worker_comes_back_when_another_has_run_its_task_to_the_end(
     zombie = worker("--processes=1", "--queues=default", **SHORT).ready()
     walker = Walker(tmp_path / "walker", points.walks_again.send(str(tmp_path / "walker")))
     child = walker.stands("began")
+
     zombie.signal(signal.SIGSTOP)
     walker.may("go", "out")
     wait_until(lambda: replies_in_the_pipe(zombie), "its reply lies in the pipe")
+
     task, attempts = run_by_another(walker, worker)
     assert task["claim_generation"] == 2
     assert [one["child_pid"] for one in attempts] != [child]
+
     wrote = walker.path.read_text()
     os.killpg(zombie.process.pid, signal.SIGCONT)
     wait_until(lambda: zombie.log.count("Worker started") == 2, "it starts anew")
+
     assert written(walker) == (task, attempts)
     assert walker.path.read_text() == wrote
     assert "was declared dead" in zombie.log
@@ -209,13 +236,17 @@ def test_a_worker_that_was_cut_off_comes_back_with_an_outcome_that_nobody_wants_
     ).ready()
     walker = Walker(tmp_path / "walker", points.walks_again.send(str(tmp_path / "walker")))
     child = walker.stands("began")
+
     link.apart = True
     link.cut()
+
     task, attempts = run_by_another(walker, worker)
     assert (task["status"], task["claim_generation"]) == ("COMPLETED", 2)
     wait_until(lambda: child in walker.wrote("ended"), "it went on here, too")
+
     link.apart = False
     wait_until(lambda: zombie.log.count("Worker started") == 2, "it starts anew")
+
     assert written(walker) == (task, attempts)
     assert f"task {task['id']} no longer belongs to worker" in zombie.log
     assert "generation 1; dropping its outcome" in zombie.log
@@ -227,18 +258,20 @@ def test_a_cancel_left_open_in_somebody_s_transaction_stops_no_worker_and_loses_
 ) -> None:
     walker = Walker(tmp_path / "walker", points.walks.send(str(tmp_path / "walker")))
     walker.stands("began")
+
     somebody = connect()
     somebody.execute("BEGIN")
     verdicts = TaskStore(somebody).cancel(
         [walker.handle.task_id], channel_prefix(somebody), terminate=False
     )
     assert verdicts == {walker.handle.task_id: "REQUESTED"}
+
     walker.may("go", "out")
-    for _ in range(
-        3
-    ):  # the only slot is used again and again, though the first outcome cannot be written
+    # The only slot is used again and again, though the first outcome cannot be written.
+    for _ in range(3):
         assert tasks.add.send(1, b=1).get(timeout_ms=30_000).ok_value == 2
     assert walker.handle.info().status == "RUNNING"
+
     somebody.execute(decision.upper())
     assert walker.fate() == Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ended=1)
 
@@ -247,10 +280,12 @@ def test_a_thousand_running_tasks_cost_one_row_per_process_and_beat(worker: Star
     worker("--processes=1", "--async-concurrency=1000", "--max-tasks-per-child=0").ready()
     points.stays.send_many([{}] * 1_000)
     wait_until(lambda: Task.objects.filter(status="RUNNING").count() == 1_000, "all of them run")
+
     versions = "SELECT id, xmin::text FROM horsies_tasks ORDER BY id"
     before = sql(versions)
     beats = set()
     written = Heartbeat.objects.values_list("id", "sent_at")
     wait_until(lambda: beats.update(written.all()) or len(beats) >= 10, "beats of both processes")
+
     assert len({process for process, _ in beats}) == Heartbeat.objects.count() == 2
     assert sql(versions) == before, "no task was written"

@@ -30,10 +30,12 @@ def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggere
 ) -> None:
     process = worker("--processes=2", "--max-tasks-per-child=10").ready()
     ran = pids(40)
+
     assert sum(ran.values()) == 40
     assert max(ran.values()) == 10
     first, second = (TaskAttempt.objects.filter(child_pid=pid).count() for pid in list(ran)[:2])
     assert sorted((first, second)) == [5, 10]
+
     assert process.stop() == 0
     assert "crashed" not in process.log
 
@@ -46,6 +48,7 @@ def test_without_the_option_short_tasks_do_not_end_their_child_and_with_it_exact
     assert tasks.main_thread.send().get().ok_value is True
     assert list(pids(150).values()) == [150]
     assert first.stop() == 0
+
     worker("--processes=1", "--max-tasks-per-child=60").ready()
     assert sorted(pids(150).values()) == [30, 60, 60]
 
@@ -54,9 +57,11 @@ def test_a_child_for_each_task_runs_async_tasks_and_threads_too(worker: Start) -
     process = worker(
         "--processes=2", "--threads=2", "--async-concurrency=4", "--max-tasks-per-child=1"
     ).ready()
+
     handles = [tasks.add.send(1, b=number) for number in range(20)] + [
         tasks.anoop.send() for _ in range(20)
     ]
+
     assert all(handle.get(timeout_ms=60_000).is_ok() for handle in handles)
     ran = Counter(TaskAttempt.objects.values_list("child_pid", flat=True))
     assert max(ran.values()) <= 2  # one of each lane, when both were handed over at once
@@ -73,9 +78,11 @@ def test_a_child_that_retires_finishes_what_it_runs_while_another_takes_its_plac
     ).ready()
     long = tasks.hold.send("long")
     old = held_by("long")
+
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == old
     new = tasks.pid.send().get(timeout_ms=30_000).ok_value
     assert new != old
+
     let_go("long")
     assert long.get(timeout_ms=30_000).ok_value == old
 
@@ -99,6 +106,7 @@ def test_a_memory_limit_below_what_a_child_takes_at_its_start_is_refused_and_one
     near = worker(
         "--processes=2", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0"
     ).ready()
+
     assert near.log.count("children will be replaced often") == 1
 
 
@@ -109,15 +117,18 @@ def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> N
     process = worker(
         "--processes=1", f"--max-memory-per-child-mb={refused_at(worker) + 25}", "--loglevel=INFO"
     ).ready()
+
     long = []
     for number in range(13):
         long.append(tasks.ahold.send(str(number)))
         held_by(str(number))
         assert tasks.eats.send(40).get(timeout_ms=30_000).is_ok()
+
     assert process.log.count("MB; replacing it") == 5
     for number in range(13):
         let_go(str(number))
     assert all(handle.get(timeout_ms=30_000).is_ok() for handle in long)
+
     wait_until(
         lambda: process.log.count("MB; replacing it") == 6,
         "the last one is replaced once there is room",
@@ -133,12 +144,13 @@ def test_no_task_begins_in_a_child_that_has_reached_the_limit_so_limit_and_task_
     process = worker(
         "--processes=1", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0"
     ).ready()
+
     told = [tasks.eats_and_tells.send(20).get(60_000).ok_value for _ in range(16)]
+
     assert all(before < limit for _, before, _ in told)
     assert all(after < limit + 25 for _, _, after in told)
     children = Counter(pid for pid, _, _ in told)
     assert len(children) >= 16 / 4
-    assert (
-        max(children.values()) >= 2
-    )  # memory that is kept counts, a single task is not what ends a child
+    # Memory that is kept counts: a single task is not what ends a child.
+    assert max(children.values()) >= 2
     assert process.stop() == 0

@@ -70,6 +70,7 @@ class Project:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+
         self.write("manage.py", MANAGE)
         self.write("conf/__init__.py", "")
         self.write("conf/settings.py", SETTINGS)
@@ -86,6 +87,7 @@ class Project:
         """Write a file at once, as editors do, so that nobody sees half of it."""
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
+
         new = path.with_suffix(".new")
         new.write_text(textwrap.dedent(text))
         new.replace(path)
@@ -171,21 +173,24 @@ def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_t
     process = reloaded(*options, "--shutdown-timeout=0.5").ready()
     assert result("version") == "the first"
     (first,) = psutil.Process(process.process.pid).children()
+
     path = project.tasks("the second one")
     started_again(process)
     assert (result("version"), result("price")) == ("the second one", 7)
     assert process.log.count(f"{path} changed: restarting the worker") == 1
     gone([first])
-    project.write(
-        "shop/prices.py", "PRICE = 1_000"
-    )  # only tasks import it, so only children know it
+
+    # Only tasks import it, so only children know it.
+    project.write("shop/prices.py", "PRICE = 1_000")
     started_again(process, 3)
     assert result("price") == 1_000
+
     handle, _gate = busy(tmp_path)
     project.tasks("the third one")
     started_again(process, 4)
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
     assert result("version") == "the third one"
+
     processes = process.family()
     assert process.stop() == 0
     gone(processes)
@@ -198,6 +203,7 @@ def test_code_that_cannot_be_imported_is_named_and_the_next_change_starts_the_wo
     """Naive: the command exits, or starts the broken code again and again."""
     project.write("shop/models.py", "")
     process = reloaded().ready()
+
     for times, name in enumerate(("shop/tasks.py", "conf/settings.py", "shop/models.py"), 1):
         good = (project.directory / name).read_text()
         project.write(name, f"def broken_{times}(:")
@@ -205,22 +211,27 @@ def test_code_that_cannot_be_imported_is_named_and_the_next_change_starts_the_wo
             lambda most=2 * times - 1: process.log.count(WAITING) == most,
             "it waits for the next change",
         )
+
         assert process.log.count("SyntaxError") >= times
         assert process.process.poll() is None
         assert not psutil.Process(process.process.pid).children()
+
         project.write(name, "def still_broken(:")
         wait_until(
             lambda most=2 * times: process.log.count(WAITING) == most, "it has tried that, too"
         )
+
         project.write(name, f"{good}\n# repaired")
         started_again(process, times + 1)
         assert result("version") == "the first"
         assert process.log.count(WAITING) == 2 * times
+
     assert process.stop() == 0
 
 
 def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
     assert reloaded("--processes=many").wait() == 2
+
     process = reloaded("--until-empty")
     assert process.wait() == 1
     assert "does not go with --until-empty" in process.log
@@ -237,13 +248,16 @@ def test_one_ctrl_c_lets_running_tasks_finish_and_a_second_one_ends_them_whoever
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
     processes = process.family()
+
     send(process.process.pid, signal.SIGINT)
     wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     assert handle.info().status == "RUNNING"
+
     if times == 2:
         send(process.process.pid, signal.SIGINT)
     else:
         gate.touch()
+
     assert process.wait() == times - 1
     assert handle.get(0).is_ok() == (times == 1)
     gone(processes)
@@ -258,12 +272,15 @@ def test_a_busy_task_finishes_before_the_restart_and_ctrl_c_meanwhile_is_a_first
     """
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
+
     project.tasks("the second one")
     wait_until(lambda: "no more tasks are claimed" in process.log, "the worker stops in order")
     project.tasks("the third one, which is longer")
     assert handle.info().status == "RUNNING"
+
     ctrl_c(process)
     gate.touch()
+
     assert process.wait() == 0
     assert handle.get(0).ok_value == "the first"
     assert starts(process) == 1
@@ -276,9 +293,11 @@ def test_a_worker_whose_outer_process_was_killed_stops_in_order(
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
     processes = process.family()
+
     process.process.kill()
     wait_until(lambda: "no more tasks are claimed" in process.log, "the worker notices")
     gate.touch()
+
     gone(processes)
     assert handle.get(0).ok_value == "the first"
 
@@ -353,11 +372,14 @@ def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_t
         ("conf/urls.py", URLS),
     ):
         project.write(name, text)
+
     how = {"program": ("manage.py", "horsies_worker"), **project.environment}
     process = worker("--processes=1", f"--start-method={method}", **how).ready()
+
     saved, pid = result("remind", module="views", name="a reader")
     assert saved == ["a reader"]
     assert pid not in (process.process.pid, os.getpid())
+
     if method == "spawn":
         assert outcome("remind", module="fragile").err_value.error_code == "WORKER_RESOLUTION_ERROR"
         assert result("version") == "the first"
@@ -366,6 +388,7 @@ def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_t
             "it is named",
         )
         assert "SystemExit('only one process may import this')" in process.log
+
     assert process.stop() == 0
 
 
@@ -381,6 +404,7 @@ class Desk:
         if port is None:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
+
         self.address = f"127.0.0.1:{port}"
         program = ("manage.py", "horsies_dev", self.address, "--processes=1")
         self.process = worker(
@@ -410,26 +434,31 @@ def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(
     desk = Desk(worker, project).ready()
     assert desk.page() == "a page of the site"
     assert result("version") == "the first"
+
     wait_until(
         lambda: re.search(
             r"^worker \| .*shop\.tasks\.version .* completed in", desk.log, re.MULTILINE
         ),
         "its line",
     )
+
     wait_until(
         lambda: re.search(r'^site   \| .*"GET / HTTP/1\.1" 200', desk.log, re.MULTILINE),
         "the line of the site",
     )
+
     assert {line[:9] for line in desk.log.splitlines()} <= {
         "site   | ",
         "worker | ",
         "site   |",
         "worker |",
     }
+
     processes = desk.process.family()
     ctrl_c(desk.process)
     assert desk.process.wait() == 0
     gone(processes)
+
     assert "Worker stopped" in desk.log
     assert desk.page() is None
     assert "\x1b" not in desk.log
@@ -439,18 +468,22 @@ def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_a
     worker: Start, project: Project, tmp_path: Path
 ) -> None:
     desk = Desk(worker, project, "--force-color", "--queues=default,mail").ready()
+
     project.tasks("the second one")
     project.write(
         "conf/urls.py",
         (project.directory / "conf/urls.py").read_text().replace("a page", "a new page"),
     )
+
     wait_until(lambda: desk.log.count("Worker started") == 2, "the worker has started again")
     assert result("version") == "the second one"
     wait_until(lambda: desk.page() == "a new page of the site", "the site has started again")
+
     wait_until(lambda: "\x1b[32;1mcompleted\x1b[0m" in desk.log, "the outcome is green")
     assert "\x1b[36msite   |\x1b[0m" in desk.log
     assert "\x1b[35mworker |\x1b[0m" in desk.log
     assert "queues: default, mail" in desk.log
+
     handle, _gate = busy(tmp_path)
     ctrl_c(desk.process)
     wait_until(
@@ -458,6 +491,7 @@ def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_a
         "the worker takes the first one, as once before",
     )
     assert handle.info().status == "RUNNING"
+
     ctrl_c(desk.process)
     assert desk.process.wait() == 1
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
@@ -469,6 +503,7 @@ def test_a_site_that_cannot_have_its_port_ends_the_worker_too(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         desk = Desk(worker, project, port=int(taken.getsockname()[1]))
         assert desk.process.wait() == 1
+
     assert "already in use" in desk.log
     assert re.search(
         r"^dev    \| the site ended with exit code \d+; ending the worker$", desk.log, re.MULTILINE
@@ -489,7 +524,9 @@ def test_nothing_is_left_of_it_when_it_or_its_worker_is_killed(
     outer = psutil.Process(desk.process.process.pid)
     processes = desk.process.family()
     (victim,) = [one for one in (outer, *outer.children()) if killed in one.cmdline()]
+
     victim.kill()
+
     assert desk.process.wait() == (1 if killed == "horsies_worker" else -signal.SIGKILL)
     assert ("dev    | the worker was killed by SIGKILL; ending the site" in desk.log) == (
         killed == "horsies_worker"

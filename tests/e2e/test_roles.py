@@ -93,7 +93,9 @@ def roles(transactional_db: None) -> Iterator[None]:
             cursor.execute(
                 f"CREATE ROLE {role} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD '{role}'"
             )
+
     yield
+
     as_role(None)
     with connection.cursor() as cursor:
         for role in map(own, ROLES):
@@ -126,6 +128,7 @@ def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_st
     roles: None, worker: Start
 ) -> None:
     grant(SENDING, WORKING)
+
     finished(31 * DAY, 3)
     (young,) = finished(29 * DAY)
     long_ago = now() - 400 * DAY
@@ -133,30 +136,36 @@ def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_st
     WorkerStateFactory(snapshot_at=long_ago)
     ScheduleTickFactory(sent_at=long_ago)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
+
     # what the tasks of this test do themselves
     sql(
         f"GRANT SELECT, INSERT, DELETE ON auth_group TO {own('worker')};"
         f"GRANT USAGE ON auth_group_id_seq TO {own('worker')}"
     )
+
     limit("default", max_concurrency=1)
     limit("mail", partition_by_args=["to"], partition_max_concurrency=1)
     environment = {"DATABASE_URL": url_of("worker"), "HORSIES_TEST_STALE_MS": "2500"}
     first = worker("--processes=1", **environment).ready()
+
     as_role("site")
     with transaction.atomic():
         lost = tasks.hold.send("lost")
         waits = tasks.add.send(2, b=3)
         mails = [tasks.mail.send("a@example.com") for _ in range(3)]
     as_role(None)
+
     held_by("lost")
     first.signal(signal.SIGKILL)
     second = worker("--processes=2", **environment, HORSIES_TEST_SNAPSHOT_MS="1000").ready()
+
     as_role("site")
     assert lost.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     assert waits.get(timeout_ms=30_000).ok_value == 5
     assert [mail.get(timeout_ms=30_000).ok_value for mail in mails] == ["sent to a@example.com"] * 3
     as_role(None)
     wait_until(lambda: not Task.objects.filter(finished_at=None).exists(), "all is done")
+
     # the first worker deletes some of these and is killed between two batches, or deletes all or
     # none
     old = (
@@ -167,6 +176,7 @@ def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_st
         Worker.objects.filter(started_at=long_ago),
     )
     wait_until(lambda: not any(rows.exists() for rows in old), "what is old is deleted")
+
     assert Task.objects.filter(pk=young).exists()
     noted = WorkerState.objects.filter(cpu_percent__isnull=False, children=2)
     wait_until(noted.exists, "a snapshot with the CPU")
@@ -207,10 +217,13 @@ def test_the_site_acts_under_its_grants_and_not_without_them(
     put()
     (old,) = finished(2 * DAY)
     TaskAttemptFactory(task_id=old)
+
     refused(lambda: action(old))
+
     grant(block)
     as_role("site")
     action(old)
+
     assert set(audited) <= set(AuditEntry.objects.values_list("action", flat=True))
 
 
@@ -222,8 +235,10 @@ def everything_sent() -> None:
     tasks.noop.with_options(key="a key").send()
     tasks.mail.send("ada@example.com")
     tasks.mail.send_many([{"to": "b@example.com"}, {"to": "c@example.com"}])
+
     (old,) = Task.objects.filter(status="COMPLETED").values_list("pk", flat=True)
     TaskStore(connection).copy(old, uuid7())
+
     flow = Workflow("flow")
     flow.map(flows.plus, a=[1, 2], b=flow.add(flows.number, 2))
     flow.map(flows.plus, a=[1, 2], b=1)
@@ -257,6 +272,7 @@ def test_the_site_sends_in_every_way_but_inserts_no_state(roles: None) -> None:
 
     as_role("site")
     everything_sent()
+
     assert Task.objects.filter(workflow_id__isnull=False).count() == 3
     for column in STATES:
         with (
@@ -424,6 +440,7 @@ def test_a_grant_allows_what_the_page_about_security_says_and_no_more(
     finished(DAY)
     failed = TaskFactory(status="FAILED", queue_name="default")
     TaskAttemptFactory(task_id=failed.pk)
+
     flow = Workflow("flow")
     flow.gate("approve", timeout=60, permission="auth.add_user")
     flow.send()
@@ -434,6 +451,7 @@ def test_a_grant_allows_what_the_page_about_security_says_and_no_more(
         with transaction.atomic():
             sql(statement)
             transaction.set_rollback(True)
+
     for statement in denied:
         with (
             pytest.raises(ProgrammingError, match="permission denied|must be owner"),
@@ -468,12 +486,15 @@ def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(
     grant(SENDING, WORKING)
     definition = {"task": tasks.noop.name, "pattern": "every second"}
     refused(lambda: schedules.create("each second", definition, actor="somebody"))
+
     grant(SCHEDULING)
     as_role("site")
     schedules.create("each second", definition, actor="somebody")
     process = worker("--processes=1", "--with-scheduler", DATABASE_URL=url_of("worker")).ready()
+
     sent = wait_until(lambda: ScheduleTick.objects.first(), "a fire time is sent")
     assert get_handle(sent.task_id).get(timeout_ms=30_000).is_ok()
+
     schedules.disable("each second", actor="somebody")
     as_role(None)
     assert process.stop() == 0
@@ -492,9 +513,11 @@ def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_
 
     grant(SENDING)
     refused(lambda: build().send())
+
     grant(FLOWING, WORKING)
     as_role("site")
     handle = build().send()
+
     waits = Workflow("waits")
     first = waits.signal("go")
     waits.gate("approve", timeout=60)
@@ -503,24 +526,29 @@ def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_
     waits.add(flows.number, 3, after=late, name="never")
     waiting = waits.send()
     waiting.signal("go", 7)
+
     refused(handle.pause)
     refused(lambda: waiting.approve("approve", actor="ada"))
+
     grant(CONTROLLING)
     as_role("site")
     assert handle.pause()
     assert handle.resume()
     waiting.approve("approve", actor="ada")
     waiting.skip("never")
+
     process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
     handle.retry()
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
     assert handle.progress().completed == 5
     assert not handle.cancel()
+
     sent = Task.objects.filter(workflow_id=waiting.workflow_id)
     wait_until(lambda: sent.count() == 2, "the node after the one that has completed was sent")
     assert waiting.cancel()
     assert waiting.get(timeout_ms=30_000).err_value.data["undone"] == 1
+
     as_role(None)
     assert "permission denied" not in process.log
 
@@ -536,6 +564,7 @@ def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
         return opened[-1]
 
     yield connect_
+
     for item in opened:
         item.close()
     sql(f"DROP OWNED BY {own('stranger')}; DROP ROLE {own('stranger')}")
@@ -551,6 +580,7 @@ UNLOCK = "SELECT pg_advisory_unlock_all()"
 def test_a_role_without_grants_reads_sends_and_changes_nothing(stranger: Any) -> None:
     put()
     someone = stranger()
+
     for statement in (
         "SELECT FROM horsies_tasks",
         "DELETE FROM horsies_tasks",
@@ -566,15 +596,18 @@ def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_i
 ) -> None:
     grant(SENDING, WORKING)
     limit("default", max_concurrency=2)
+
     someone = stranger()
     conn = connect()
     conn.execute(f"SET ROLE {own('worker')}")
     conn.execute("SET statement_timeout = '500ms'")
     worker_ = Claimer(conn)
     put(3)
+
     someone.execute(LOCK_OF_THE_QUEUE)
     with pytest.raises(psycopg.errors.QueryCanceled):
         worker_.run_pass(sync=1)
+
     someone.execute(UNLOCK)
     assert len(worker_.run_pass(sync=1).claims) == 1, "nothing is lost"
 
@@ -587,6 +620,7 @@ def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_i
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 someone.execute(f"SELECT {function}")
+
         assert len(worker_.run_pass(sync=1).claims) == 1
         assert worker_.run_pass(sync=1).claims == [], "and the cap holds"
     finally:
@@ -599,6 +633,7 @@ def test_a_role_without_grants_cannot_even_connect_where_that_was_revoked(
     grant(SENDING)
     (database,) = connect().execute("SELECT current_database()").fetchall()[0]
     stranger()
+
     try:
         sql(grants(PAGE)[CONNECTING].replace("DATABASE shop", f'DATABASE "{database}"'))
         with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
@@ -675,7 +710,8 @@ def rows(task: Task) -> list[Any]:
 
 
 def a_task(action: str) -> Task:
-    return TaskFactory(status="FAILED" if action == "retry_tasks" else "PENDING")  # type: ignore[no-any-return]
+    status = "FAILED" if action == "retry_tasks" else "PENDING"
+    return TaskFactory(status=status)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("what", WORDS)
@@ -685,14 +721,17 @@ def test_an_action_that_the_database_does_not_do_changes_nothing_and_says_why(
     grant_site()
     given = {action: a_task(action) for action in ACTIONS}
     before = [rows(task) for task in given.values()]
+
     if what == "no grant":
         as_role("site")
     else:
         sql("SET default_transaction_read_only = on")
+
     for action, task in given.items():
         ((level, text),) = act(boss, action, task)
         assert level == "error"
         assert all(words in text for words in WORDS[what])
+
     as_role(None)
     assert [rows(task) for task in given.values()] == before
 
@@ -703,12 +742,16 @@ def test_an_action_leaves_a_task_that_somebody_has_locked_and_says_so(
 ) -> None:
     locked = a_task(action)
     other = a_task(action)
+
     with connect() as keeper, keeper.transaction():
         keeper.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [locked.pk])
+
         ((level, text),) = act(boss, action, locked)
         assert (level, text.partition(": ")[2]) == ("warning", "LOCKED: 1")
+
         ((level, text),) = act(boss, action, locked, other)
         assert (level, "LOCKED: 1" in text) == ("success", True)
+
     ((level, text),) = act(boss, action, locked)
     assert (level, "LOCKED" in text) == ("success", False)
 
@@ -719,6 +762,7 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
     failed = TaskFactory(status="FAILED")
     running = TaskFactory(status="RUNNING")
     as_role("site")
+
     for action, task, told in (
         ("cancel_tasks", waiting, "Cancel: CANCELLED: 1"),
         (
@@ -730,9 +774,11 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
         ("retry_tasks", failed, "Retry: RETRIED: 1"),
     ):
         assert act(boss, action, task) == [("success", told)]
+
     assert tasks.noop.send().cancel() == "CANCELLED"
     as_role(None)
     assert Task.objects.get(pk=running.pk).terminate
+
     actions = (
         AuditEntry.objects.filter(action__startswith="task.")
         .order_by("pk")
@@ -743,7 +789,9 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
 
 def test_an_action_leaves_the_lock_timeout_of_the_request_as_it_was(boss: Client) -> None:
     sql("SET lock_timeout = '7s'")
+
     act(boss, "cancel_tasks", TaskFactory())
+
     assert sql("SHOW lock_timeout") == [("7s",)]
     sql("RESET lock_timeout")
 
@@ -758,9 +806,11 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(
     running = TaskFactory(status="RUNNING", claimed_by=worker.pk)
     failed = TaskFactory(status="FAILED", claimed_by=worker.pk)
     TaskAttemptFactory(task_id=failed.pk, worker_id=worker.pk)
+
     schedules.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
     run = runs.sent().workflow_id
     entry = AuditEntry.objects.latest("pk")
+
     shown = {
         "task": running.pk,
         "queue": "default",
@@ -769,6 +819,7 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(
         "auditentry": entry.pk,
     }
     shown["workflowrun"] = run
+
     forms = {
         "task_change": failed.pk,
         "queue_override": "default",
@@ -776,13 +827,16 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(
         "workflowrun_pause": run,
     }
     forms |= {f"{name}_change": key for name, key in shown.items()}
+
     addresses = [reverse(f"admin:horsies_{name}_changelist") for name in shown]
     addresses += [reverse(f"admin:horsies_{name}", args=(key,)) for name, key in forms.items()]
     addresses += [reverse("admin:horsies_workflowrun_node", args=(run, 0))]
+
     sql(f"REVOKE SELECT ON {table} FROM {own('site')}")
     as_role("site")
     answers = {address: boss.get(address) for address in addresses}
     as_role(None)
+
     refused = {address: answer for address, answer in answers.items() if answer.status_code != 200}
     assert refused, "some page reads it"
     for address, answer in refused.items():

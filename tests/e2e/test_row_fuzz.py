@@ -99,6 +99,7 @@ def write(row: dict[str, Any]) -> uuid.UUID | None:
     columns = {**USUAL, **row, "id": uuid.uuid4()}
     columns["claimed_by"] = uuid.uuid4() if columns["status"] != "PENDING" else None
     names = ", ".join(columns)
+
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(
@@ -107,6 +108,7 @@ def write(row: dict[str, Any]) -> uuid.UUID | None:
             )
     except (DataError, IntegrityError):
         return None
+
     return columns["id"]
 
 
@@ -144,6 +146,7 @@ def test_whatever_rows_a_stranger_writes_they_end_or_say_why_not_and_the_others_
         lambda: all(map(waits_for_good_reason, unended.all())),
         "every row ended, or waits for a reason",
     )
+
     assert not Task.objects.filter(pk__in=written, status="FAILED", error_code="").exists()
     assert process.stop() == 0
     assert "the database is not available" not in process.log

@@ -50,11 +50,14 @@ def test_the_tasks_of_due_fire_times_are_sent_and_run(
     create(task=ADD, kwargs={"a": 1})
     runs = worker("--processes=1").ready()
     sent = scheduler().ready()
+
     first, *rest = sends(more_than=2)
     assert rest == [first + number * SECOND for number in range(1, len(rest) + 1)]
+
     results = Task.objects.filter(task_name=ADD, status="COMPLETED", result__ok=1)
     wait_until(lambda: results.count() > 2, "the tasks have run")
     assert (sent.stop(), runs.stop()) == (0, 0)
+
     ids = ScheduleTick.objects.values_list("task_id", flat=True)
     assert sorted(ids) == sorted(Task.objects.values_list("id", flat=True))
 
@@ -68,10 +71,13 @@ def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_chan
     process = scheduler(
         **given(SCHEDULES={"rare": {"task": NOOP, "pattern": "every 365 days"}}), **FOR_LONG
     ).ready()
+
     assert row("rare").declared_in == "HORSIES['SCHEDULES']['rare']"
     assert AuditEntry.objects.get(action="schedule.declare").actor.startswith("scheduler on ")
+
     schedules.change("rare", {"pattern": "every 1 second"}, actor="a test")
     sends("rare")
+
     schedules.disable("rare", actor="a test")
     assert process.stop() == 0
 
@@ -83,12 +89,9 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
     newer = {"task": ADD, "pattern": "every 1 second", "kwargs": {"a": 1}}
     old, new = (scheduler(**given(SCHEDULES={"tick": each})).ready() for each in (older, newer))
     since = row("tick").since
-    for process in (
-        old,
-        new,
-        old,
-        new,
-    ):  # each signs anew when it connects anew, and the other one waits meanwhile
+
+    # Each signs anew when it connects anew, and the other one waits meanwhile.
+    for process in (old, new, old, new):
         process.signal(signal.SIGSTOP)
         signed = now()
         sql(
@@ -98,8 +101,10 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
         )
         wait_until(lambda signed=signed: row("tick").declared_at > signed, "the other one signs")
         process.signal(signal.SIGCONT)
+
     assert (row("tick").definition["task"], row("tick").since) == (ADD, since)
     assert AuditEntry.objects.filter(action="schedule.declare", subject="tick").count() == 2
+
     sends("tick", more_than=len(fire_times("tick")) + 1)
     assert set(Task.objects.filter(sent_at__gt=since).values_list("task_name", flat=True)) == {ADD}
     assert (old.stop(), new.stop()) == (0, 0)
@@ -111,7 +116,8 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
 # Of the fire times since the schedule is in force: how many there were, how many were sent, and as
 # how many tasks.
 COUNTS = """
-SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int, count(DISTINCT k.fire_at), count(t.id),
+SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int,
+       count(DISTINCT k.fire_at), count(t.id),
        (SELECT count(*) FROM horsies_tasks)
 FROM horsies_schedules s LEFT JOIN horsies_schedule_ticks k ON k.schedule_name = s.name
 LEFT JOIN horsies_tasks t ON t.id = k.task_id GROUP BY s.name
@@ -143,8 +149,10 @@ def running(scheduler: StartScheduler, server: Server) -> SchedulerProcess:
     """
     schedule = ScheduleConfig(NOOP, Every(seconds=1), catch_up="all", most=1_000)
     how = {"action": "schedule.create", "actor": "a test", "create": True}
+
     with psycopg.connect(server.url, autocommit=True) as connection:
         ScheduleStore(connection).change("a schedule", changes=schedule.definition(), **how)
+
     process = scheduler(DATABASE_URL=server.url).ready()
     sends_more(server)
     return process
@@ -153,9 +161,11 @@ def running(scheduler: StartScheduler, server: Server) -> SchedulerProcess:
 def test_a_server_that_was_down_is_waited_for(running: SchedulerProcess, server: Server) -> None:
     server.stop("postmaster")
     wait_until(lambda: "the database is not available, next try in" in running.log, "it notices")
+
     server.start()
     sends_more(server)
     wait_until(lambda: "the scheduler is running again" in running.log, "it says so")
+
     assert running.stop() == 0
     assert "Traceback" not in running.log
     assert each_fire_time_once(server)
@@ -165,21 +175,24 @@ def test_a_scheduler_that_stands_still_in_the_middle_holds_its_schedule_for_seco
     running: SchedulerProcess, server: Server, scheduler: StartScheduler
 ) -> None:
     with psycopg.connect(server.url) as somebody:
-        somebody.execute(
-            "LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE"
-        )  # so that it has to wait where it sends
+        # So that it has to wait where it sends.
+        somebody.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         wait_until(
             lambda: server.superuser(WITHIN.format("active", "AND wait_event_type = 'Lock'")),
             "it is in the middle",
         )
         running.signal(signal.SIGSTOP)
+
     wait_until(
         lambda: server.superuser(WITHIN.format("idle in transaction", "")), "its schedule is held"
     )
+
     before = sent(server)
     other = scheduler(DATABASE_URL=server.url).ready()
     wait_until(lambda: sent(server) > before, "another one sends what was held")
+
     running.signal(signal.SIGCONT)
     sends_more(server)
+
     assert (running.stop(), other.stop()) == (0, 0)
     assert each_fire_time_once(server)

@@ -46,14 +46,17 @@ def test_a_script_without_a_main_guard_is_run_once_however_many_processes_its_ch
     options = ("--processes=2", f"--start-method={method}")
     text = SCRIPTS[name].replace("{processes}", "2").replace("{start_method}", method)
     process = script(text, *(() if name == "run" else options)).ready()
+
     assert tasks.add.send(1, b=2).get(timeout_ms=60_000).ok_value == 3
     assert tasks.dies.send("kill").get(timeout_ms=60_000).err_value.error_code == "WORKER_CRASHED"
     assert [
         handle.get(timeout_ms=60_000).ok_value
         for handle in tasks.add.send_many([{"a": 1}, {"a": 2}])
     ] == [1, 2]
+
     for how in ("fork", "spawn", "forkserver", "executor"):
         assert traps.computes.send(how).get(timeout_ms=60_000).ok_value == [6, 24], how
+
     assert process.stop() == 0
     assert (tmp_path / "runs").read_text().split() == [str(process.process.pid)]
 
@@ -71,6 +74,7 @@ def test_a_process_that_gevent_or_uvloop_changed_is_forked_and_runs_tasks_of_bot
     process = script(
         CHANGED[library] + SCRIPTS["manage.py without a guard"], "--processes=2"
     ).ready()
+
     assert "cannot be forked" not in process.log
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
     assert tasks.anoop.send().get(timeout_ms=60_000).is_ok()
@@ -91,12 +95,15 @@ def test_a_worker_whose_main_module_defines_tasks_refuses_to_start_children_that
 ) -> None:
     text = (
         IN_MAIN
-        + "from django.core.management import call_command\ncall_command('horsies_worker', *sys.argv[1:])"
+        + "from django.core.management import call_command\n"
+        + "call_command('horsies_worker', *sys.argv[1:])"
     )
     refused = script(text, "--processes=1")
+
     assert refused.wait() == 1
     assert "__main__.welcome: defined in the main module (" in refused.log
     assert "tasks.py of an app in INSTALLED_APPS" in refused.log
+
     assert script(text, "--processes=0").ready().stop() == 0
 
 
@@ -105,7 +112,9 @@ import os, sys, django
 from django.conf import settings
 name = os.environ.pop("DJANGO_SETTINGS_MODULE")
 module = __import__(name, fromlist=["*"])
-settings.configure(**{key: getattr(module, key) for key in dir(module) if key.isupper() and key != "DIRECT"})
+settings.configure(
+    **{key: getattr(module, key) for key in dir(module) if key.isupper() and key != "DIRECT"}
+)
 django.setup()
 from django.core.management import call_command
 call_command("horsies_worker", *sys.argv[1:])
@@ -119,6 +128,7 @@ def test_settings_without_a_module_are_those_of_forks_and_a_fresh_interpreter_sa
         process = script(BY_HAND, *options).ready()
         assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
         assert process.stop() == 0
+
     refused = script(BY_HAND, "--processes=1", "--start-method=spawn")
     assert refused.wait() == 1
     assert (
@@ -148,6 +158,7 @@ def test_a_script_of_a_few_lines_runs_a_worker_as_it_says_and_hears_how_it_ended
         "processes=1, threads=2, async_concurrency=7, queues=['bulk', 'mail'], shutdown_timeout=0.2"
     )
     process = script(run(options)).ready()
+
     row = Worker.objects.get()
     assert (row.processes, row.threads, row.async_concurrency, row.queues) == (
         1,
@@ -155,12 +166,15 @@ def test_a_script_of_a_few_lines_runs_a_worker_as_it_says_and_hears_how_it_ended
         7,
         ["bulk", "mail"],
     )
+
     assert (
         tasks.mail.send("a@example.org").get(timeout_ms=60_000).ok_value == "sent to a@example.org"
     )
+
     handle = tasks.hold.with_options(queue="mail").send("endless")
     held_by("endless")
     process.signal(signal.SIGTERM)
+
     assert process.wait() == 0
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
     assert process.log.splitlines()[-2:] == ["code 1", "it goes on"]
@@ -169,6 +183,7 @@ def test_a_script_of_a_few_lines_runs_a_worker_as_it_says_and_hears_how_it_ended
 @pytest.mark.promise("S0.10", "S1.7")
 def test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus(script: Start) -> None:
     process = script(run("")).ready()
+
     assert Worker.objects.get().processes == len(os.sched_getaffinity(0))
     assert process.stop() == 0
     assert "code 0" in process.log
@@ -187,6 +202,7 @@ def test_a_script_of_a_few_lines_runs_a_scheduler(script: Start) -> None:
     create("from code", pattern="every 1 second")
     process = script("from horsies_django import worker\nprint('code', worker.run_scheduler())")
     wait_until(lambda: fire_times("from code"), "it sends a task")
+
     assert process.stop() == 0
     assert "Scheduler stopped" in process.log
     assert "code 0" in process.log
@@ -214,6 +230,7 @@ def test_a_worker_and_those_who_wait_for_its_results_have_two_thousand_files_ope
 ) -> None:
     process = worker("--processes=1", DJANGO_SETTINGS_MODULE=SETTINGS).ready()
     waiting = script(GETS, DJANGO_SETTINGS_MODULE=SETTINGS)
+
     assert waiting.wait() == 0
     assert waiting.log.splitlines() == ["sync TaskResult(ok=11)", "async TaskResult(ok=21)"]
     assert process.stop() == 0

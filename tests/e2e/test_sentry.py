@@ -73,21 +73,25 @@ def test_failures_are_grouped_by_their_place_and_each_is_one_event(
     sent = {"metadata": {"sentry-trace": f"{TRACE}-{SPAN}-1"}}
     traced = tasks.raises.with_options(**sent).send("tea with milk")
     failed = [traced, tasks.araises.send(), tasks.raises.send("two"), tasks.araises.send()]
+
     assert tasks.mails.send(1).get().unwrap() == 2
     assert [handle.get().is_err() for handle in (*failed, tasks.blames.send("nobody"))] == [
         True
     ] * 5
     assert process.stop() == 0
     assert "cannot be forked" not in process.log
+
     found = events()
     assert {event["process"] for event in found} == {process.process.pid}
     assert Counter(map(group, found)) == {
         ("LookupError", ("tests.apps.project.tasks", "raises", "raise LookupError(message)")): 2,
         ("LookupError", ("tests.apps.project.tasks", "araises", 'raise LookupError("async")')): 2,
     }
+
     assert len({event["contexts"]["trace"]["trace_id"] for event in found}) == 4, (
         "not one for the life of the worker"
     )
+
     (event,) = [event for event in found if event["contexts"]["trace"]["trace_id"] == TRACE]
     assert event["contexts"]["task"]["task_id"] == str(traced.task_id)
     assert not (event.get("breadcrumbs") or {}).get("values"), (
@@ -103,10 +107,12 @@ def test_a_process_that_is_killed_or_ended_for_its_timeout_is_one_event_and_a_re
     group.
     """
     process = reporting("--processes=1", HORSIES_TEST_KILL_GRACE_MS="100").ready()
+
     assert tasks.dies_once.send("kill").get().is_ok()
     assert tasks.dies.send("kill").get().is_err()
     assert tasks.ignores_its_timeout.send().get().is_err()
     assert process.stop() == 0
+
     fingerprints = [
         [tasks.dies.name, "WORKER_CRASHED"],
         [tasks.ignores_its_timeout.name, "TASK_TIMEOUT"],
@@ -122,9 +128,11 @@ def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(
     lost = tasks.hold.send("lost")
     held_by("lost")
     first.signal(signal.SIGKILL)
+
     second = reporting("--processes=1", **SHORT).ready()
     assert lost.get().is_err()
     assert second.stop() == 0
+
     died, event = sorted(events(), key=lambda each: "exception" in each)
     assert died["logentry"]["message"] == "worker %s sent no heartbeat for %s; declaring it dead"
     assert (event["transaction"], event["process"]) == (tasks.hold.name, second.process.pid)
@@ -142,9 +150,11 @@ def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(
     """
     collector.answers.clear()
     process = reporting("--processes=1", HORSIES_TEST_COLLECTOR=collector.address).ready()
+
     handles = [tasks.raises.send(f"{number}") for number in range(30)]
     assert all(handle.get().is_err() for handle in handles)
     assert collector.arrived.acquire(timeout=60)
+
     assert process.stop() == 0
     assert "not delivered" not in process.log
     assert "Worker stopped" in process.log
@@ -160,17 +170,21 @@ def test_what_waits_for_sentry_is_sent_before_a_process_ends(
     collector.answers.clear()
     own = {"HORSIES_TEST_COLLECTOR": collector.address, "HORSIES_TEST_TELLS": name}
     process = reporting("--processes=1", **own).ready()
+
     for number in range(5):
         text = f"number {number}"
         handle = (
             tasks.raises.send(text) if name == "worker_stopping" else tasks.says.send(text, "ERROR")
         )
         assert handle.get().is_ok() is (name == "child_stopping")
+
     process.signal(signal.SIGTERM)
     wait_until(lambda: name.encode() in collector.bodies, "the process is about to end")
     collector.answers.set()
     assert process.wait() == 0
+
     events = [place for place, body in enumerate(collector.bodies) if b"number " in body]
     *_, ended = [place for place, body in enumerate(collector.bodies) if body == name.encode()]
+
     assert len(events) == 5
     assert max(events) < ended, "they were sent before the receiver of the integration returned"

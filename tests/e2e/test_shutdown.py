@@ -43,7 +43,7 @@ def attempts(handle: TaskHandle[Any]) -> list[tuple[str, str | None]]:
 
 
 def untouched(handle: TaskHandle[Any]) -> bool:
-    """Whether a task waits as if no worker had ever had it, but for the number of its last claim."""
+    """Whether a task waits as if no worker ever had it, but for the number of its last claim."""
     task = Task.objects.get(pk=handle.task_id)
     waits = (task.status, task.claimed_by, task.started_at, task.retry_count) == (
         "PENDING",
@@ -92,15 +92,19 @@ def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
     async_ = tasks.ahold.send("async")
     held_by("sync")
     held_by("async")
+
     for _ in range(2 if number == signal.SIGHUP else 1):  # a terminal that closes may hang up twice
         (os.killpg if group else os.kill)(process.process.pid, number)
         wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
+
     after = tasks.add.send(1)
     let_go("sync")
     let_go("async")
+
     assert process.wait() == 0
     assert sync.get(0).is_ok()
     assert async_.get(0).is_ok()
+
     assert untouched(after)
     assert Task.objects.get(pk=after.task_id).claim_generation == 0
     assert signed_off()
@@ -108,7 +112,9 @@ def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
 
 def test_a_worker_under_nohup_does_not_hang_up(worker: Start) -> None:
     process = worker("--processes=1", ignoring_hangups=True).ready()
+
     os.killpg(process.process.pid, signal.SIGHUP)
+
     assert tasks.add.send(1).get().ok_value == 1
     assert "no more tasks are claimed" not in process.log
     assert process.stop() == 0
@@ -120,15 +126,18 @@ def test_what_waits_in_a_buffer_goes_back_untouched_while_running_tasks_finish(
     process = worker("--processes=1", **SOFT).ready()
     running = tasks.hold.send("held")
     held_by("held")
+
     waiting = [tasks.noop.send() for _ in range(4)]
     wait_until(
         lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer"
     )
+
     process.signal(signal.SIGTERM)
     wait_until(lambda: all(untouched(handle) for handle in waiting), "they are pending again")
     assert set(
         Task.objects.filter(status="PENDING").values_list("claim_generation", flat=True)
     ) == {1}
+
     let_go("held")
     assert process.wait() == 0
     assert running.get(0).is_ok()
@@ -138,15 +147,18 @@ def test_a_child_that_dies_while_the_worker_stops_has_no_successor(worker: Start
     process = worker("--processes=2").ready()
     idle = tasks.pid.send().get().ok_value
     running = tasks.hold.send("running")
+
     if held_by("running") == idle:
         runners = Heartbeat.objects.filter(role="runner").exclude(pid=idle)
         wait_until(runners.exists, "the heartbeat names both children")
         idle = runners.get().pid
+
     process.signal(signal.SIGTERM)
     wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     os.kill(idle, signal.SIGKILL)
     wait_until(lambda: f"child {idle} was killed by SIGKILL" in process.log, "its death is seen")
     let_go("running")
+
     assert process.wait() == 0
     assert running.get(0).is_ok()
     assert "starting another" not in process.log
@@ -169,7 +181,9 @@ def test_what_is_unfinished_at_the_deadline_crashed(worker: Start, options: str,
     process = worker(options, "--shutdown-timeout=0.2").ready()
     handle = getattr(tasks, name).send("endless")
     ran_in = held_by("endless")
+
     process.signal(signal.SIGTERM)
+
     assert process.wait() == 1
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
     assert attempts(handle) == [("WORKER_FAILURE", "WORKER_CRASHED")]
@@ -181,12 +195,15 @@ def test_what_no_child_has_begun_at_the_deadline_goes_back_untouched(worker: Sta
     process = worker("--processes=1", "--shutdown-timeout=0.2").ready()
     child = tasks.pid.send().get().ok_value
     os.kill(child, signal.SIGSTOP)
+
     sent = [tasks.noop.send(), tasks.anoop.send()]
     wait_until(
         lambda: Task.objects.filter(status="RUNNING").count() == 2,
         "both are on their way to the child",
     )
+
     process.signal(signal.SIGTERM)
+
     assert process.wait() == 1
     assert all(untouched(handle) for handle in sent)
     assert set(
@@ -223,13 +240,16 @@ def test_a_second_signal_or_sigquit_ends_at_once_with_the_same_bookkeeping(
     process = worker("--processes=1", "--shutdown-timeout=600", **SOFT).ready()
     handle = tasks.deaf.send("endless")
     child = held_by("endless")
+
     waiting = [tasks.noop.send() for _ in range(4)]
     wait_until(
         lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer"
     )
+
     for number in numbers:
         os.killpg(process.process.pid, number)
         wait_until(lambda: "topping" in process.log, "the signal is taken")
+
     assert process.wait() == 1
     assert attempts(handle) == [("WORKER_FAILURE", "WORKER_CRASHED")]
     assert all(untouched(other) for other in waiting)
@@ -241,22 +261,24 @@ def test_a_second_signal_or_sigquit_ends_at_once_with_the_same_bookkeeping(
 
 
 def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start) -> None:
-    with socket.create_server(
-        ("127.0.0.1", 0)
-    ) as silent:  # it takes connections and never says a word
+    # It takes connections and never says a word.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
         process = worker(
             DATABASE_URL=urlsplit(database_url())
             ._replace(netloc=f"postgres@{host}:{port}")
             .geturl()
         )
+
         me = psutil.Process(process.process.pid)
         wait_until(
             lambda: any(item.status == "ESTABLISHED" for item in me.net_connections()),
             "it is connecting",
         )
+
         process.signal(signal.SIGHUP)
         assert process.wait() == 0
+
     assert "Stopped before it started" in process.log
     assert "Traceback" not in process.log
 
@@ -276,8 +298,10 @@ def test_a_signal_while_task_modules_are_imported_ends_it(
     slow = {**apps("project", *names), "SLOW_IMPORT": where, "HASTY_WORKER": "1"}
     process = worker("--processes=3", f"--start-method={method}", **slow)
     wait_until(lambda: process.log.count(f"importing in the {where}") == times, "it imports")
+
     below = process.family()
     os.killpg(process.process.pid, signal.SIGTERM)
+
     assert process.wait() == 0
     assert "Traceback" not in process.log
     assert ("Stopped before it started" in process.log) == (method != "spawn")
@@ -294,11 +318,13 @@ def test_without_the_database_it_waits_as_long_as_it_was_told_and_says_what_is_l
     process = worker("--processes=2", "--shutdown-timeout=1").ready()
     handle = tasks.hold.send("through")
     held_by("through")
+
     with without_new_connections() as let_in:
         wait_until(lambda: "is not available" in process.log, "it misses the database")
         process.signal(signal.SIGTERM)
         assert process.wait() == 1
         let_in()
+
     assert "1 outcome(s) of tasks were not written" in process.log
     assert Task.objects.get(pk=handle.task_id).status == "RUNNING"
 
@@ -309,6 +335,7 @@ def test_what_finished_without_the_database_is_written_when_it_is_back_before_th
     process = worker("--processes=1", "--shutdown-timeout=60").ready()
     handle = tasks.hold.send("through")
     held_by("through")
+
     with without_new_connections() as let_in:
         wait_until(lambda: "is not available" in process.log, "it misses the database")
         process.signal(signal.SIGTERM)
@@ -316,6 +343,7 @@ def test_what_finished_without_the_database_is_written_when_it_is_back_before_th
         let_go("through")
         let_in()
         assert process.wait() == 0
+
     assert handle.get(0).is_ok()
     assert attempts(handle) == [("COMPLETED", None)]
     assert signed_off()
@@ -326,6 +354,7 @@ def without_new_connections() -> Iterator[Callable[[], None]]:
     """Cut a worker off; the test's own connection stays. Gives a function that lets it in again."""
     url = urlsplit(database_url())
     name = url.path.removeprefix("/")
+
     with ExitStack() as stack:
         admin = stack.enter_context(
             psycopg.connect(url._replace(path="/postgres").geturl(), autocommit=True)
@@ -336,10 +365,12 @@ def without_new_connections() -> Iterator[Callable[[], None]]:
 
         stack.callback(let_in)
         admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+
         ours = "datname = %s AND application_name LIKE 'horsies %%'"
         admin.execute(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}", [name]
         )
+
         yield let_in
 
 
@@ -348,11 +379,13 @@ def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: S
     below = process.family()
     tasks.hold.send("running")
     held_by("running")
+
     with psycopg.connect(database_url()) as other:
         other.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         process.signal(signal.SIGTERM)
         assert process.wait() == 1
         other.rollback()
+
     assert "1 outcome(s) of tasks were not written" in process.log
     gone(below)
 
@@ -368,13 +401,16 @@ def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_i
     assert all(handle.get().is_ok() for handle in tasks.add.send_many([{"a": 1}] * 5))
     first = tasks.pid.send().get().ok_value
     os.kill(first, signal.SIGKILL)
+
     alive = Heartbeat.objects.filter(role="runner").exclude(pid=first).values_list("pid", flat=True)
     wait_until(alive.exists, "another one is ready")
     child = psutil.Process(alive.get())
     child.suspend()
+
     handle = tasks.add.send(2)
     wait_until(lambda: Task.objects.get(pk=handle.task_id).status == "RUNNING", "it is handed over")
     child.kill()
+
     assert handle.get().ok_value == 2
     assert attempts(handle) == [("COMPLETED", None)]
     assert process.stop() == 0
@@ -383,10 +419,8 @@ def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_i
 # As process 1 of a container, with nobody above it
 
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-READ = (
-    "--inh-caps=+dac_read_search",
-    "--ambient-caps=+dac_read_search",
-)  # the interpreter may lie in a private home
+# The interpreter may lie in a private home.
+READ = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *READ)
 
 
@@ -425,13 +459,16 @@ def test_process_one_stops_in_order_and_need_not_be_root(
 ) -> None:
     if inside and not can_run(*inside):
         pytest.skip("no right to become another user here: setpriv")
+
     outer, inner = process_one(*options, inside=inside)
     assert (inner.uids().effective == 65534) == bool(inside)
     handle = tasks.hold.send("slow")
     held_by("slow")
+
     inner.send_signal(signal.SIGTERM)
     wait_until(lambda: "no more tasks are claimed" in outer.log, "the signal is taken")
     let_go("slow")
+
     assert outer.wait() == 0
     assert handle.get(0).is_ok()
 
@@ -442,17 +479,21 @@ def test_process_one_replaces_a_child_that_is_killed_and_reaps_what_a_dead_task_
     outer, inner = process_one("--processes=1")
     handle = tasks.hold.send("victim")
     inside = held_by("victim")
+
     next(item for item in inner.children(recursive=True) if pid_inside(item) == inside).kill()
     assert handle.get().err_value.error_code == "WORKER_CRASHED"
     assert tasks.pid.send().get().ok_value != inside
+
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     assert tasks.leaves_behind.send(str(fifo)).get().err_value.error_code == "WORKER_CRASHED"
     (orphan,) = [item for item in inner.children(recursive=True) if item.name() == "cat"]
     assert orphan.is_running()
+
     fifo.open("w").close()
     wait_until(lambda: not psutil.pid_exists(orphan.pid), "it ended and was reaped")
     assert tasks.add.send(1).get().ok_value == 1
+
     inner.send_signal(signal.SIGTERM)
     assert outer.wait() == 0
     assert "unexpected pid" not in outer.log

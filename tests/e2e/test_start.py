@@ -43,6 +43,7 @@ def test_without_its_migrations(start: Start) -> None:
 def test_wrong_settings_are_all_told_before_the_database_is_asked(start: Start) -> None:
     nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
     process = start(DATABASE_URL=nobody, **given(QUEUS={"mail": {}}, MAX_PAYLOAD_BYTES="many"))
+
     refused(process, "QUEUS", "QUEUES", "MAX_PAYLOAD_BYTES")
     assert "cannot be reached" not in process.log
 
@@ -75,6 +76,7 @@ def test_with_a_date_style_that_django_cannot_read(start: Start, server: Server)
     """
     server.superuser("ALTER ROLE app SET DateStyle = 'German, DMY'")
     process = start(**server.environment)
+
     refused(
         process,
         "the DateStyle of the database 'default' is 'German, DMY', which Django cannot read",
@@ -85,6 +87,7 @@ def test_with_a_receiver_of_new_connections_that_raises(worker: Start, tmp_path:
     order = tmp_path / "order"
     order.write_text("raise")
     process = worker(**apps("project", "cutting"), HORSIES_TEST_ORDER=str(order))
+
     refused(
         process,
         "the receiver tests.apps.cutting.apps.obey of connection_created raised LookupError: the "
@@ -97,15 +100,18 @@ def test_with_a_receiver_of_new_connections_that_raises(worker: Start, tmp_path:
 def test_a_worker_connects_has_its_slots_listens_and_only_then_claims(worker: Start) -> None:
     handle = tasks.add.send(1)
     process = worker("--processes=1").ready()
+
     assert handle.get().ok_value == 1
     lines = ["Concurrency config", "Slots: 1 sync", "Worker started"]
     assert sorted(lines, key=process.log.index) == lines
+
     began = dict(
         sql(
             "SELECT application_name, backend_start FROM pg_stat_activity "
             "WHERE datname = current_database() AND application_name LIKE 'horsies %%'"
         )
     )
+
     row = Worker.objects.get()
     assert (
         began["horsies engine"]
@@ -119,6 +125,7 @@ def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_to
     worker: Start,
 ) -> None:
     process = worker("--processes=2", **apps("project", "hasty")).ready()
+
     assert "a connection to the database 'default'" in process.log
     assert "the thread 'hasty-thread'" in process.log
     assert "fresh interpreters" in process.log
@@ -131,6 +138,7 @@ def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_t
 ) -> None:
     """Naive: a URLconf that starts a thread costs each child the import of the project."""
     process = worker("--processes=2", **apps("project", "hasty"), HASTY_WORKER="1").ready()
+
     assert (
         "because it holds a connection to the database 'default' and the thread 'hasty-thread'"
         in process.log
@@ -149,13 +157,16 @@ def test_children_draw_other_numbers_and_share_what_a_fork_may_share(
     process = worker(
         "--processes=3", **apps("project", "forked"), LEFT=str(left), **one_thread
     ).ready()
+
     assert "cannot be forked" not in process.log
     from tests.apps.forked.tasks import look  # which opens files
 
     found = [handle.get().ok_value for handle in look.send_many([{}] * 60)]
+
     assert len({each["pid"] for each in found}) > 1
     for place in (0, 1):
         assert len({each["drawn"][place] for each in found}) == 60
+
     for each in found:
         assert (each["told"], each["answer"], each["signals"], each["main"]) == (
             [each["pid"]],
@@ -163,8 +174,8 @@ def test_children_draw_other_numbers_and_share_what_a_fork_may_share(
             True,
             None,
         )
+
     assert "a line of" in process.log
     assert process.stop() == 0
-    assert (
-        left.read_text() == f"{process.process.pid} left\n"
-    )  # what runs at exit runs in the worker alone
+    # What runs at exit runs in the worker alone.
+    assert left.read_text() == f"{process.process.pid} left\n"

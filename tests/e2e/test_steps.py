@@ -19,9 +19,8 @@ from tests.support.points import Gate, Walker
 from tests.support.points import gate as gate
 from tests.support.workers import SHORT, Start
 
-LONG = {
-    "HORSIES_TEST_STALE_MS": "60000"
-}  # so long the kernel lets the processes of a stopped worker live
+# So long the kernel lets the processes of a stopped worker live.
+LONG = {"HORSIES_TEST_STALE_MS": "60000"}
 GATES = ("before", "begun", "written", "after")
 
 
@@ -87,7 +86,9 @@ def test_a_process_killed_before_in_or_after_a_step(
 ) -> None:
     stepper = Stepper(tmp_path / "stepper")
     killed = stepper.stands(place)
+
     os.kill(killed, signal.SIGKILL)
+
     assert (stepper.took_it_once(after="WORKER_FAILURE") == killed) == (place == "after")
 
 
@@ -105,12 +106,14 @@ def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit
     gate.close(place)
     stepper.may(*GATES[:3])
     session = gate.held()
+
     os.kill(killed, signal.SIGKILL)
     wait_until(
         lambda: Task.objects.get().retry_count == 0 and not stepper.wrote("after"),
         "it is not tried again yet",
     )
     gate.open(kill=session if place == "commit" and not commits else None)
+
     assert (stepper.took_it_once(after="WORKER_FAILURE") == killed) == commits
 
 
@@ -123,21 +126,24 @@ def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_recor
     zombie = worker("--processes=1", "--queues=default", **LONG).ready()
     stepper = Stepper(tmp_path / "stepper", atomic=atomic)
     frozen = stepper.stands(place)
+
     os.killpg(zombie.process.pid, signal.SIGSTOP)
     worker("--processes=1", **SHORT).ready()
     stepper.stands(place, times=2)
+
     result, rows, outcomes = stepper.end()
     assert (result in rows, result != frozen, outcomes) == (
         True,
         True,
         ["WORKER_FAILURE", "COMPLETED"],
     )
+
     os.kill(frozen, signal.SIGCONT)
     wait_until(lambda: stepper.wrote("stale") == [frozen], "it hears that it was given up")
-    assert stepper.rows().count(frozen) == (
-        0 if atomic else 1
-    )  # without a transaction, at least once
+    # Without a transaction, the step runs at least once.
+    assert stepper.rows().count(frozen) == (0 if atomic else 1)
     assert (stepper.rows().count(result), stepper.recorded()) == (1, [result])
+
     os.killpg(zombie.process.pid, signal.SIGCONT)
     wait_until(
         lambda: "dropping its outcome" in zombie.log or zombie.log.count("Worker started") == 2,
@@ -152,13 +158,17 @@ def test_a_worker_frozen_while_its_step_is_being_committed_keeps_the_step(
     zombie = worker("--processes=1", "--queues=default", **LONG).ready()
     stepper = Stepper(tmp_path / "stepper")
     frozen = stepper.stands("before")
+
     gate.close("commit")
     stepper.may(*GATES[:3])
     gate.held()
+
     os.killpg(zombie.process.pid, signal.SIGSTOP)
     worker("--processes=1", **SHORT).ready()
     gate.open()
+
     assert stepper.took_it_once(after="WORKER_FAILURE") == frozen
+
     os.killpg(zombie.process.pid, signal.SIGCONT)
     wait_until(lambda: zombie.log.count("Worker started") == 2, "it starts anew")
     assert (stepper.rows(), stepper.recorded()) == ([frozen], [frozen])
@@ -173,6 +183,7 @@ def test_a_step_that_is_interrupted_by_its_timeout_is_taken_anew(
     worker("--processes=1", *options).ready()
     stepper = Stepper(tmp_path / "stepper", timeout_ms=1_500)
     stepper.stands("written")
+
     wait_until(lambda: TaskAttempt.objects.exists(), "its time is over")
     assert stepper.rows() == []
     stepper.took_it_once(after="FAILED")
@@ -183,6 +194,7 @@ def test_a_task_that_is_cancelled_in_its_step_leaves_no_row(
 ) -> None:
     stepper = Stepper(tmp_path / "stepper")
     stepper.stands("written")
+
     assert stepper.handle.cancel() == "REQUESTED"
     assert stepper.handle.get(timeout_ms=30_000).err_value.error_code == "TASK_CANCELLED"
     assert (stepper.rows(), stepper.recorded()) == ([], [])

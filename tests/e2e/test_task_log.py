@@ -51,13 +51,16 @@ def test_a_task_has_its_lines_and_what_the_project_logs_says_which_task_it_was(
     worker: Start, options: tuple[str, ...]
 ) -> None:
     process = worker(*options, "--loglevel=DEBUG").ready()
+
     for handle in (tasks.echo.send("a-secret"), tasks.anoop.send()):
         handle.get()
         line(process, rf"{CLOCK} \[task\] \[INFO\] {named(handle)} completed in \d+\.\d\d\d s")
         name = Task.objects.get(pk=handle.task_id).task_name
         line(process, rf"{CLOCK} \[task\] \[DEBUG\] {name} {handle.task_id} starts, attempt 1")
+
     for handle in (tasks.says.send("parcel 7 is packed"), tasks.asays.send("parcel 7 is packed")):
         line(process, rf"{CLOCK} \[shop\.orders\] \[INFO\] {named(handle)}: parcel 7 is packed")
+
     assert "a-secret" not in process.log  # neither arguments nor results
 
 
@@ -70,10 +73,16 @@ def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(
     blames = tasks.blames.send("it was the weather")
     died = tasks.dies.send("kill")
     late = tasks.ignores_its_timeout.send()
+
     for handle in (fails, blames, died, late, tasks.says.send("not this", "DEBUG")):
         handle.get()
+
     why = r"failed in \d\.\d\d\d s: MAIL_DOWN: MailDown: no answer"
-    killed = rf"child \d+ was killed by SIGKILL: 1 task\(s\) crashed \({named(died)}\), .* starting another"
+    killed = (
+        rf"child \d+ was killed by SIGKILL: 1 task\(s\) crashed \({named(died)}\), "
+        r".* starting another"
+    )
+
     for pattern in (
         rf"{CLOCK} \[task\] \[INFO\] {named(fails)} {why}; retry 1 of 1 at \d\d:\d\d:\d\d",
         rf".*\[WARNING\] {named(blames)} returned an error in .* s: BLAMED: it was the weather",
@@ -81,9 +90,13 @@ def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(
         rf".*\[ERROR\] {named(died)} failed in .*: WORKER_CRASHED: the process .* by SIGKILL.*",
         rf".*\[ERROR\] {named(late)} did not end \(timeout\); killing process \d+",
         rf".*\[ERROR\] {named(late)} failed in .*: TASK_TIMEOUT: .*",
-        rf".*\[WARNING\] 1 task\(s\) expired before they started \({tasks.noop.name} {expired} \(attempt 1\)\)",
+        (
+            r".*\[WARNING\] 1 task\(s\) expired before they started "
+            rf"\({tasks.noop.name} {expired} \(attempt 1\)\)"
+        ),
     ):
         line(shared_worker, pattern)
+
     wait_until(lambda: "raise MailDown" in shared_worker.log, "the traceback is there")
     assert shared_worker.log.count("Traceback (most recent call last)") == 1
     assert not re.search("secret|not this|\x1b", shared_worker.log)
@@ -94,10 +107,12 @@ def test_the_option_rules_what_shows_of_the_worker_s_and_of_the_project_s_record
     worker: Start,
 ) -> None:
     process = worker("--processes=1", "--loglevel=warning")
+
     assert tasks.says.send("too quiet").get().is_ok()
     handle = tasks.says.send("loud enough", "WARNING")
     line(process, rf"{CLOCK} \[shop\.orders\] \[WARNING\] {named(handle)}: loud enough")
     assert tasks.dies.send("kill").get().err_value.error_code == "WORKER_CRASHED"
+
     assert process.stop() == 0
     assert "killed by SIGKILL" in process.log  # an error
     for quiet in ("too quiet", "completed", "Worker started", "Stopping"):
@@ -117,8 +132,10 @@ def test_what_the_project_configured_stays_as_it_is_and_shows_nothing_twice(work
     """
     chosen = {**OWN, "root": {"handlers": ["console"], "level": "WARNING"}}
     process = worker("--processes=1", **with_logging(chosen))
+
     for text, level in (("hidden", "INFO"), ("shown", "WARNING")):
         assert tasks.says.send(text, level).get().is_ok()
+
     for text in (
         "OWN shop.orders WARNING shown\n",
         "OWN horsies.task INFO tests.apps.project.tasks.says ",
@@ -126,15 +143,18 @@ def test_what_the_project_configured_stays_as_it_is_and_shows_nothing_twice(work
         wait_until(
             lambda text=text: text in process.log, "the project's handler writes it, and our lines"
         )
+
     assert (
         process.log.count("shown"),
         process.log.count("hidden"),
         process.log.count("[task]"),
     ) == (1, 0, 0)
     assert process.stop() == 0
+
     process = worker(
         "--processes=1", **with_logging({**OWN, "loggers": {"shop": {"handlers": ["console"]}}})
     )
+
     handle = tasks.says.send("once")
     line(process, rf"{CLOCK} \[task\] \[INFO\] {named(handle)} completed in .*")
     assert process.log.count("OWN shop.orders INFO once\n") == process.log.count("once") == 1
@@ -149,14 +169,17 @@ def test_a_project_that_disables_existing_loggers_does_not_silence_the_worker_s_
         "disable_existing_loggers": True,
         "root": {"handlers": ["console"], "level": "INFO"},
     }
+
     process = worker(
         "--processes=1",
         f"--start-method={start_method}",
         "--loglevel=DEBUG",
         **with_logging(chosen),
     )
+
     handle = traps.wreck.send("directory")
     assert handle.get().is_ok()
+
     name = f"tests.apps.project.traps.wreck {handle.task_id}"
     for said in (
         f"OWN horsies.task DEBUG {name} starts",
@@ -171,9 +194,11 @@ def test_the_example_of_the_page_gives_every_record_its_task(worker: Start) -> N
     (example,) = re.findall(r"```python\n(LOGGING = .*?)```", page.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(example, names)
+
     process = worker("--processes=1", **with_logging(names["LOGGING"])).ready()
     handle = tasks.says.send("packed")
     assert handle.get().is_ok()
+
     stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
     about = f"tests.apps.project.tasks.says {handle.task_id} mail 1"
     line(process, rf"{stamp} INFO shop\.orders \[{about}\] packed")
@@ -184,16 +209,20 @@ def test_the_example_of_the_page_gives_every_record_its_task(worker: Start) -> N
 def test_outcomes_have_colors_on_a_terminal(worker: Start) -> None:
     ours, theirs = pty.openpty()
     os.set_blocking(ours, False)
+
     tasks.add.send(1)
     terminal = ("sh", "-c", f'exec "$@" 2>{os.ttyname(theirs)}', "sh")
     usual = {"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": "", "DJANGO_COLORS": ""}
     process = worker("--processes=1", "--until-empty", prefix=terminal, **usual)
+
     shown: list[bytes] = []
     wait_until(
         lambda: shown.append(drained(ours)) or b"Worker stopped" in b"".join(shown),
         "it shows its last line",
     )
+
     assert process.wait() == 0
     assert b"\x1b[32;1mcompleted\x1b[0m in" in b"".join(shown)
+
     for end in (ours, theirs):
         os.close(end)

@@ -1,4 +1,4 @@
-"""A schema for each tenant: the queue is in the schema of all, and no tenant reaches the next task."""
+"""A schema per tenant: the queue is in the schema of all, and no tenant reaches the next task."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ SEND = """
 from horsies_django import get_handle
 with schema_context("acme"):
     sent = [
-        where.send(), leave.send("acme"), where.send(), choose.send("acme"), where.send(), fail.send("acme"),
-        where.send(), aleave.send("acme"), awhere.send(), inside.send("beta"), inside.send("acme"), where.send(),
+        where.send(), leave.send("acme"), where.send(), choose.send("acme"),
+        where.send(), fail.send("acme"), where.send(), aleave.send("acme"),
+        awhere.send(), inside.send("beta"), inside.send("acme"), where.send(),
         sent_there.with_options(metadata={"schema": "beta"}).send(),
     ]
 print(json.dumps([str(one.task_id) for one in sent]))
@@ -61,8 +62,10 @@ def tenants(transactional_db: None, tmp_path: Path) -> Iterator[Tenants]:
             settings = "tests.settings.tenants"
             site = Site(tmp_path, settings, create(), HORSIES_TEST_SITE="0", **environment)
             schema = environment.get("PUBLIC_SCHEMA", "public")
+
             with psycopg.connect(site.environment["DATABASE_URL"]) as connection:
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+
             site.manage("migrate_schemas", "--shared", "--verbosity=0")
             site.run("-c", SETUP + CREATE)
             return site

@@ -35,17 +35,20 @@ def test_a_timeout_is_an_exception_in_the_task_and_the_process_goes_on(
     shared_worker: WorkerProcess,
 ) -> None:
     before = tasks.pid.send().get().ok_value
+
     slow = tasks.loops_too_long.send()
     error = slow.get(timeout_ms=30_000).err_value
+
     assert error.error_code == "TASK_TIMEOUT"
     assert error.exception is not None
     assert "loops_too_long" in error.exception["traceback"]
+
     (attempt,) = TaskAttempt.objects.filter(task_id=slow.task_id)
     assert (attempt.outcome, attempt.error_code) == ("FAILED", "TASK_TIMEOUT")
+
     assert code(tasks.sleeps_too_long.send()) == "TASK_TIMEOUT"
-    assert (
-        tasks.cleans_up.send("x").get(timeout_ms=30_000).ok_value == "x"
-    )  # it may clean up, and still return
+    # It may clean up, and still return.
+    assert tasks.cleans_up.send("x").get(timeout_ms=30_000).ok_value == "x"
     assert Group.objects.filter(name="cleaned:x").exists()
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == before
 
@@ -56,6 +59,7 @@ def test_a_timeout_is_an_exception_in_another_thread_than_the_main_one_too(worke
     tasks.hold.send("main")  # so that both threads are tried
     held_by("main")
     before = tasks.pid.send().get().ok_value
+
     assert code(tasks.loops_too_long.send()) == "TASK_TIMEOUT"
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == before
 
@@ -112,9 +116,11 @@ def test_a_task_that_ignores_its_timeout_loses_its_process_and_a_long_sibling_is
     held = tasks.hold.send("sibling")
     child = held_by("sibling")
     stubborn = tasks.ignores_its_timeout.send()
+
     assert code(stubborn) == "TASK_TIMEOUT"
     assert "; killing process" in process.log
     wait_until(lambda: f"task {held.task_id}" in process.log, "the sibling is reported")
+
     let_go("sibling")
     assert held.get(timeout_ms=30_000).ok_value == child
     assert tasks.add.send(1, b=1).get(timeout_ms=30_000).ok_value == 2
@@ -127,6 +133,7 @@ def test_an_async_task_is_cancelled_at_its_timeout_and_the_others_of_its_loop_go
 ) -> None:
     other = tasks.ahold.send("other")
     child = held_by("other")
+
     assert code(tasks.asleep_too_long.send()) == "TASK_TIMEOUT"
     let_go("other")
     assert other.get(timeout_ms=30_000).ok_value == child
@@ -136,8 +143,10 @@ def test_the_timeout_of_the_settings_holds_for_tasks_without_their_own(worker: S
     worker("--processes=2", HORSIES_TEST_TIMEOUT_MS="300", **SHORT).ready()
     longer = tasks.hold.with_options(timeout_ms=60_000).send("longer")
     child = held_by("longer")
+
     # This one starts later, so the other has outlived the timeout of the settings once it is over.
     assert code(tasks.hold.send("endless")) == "TASK_TIMEOUT"
+
     let_go("longer")
     assert longer.get(timeout_ms=30_000).ok_value == child
 
@@ -149,14 +158,17 @@ def test_a_running_task_hears_that_it_was_cancelled(
 ) -> None:
     handle = getattr(tasks, name).send("running")
     child = held_by("running")
+
     assert handle.cancel() == "REQUESTED"
     assert code(handle) == "TASK_CANCELLED"
+
     attempt = TaskAttempt.objects.get(task_id=handle.task_id)
     assert (handle.info().status, attempt.outcome, attempt.child_pid) == (
         "CANCELLED",
         "CANCELLED",
         child,
     )
+
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == child
     assert not AuditEntry.objects.filter(action__startswith="task.").exists()
 
@@ -165,9 +177,11 @@ def test_a_task_that_does_not_listen_goes_on_unless_it_shall_be_terminated(worke
     worker("--processes=2", **SHORT).ready()
     deaf = tasks.hold.send("deaf")
     child = held_by("deaf")
+
     assert deaf.cancel() == "REQUESTED"
     assert tasks.add.send(1).get(timeout_ms=30_000).is_ok()
     assert deaf.info().status == "RUNNING"
+
     assert deaf.cancel(terminate=True) == "REQUESTED"
     assert code(deaf) == "TASK_CANCELLED"
     assert TaskAttempt.objects.get(task_id=deaf.task_id).child_pid == child
@@ -178,11 +192,13 @@ def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -
     process = worker("--processes=2", **SHORT).ready()
     handle = tasks.holds_again.send("stopped")
     child = held_by("stopped")
+
     os.kill(child, signal.SIGSTOP)
     wait_until(
         lambda: TaskAttempt.objects.filter(task_id=handle.task_id).exists(),
         "the attempt is written",
     )
+
     attempt = TaskAttempt.objects.get(task_id=handle.task_id)
     assert (attempt.error_code, attempt.will_retry, attempt.child_pid) == (
         "WORKER_CRASHED",
@@ -190,6 +206,7 @@ def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -
         child,
     )
     assert "has been stopped for" in process.log
+
     Group.objects.filter(name__endswith=f":{child}").delete()
     other = held_by("stopped")
     let_go("stopped")
@@ -223,6 +240,7 @@ def test_a_worker_that_loses_all_its_spawned_children_at_once_time_and_again_sta
     process = worker("--processes=2", METHODS[1], **slow).ready()
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
+
     closed.touch()
     for number in (2, 4, 6):
         kill_all(process)
@@ -230,6 +248,7 @@ def test_a_worker_that_loses_all_its_spawned_children_at_once_time_and_again_sta
             lambda least=number: process.log.count("importing in the child") >= least,
             "others start",
         )
+
     closed.unlink()
     kill_all(process)
     goes_on(process, lost)
@@ -256,12 +275,14 @@ def test_a_worker_whose_fork_servers_are_killed_alone_or_with_their_children_tim
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
     template = template_of(process)
+
     for blow in range(3):
         (server,) = template.children()
         for item in [*(server.children() if blow else []), server]:
             with suppress(psutil.NoSuchProcess):
                 item.kill()
         wait_until(lambda old=server: template.children() not in ([], [old]), "another one starts")
+
     goes_on(process, lost)
     assert "ended with its fork server" in process.log
 
@@ -271,7 +292,9 @@ def test_a_worker_whose_template_is_killed_ends_and_its_tasks_crashed(worker: St
     process = worker("--processes=2").ready()
     lost = tasks.hold.send("lost")
     wait_until(lambda: Group.objects.count() == 1, "it runs")
+
     template_of(process).kill()
+
     assert process.wait() == 1
     assert "the template of its children was killed; ending" in process.log
     assert lost.get(0).err_value.error_code == "WORKER_CRASHED"
@@ -300,14 +323,17 @@ def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks_not_e
 ) -> None:
     process = worker(*options, TMPDIR=str(short_directory)).ready()
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+
     if options != ("--processes=0",):
         os.kill(tasks.pid.send().get(timeout_ms=60_000).ok_value, signal.SIGKILL)  # another child
         assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+
     if number == signal.SIGKILL:
         tasks.deaf.send("sync")
         tasks.adeaf.send("async")
         held_by("sync")
         held_by("async")
+
     below = process.family()
     leaves_nothing(process, number, below, short_directory)
 
@@ -318,6 +344,7 @@ def test_a_worker_that_is_killed_while_a_fresh_template_loads_the_project_leaves
     slow = {**apps("project", "hasty", "slow"), "SLOW_IMPORT": "child", "HASTY_WORKER": "1"}
     process = worker("--processes=1", TMPDIR=str(short_directory), **slow)
     wait_until(lambda: "importing in the child" in process.log, "it imports")
+
     leaves_nothing(process, signal.SIGKILL, process.family(), short_directory)
 
 
@@ -334,6 +361,7 @@ def test_a_backlog_of_tasks_that_ignore_their_timeouts_or_take_their_process_alo
     deadly = [tasks.dies.send(how) for how in ("exit", "kill") * 6]
     good = tasks.add.send(1, b=1)
     process = worker("--processes=4", HORSIES_TEST_KILL_GRACE_MS="100")
+
     assert {handle.get(None).err_value.error_code for handle in stubborn} == {"TASK_TIMEOUT"}
     assert {handle.get(None).err_value.error_code for handle in deadly} == {"WORKER_CRASHED"}
     assert good.get(None).ok_value == 2

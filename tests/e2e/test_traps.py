@@ -54,17 +54,20 @@ def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_end
 ) -> None:
     process = worker("--processes=1").ready()
     tasks.note.send("a group").get(timeout_ms=SECONDS_30)
+
     for kind in CHANGES:
         _, before = look(kind)
         handle = traps.wreck.send(kind)
         assert handle.get(timeout_ms=SECONDS_30).is_ok()
         assert look(kind)[1] == before, kind
+
         if kind in TOLD:
             line = (
                 f"tests.apps.project.traps.wreck {handle.task_id} changed process state: "
                 f"{TOLD[kind]}"
             )
             wait_until(lambda line=line: line in process.log, line)
+
     assert process.stop() == 0, process.log
     assert process.log.count("changed process state") == len(TOLD), "no other is named"
     assert "left a transaction open" not in process.log
@@ -74,17 +77,20 @@ def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_end
 def test_a_task_that_prints_to_an_output_that_broke_goes_on(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    """Naive: once the disk is full, or the reader of a pipe has gone, each task that prints fails."""
+    """Naive: once the disk is full, or a pipe's reader has gone, each task that prints fails."""
     process = worker(*options, prefix=("sh", "-c", 'exec "$@" >/dev/full', "sh")).ready()
+
     assert tasks.prints.send("x" * 100_000).get(timeout_ms=SECONDS_30).is_ok()
     assert process.stop() == 0, process.log
 
 
 def test_a_task_that_closes_its_output_harms_no_later_one(shared_worker: WorkerProcess) -> None:
     assert wreck("closed stdout") is None
+
     before = look("nothing")
     assert wreck("stdout") is None
     assert look("nothing") == before
+
     assert tasks.raises.send("seen in the log").get(timeout_ms=SECONDS_30).is_err()
     wait_until(lambda: "seen in the log" in shared_worker.log, "the failure is in the log")
 
@@ -93,6 +99,7 @@ def test_whatever_a_task_raises_it_fails_and_the_next_runs_in_the_same_process(
     shared_worker: WorkerProcess,
 ) -> None:
     before = look("nothing")
+
     for kind in (
         "SystemExit",
         "KeyboardInterrupt",
@@ -122,15 +129,18 @@ def test_a_worker_whose_log_nobody_reads_runs_its_tasks(
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(writer, b"x" * 4096)
+
     process = worker("--processes=1")
     assert [tasks.add.send(number).get(timeout_ms=SECONDS_30).ok_value for number in range(3)] == [
         0,
         1,
         2,
     ]
+
     process.signal(signal.SIGTERM)
     said: list[bytes] = []
     wait_until(lambda: said.append(drained(pipe)) or process.process.poll() is not None, "it ends")
+
     assert process.process.returncode == 0
     assert b"Worker started" in b"".join(said)
     os.close(writer)
@@ -148,9 +158,11 @@ def test_a_task_that_ruins_its_process_crashes_alone(worker: Start) -> None:
     process = worker("--processes=2").ready()
     sibling = tasks.hold.send("sibling")
     held_by("sibling")
+
     for kind in ("_exit", "all files", "C stack"):
         assert wreck(kind) == "WORKER_CRASHED", kind
         assert look("nothing")[0] > 0
+
     let_go("sibling")
     assert sibling.get(timeout_ms=SECONDS_30).is_ok()
     assert process.stop() == 0
@@ -170,13 +182,16 @@ def test_a_forked_copy_ends_with_the_function_and_runs_no_lane(
     worker: Start, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     process = worker(*options).ready()
+
     for how in ("returns", "raises", "waits"):
         handle = traps.forks.send(str(tmp_path / how), how)
         original = handle.get(timeout_ms=SECONDS_30).ok_value
         (copy,) = {*written(tmp_path / how)} - {original}
         wait_until(lambda copy=copy: is_over(copy), "the copy ends")
+
         assert look("nothing")[0] == original
         assert [attempt.outcome for attempt in handle.info().attempts] == ["COMPLETED"]
+
     assert process.stop() == 0
 
 
@@ -191,10 +206,13 @@ def test_a_copy_of_an_event_loop_goes_on_with_nothing(
     paths = [tmp_path / "forked", tmp_path / "beside"]
     beside = traps.arounds.send(str(paths[1]), 2_000)
     wait_until(lambda: paths[1].exists(), "another coroutine goes round")
+
     original = traps.aforks.send(str(paths[0])).get(timeout_ms=SECONDS_30).ok_value
     assert beside.get(timeout_ms=SECONDS_30).ok_value == 2_000
+
     (copy,) = {*written(paths[0])} - {original}
     wait_until(lambda: is_over(copy), "the copy ends")
+
     assert set(paths[1].read_text().split()) == {str(original)}
     assert tasks.anoop.send().get(timeout_ms=SECONDS_30).is_ok()
 
@@ -205,8 +223,10 @@ def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(
 ) -> None:
     other = tasks.ahold.send("other")
     pid = held_by("other")
+
     broken = traps.abreaks.send(how).get(timeout_ms=SECONDS_30)
     assert broken.is_ok() == (how == "stop")
+
     let_go("other")
     assert other.get(timeout_ms=SECONDS_30).ok_value == pid
     wait_until(lambda: "stopped the event loop" in shared_worker.log, "the log tells it")
@@ -223,11 +243,11 @@ def test_a_thread_that_never_ends_does_not_keep_the_child_from_ending(worker: St
     process = worker("--processes=1").ready()
     assert wreck("thread") is None
     pid = look("nothing")[0]
+
     assert process.stop() == 0
     assert is_over(pid)
-    assert (
-        "left threads or processes behind" in process.log
-    )  # it went by itself: a child that is killed says nothing
+    # It went by itself: a child that is killed says nothing.
+    assert "left threads or processes behind" in process.log
 
 
 # The event loop, which async tasks share
@@ -250,10 +270,12 @@ def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
 ) -> None:
     process = lasting(worker, *options)
     pid = async_pid()
+
     for how in ("remove_writer", "stop", "close", "cancel"):
         for _ in range(3):
             unspeakable.abreaks.send(how).get(timeout_ms=SECONDS_30)
             assert async_pid() == pid, how
+
     for how in ("remove_writer", "remove_reader"):
         breaker = unspeakable.abreaks.send(how, name="goes on")
         held_by("goes on")
@@ -265,6 +287,7 @@ def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
         )
         let_go("goes on")
         assert breaker.get(timeout_ms=SECONDS_30).ok_value == pid
+
     assert ("replacing it" in process.log) == (options != WITHOUT_CHILDREN)
     assert process.stop() == 0
 
@@ -277,13 +300,16 @@ def test_a_task_that_cancels_all_others_leaves_none_without_an_outcome(
     pid = async_pid()
     running = tasks.ahold.send("running")
     assert held_by("running") == pid
+
     breaker = unspeakable.abreaks.send_many([{"how": "cancel"}] * 20)
     others = unspeakable.apid.send_many([{}] * 60)
     results = [handle.get(timeout_ms=SECONDS_30) for handle in (*breaker, *others)]
+
     assert {result.err_value.error_code for result in results if result.is_err()} <= {
         "UNHANDLED_ERROR"
     }
     assert {result.ok_value for result in results if result.is_ok()} <= {pid}
+
     assert running.get(timeout_ms=SECONDS_30).err_value.error_code == "UNHANDLED_ERROR"
     assert async_pid() == pid
     assert process.stop() == 0
@@ -295,16 +321,20 @@ def test_a_task_that_breaks_the_loop_beyond_repair_has_its_child_replaced_or_end
     worker: Start, options: tuple[str, ...]
 ) -> None:
     process = lasting(worker, *options)
+
     for how in ("close sockets", "close epoll", "close for real"):
         pid = async_pid()
         broken = unspeakable.abreaks.send(how)
+
         if options == WITHOUT_CHILDREN:
             assert process.wait() == 1, how
             process = lasting(worker, *options)
             continue
+
         assert broken.get(timeout_ms=SECONDS_30).err_value.error_code == "WORKER_CRASHED", how
         assert async_pid() != pid
         assert is_over(pid)
+
     assert process.stop() == 0
 
 
@@ -317,9 +347,11 @@ def test_an_exception_that_cannot_be_shown_ends_only_its_own_task(
     asibling = tasks.ahold.send("asibling")
     pid = held_by("sibling")
     assert held_by("asibling") == pid
+
     for way in (unspeakable.raises, unspeakable.araises):
         for handle in way.send_many([{"kind": kind} for kind in unspeakable.KINDS]):
             assert handle.get(timeout_ms=SECONDS_30).err_value.error_code == "UNHANDLED_ERROR"
+
     let_go("sibling")
     let_go("asibling")
     assert sibling.get(timeout_ms=SECONDS_30).ok_value == pid

@@ -33,6 +33,7 @@ def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_bef
 ) -> None:
     process = worker("--processes=1", HORSIES_TEST_KEPT=kept).ready()
     before = look("nothing")
+
     for number, kind in enumerate(
         ("autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"), 1
     ):
@@ -42,13 +43,16 @@ def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_bef
         assert Group.objects.get().name == "next", kind  # and it is committed
         Group.objects.all().delete()
         assert process.log.count("left a transaction open") == number, kind
+
     error = traps.awreck.send("atomic").get(timeout_ms=SECONDS_30).err_value
     assert "a transaction cannot stay open between two awaits" in error.message
     assert traps.awreck.send("insert").get(timeout_ms=SECONDS_30).is_ok()
+
     wait_until(
         lambda: list(Group.objects.values_list("name", flat=True)) == ["next"],
         "only the second one committed",
     )
+
     assert sql(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE "
         "'idle in transaction%'"
@@ -63,26 +67,32 @@ def test_the_next_task_finds_the_session_as_django_and_the_project_set_it_up(
     before = look("groups")
     assert wreck("terminated") is None
     assert look("groups") == before
+
     for kind in ("search_path", "role", "timeout", "tenant", "lock", "listen"):
         before = look(kind)
         assert wreck(kind) is None
         assert look(kind) == before, kind
+
     assert wreck("temp") is None  # a temporary table does not hide the real one
     assert look("insert")[1] == "next"
     assert Group.objects.get().name == "next"
+
     zone = look("time zone of the session")
     assert zone[1] == "UTC"
+
     assert traps.sets_up_sessions.send().get(timeout_ms=SECONDS_30).is_ok()
     assert look("search_path")[1] == "public, pg_temp"
     assert wreck("search_path") is None
     assert look("search_path")[1] == "public, pg_temp"
     assert look("time zone of the session") == zone
+
     is_kept_as_the_settings_say_and_replaced_when_it_broke(kept)
 
 
 def is_kept_as_the_settings_say_and_replaced_when_it_broke(kept: str) -> None:
     first, second = (tasks.backend_pid.send().get(timeout_ms=SECONDS_30).ok_value for _ in range(2))
     assert (first == second) == (kept != "0")
+
     sql("SELECT pg_terminate_backend(%s)", [second])
     third = tasks.backend_pid.send().get(timeout_ms=SECONDS_30)
     assert third.is_ok()
@@ -97,10 +107,12 @@ def test_no_two_processes_share_a_socket(worker: Start, kept: str) -> None:
         tasks.hold.send(name)
     one = held_by("one")
     other = held_by("other")
+
     assert sockets(one)
     assert sockets(other)
     assert not sockets(one) & sockets(other)
     assert not sockets(one) & sockets(process.process.pid)
+
     let_go("one")
     let_go("other")
 
@@ -129,8 +141,10 @@ def errors(each: int) -> list[str | None]:
     results = [handle.get(timeout_ms=SECONDS_30) for _, handle in sent]
     codes = [None if result.is_ok() else str(result.err_value.error_code) for result in results]
     written = list(Group.objects.values_list("name", flat=True))
+
     for (name, _), code in zip(sent, codes, strict=True):
         assert code is not None or name in written, f"COMPLETED, and {name} does not exist"
+
     return codes
 
 
@@ -156,8 +170,11 @@ def test_a_connection_cut_while_it_opens_or_left_in_a_transaction_fails_its_own_
         "HORSIES_TEST_KEPT": kept,
     }
     process = worker(*options, "--max-tasks-per-child=0", **how).ready()
+
     order.write_text(harm)
     assert set(errors(3)) == {"UNHANDLED_ERROR"}
+
     order.unlink()
     assert set(errors(5)) == {None}
+
     assert ("left a transaction open" in process.log) == (harm == "open")

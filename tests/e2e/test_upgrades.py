@@ -41,38 +41,54 @@ for run in WorkflowRun.objects.filter(name__in=["asked", "paused", "begun"]):
     if run.status == "PAUSED":
         handle.resume()
     handle.signal("told", 5)
-    wait_until(WorkflowNode.objects.filter(workflow_id=run.pk, kind="gate", status="WAITING").exists, run.name)
+    gates = WorkflowNode.objects.filter(workflow_id=run.pk, kind="gate", status="WAITING")
+    wait_until(gates.exists, run.name)
     handle.approve("agreed", actor="a test")
     print(run.name, handle.get(timeout_ms=30_000).unwrap())
 """
 SEND = """
 from tests.upgrades.site import tasks
 
-sent = [tasks.add.with_options(queue=queue).send(1, number) for number in range(20) for queue in ("former", "latter")]
+sent = [
+    tasks.add.with_options(queue=queue).send(1, number)
+    for number in range(20)
+    for queue in ("former", "latter")
+]
 runs = [tasks.rally(number).send() for number in range(10)]
-assert [handle.get(timeout_ms=60_000).unwrap() for handle in sent] == [1 + number for number in range(20) for _ in "12"]
+sums = [1 + number for number in range(20) for _ in "12"]
+assert [handle.get(timeout_ms=60_000).unwrap() for handle in sent] == sums
 assert [handle.get(timeout_ms=60_000).unwrap() for handle in runs] == [12] * 10
 """
 ORDER = """
 from django.db import connection
 from horsies_django.store.queues import QueueStore
 
-changes = {"partition_by_args": ["a"], "partition_policy": "stop"}  # also workers with a buffer keep the order
+# Also workers with a buffer keep the order.
+changes = {"partition_by_args": ["a"], "partition_policy": "stop"}
 QueueStore(connection).configure("former", changes, action="queue.set", actor="a test")
 """
 # Of a key, two at once, or sends that did not run in their order; tasks of workflows are sent by
 # transactions that overlap.
 OVERLAPS = """
 SELECT FROM (
-  SELECT t.workflow_id, a.started_at, lag(a.finished_at) OVER (PARTITION BY t.partition_key ORDER BY a.started_at) AS ended,
-         lag(a.finished_at) OVER (PARTITION BY t.partition_key, t.workflow_id IS NULL ORDER BY t.sent_at, t.id) AS sent_before
-  FROM horsies_tasks t JOIN horsies_task_attempts a ON a.task_id = t.id WHERE t.queue_name = 'former') AS run
+  SELECT t.workflow_id, a.started_at,
+         lag(a.finished_at) OVER (PARTITION BY t.partition_key ORDER BY a.started_at) AS ended,
+         lag(a.finished_at) OVER (
+           PARTITION BY t.partition_key, t.workflow_id IS NULL ORDER BY t.sent_at, t.id
+         ) AS sent_before
+  FROM horsies_tasks t JOIN horsies_task_attempts a ON a.task_id = t.id
+  WHERE t.queue_name = 'former'
+) AS run
 WHERE run.started_at < run.ended OR (run.workflow_id IS NULL AND run.started_at < run.sent_before)
 """
 SCHEDULE = """
 from horsies_django import schedules
 
-definition = {"task": "tests.upgrades.site.tasks.add", "pattern": "every day", "kwargs": {"a": 1, "b": 2}}
+definition = {
+    "task": "tests.upgrades.site.tasks.add",
+    "pattern": "every day",
+    "kwargs": {"a": 1, "b": 2},
+}
 schedules.create("daily", definition, actor="a test")
 """
 
@@ -120,6 +136,7 @@ def test_a_migrated_database_of_a_release_has_what_a_new_one_has(left: str) -> N
         older = {
             one for one in made(left) if one[0] == "function" and one[1] in FOR_THE_LAST_RELEASE
         }
+
         assert {one[1] for one in older} == FOR_THE_LAST_RELEASE
         assert made(left) - older == made(new)
 
@@ -133,13 +150,18 @@ def test_partitions_of_a_release_are_keyed_anew(left: str) -> None:
         "SELECT name, partition_by_args FROM horsies_queues WHERE partition_by_args IS NOT NULL "
         "ORDER BY name LIMIT 1",
     )
+
     kwargs = f'{{"{argument}": 1.0}}'
     send = f"""
-    INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, partition_version, partition_key)
-    SELECT gen_random_uuid(), 'tests.rekeyed', q.name, 'sync', k.kwargs, q.partition_version, horsies_partition_key(
+    INSERT INTO horsies_tasks
+      (id, task_name, queue_name, lane, kwargs, partition_version, partition_key)
+    SELECT gen_random_uuid(), 'tests.rekeyed', q.name, 'sync', k.kwargs, q.partition_version,
+           horsies_partition_key(
              q.partition_by_args, q.partition_by_task, k.kwargs, 'tests.rekeyed', NULL)
-    FROM horsies_queues q, (SELECT '{kwargs}'::json AS kwargs) AS k WHERE q.name = '{name}' RETURNING partition_key
+    FROM horsies_queues q, (SELECT '{kwargs}'::json AS kwargs) AS k
+    WHERE q.name = '{name}' RETURNING partition_key
     """
+
     ((before,),) = rows(left, send)
     assert "1.0" in before
 
@@ -164,18 +186,22 @@ def test_what_a_release_left_is_done_by_this_one(left: str, worker: Start) -> No
         "FAILED",
         "CANCELLED",
     }
+
     run(left, "migrate")
     worker("--processes=2", DATABASE_URL=left, **SITE).ready()
+
     assert run(left, "shell", "--no-imports", "-c", ANSWER).split("\n") == [
         "asked 10",
         "paused 10",
         "begun 10",
         "",
     ]
+
     wait_until(
         lambda: not rows(left, "SELECT FROM horsies_tasks WHERE finished_at IS NULL"),
         "all tasks end",
     )
+
     ended = rows(
         left, "SELECT split_part(task_name, '.', 5), status, result ->> 'ok' FROM horsies_tasks"
     )
@@ -184,9 +210,11 @@ def test_what_a_release_left_is_done_by_this_one(left: str, worker: Start) -> No
         ("add", "CANCELLED"): 1,
         ("add", "EXPIRED"): 1,
     }
+
     assert sorted(ok for name, _, ok in ended if name == "hangs") == list("01234")
     assert [ok for name, _, ok in ended if name == "steps"] == ["[2,3]"]
     assert sorted(ok for name, _, ok in ended if name == "of_tenant") == ["a", "a", "b"]
+
     assert Counter(rows(left, "SELECT name::text, status::text FROM horsies_workflows")) == {
         ("rally", "COMPLETED"): 2,
         **{(name, "COMPLETED"): 1 for name in ("asked", "paused", "begun")},
@@ -198,6 +226,7 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
 ) -> None:
     zipfile.ZipFile(WHEEL).extractall(tmp_path / "last")
     last = {"PYTHONPATH": f"{tmp_path / 'last'}:{ROOT}"}
+
     where = run(
         "postgresql:///none",
         "shell",
@@ -207,6 +236,7 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
         **last,
     )
     assert where.startswith(str(tmp_path))
+
     with fresh_database("both") as url:
         run(url, "migrate", **last)
         process = worker(
@@ -214,16 +244,20 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
         ).ready()
         run(url, "migrate")
         worker("--processes=1", "--queues=latter", DATABASE_URL=url, **SITE).ready()
+
         run(url, "shell", "--no-imports", "-c", ORDER)
         run(url, "shell", "--no-imports", "-c", SEND)
         run(url, "shell", "--no-imports", "-c", SEND, **last)
+
         assert rows(url, "SELECT FROM horsies_tasks WHERE ordered AND queue_name = 'former'")
         assert rows(url, OVERLAPS) == [], (
             "the database keeps the order, also for workers that do not know it"
         )
+
         run(url, "shell", "--no-imports", "-c", SCHEDULE)
         (listed,) = json.loads(run(url, "horsies_schedule", "list", "--json", **last))
         assert (listed["state"], listed["error"]) == ("on", None)
+
         assert process.stop() == 0
         assert rows(url, "SELECT DISTINCT status::text FROM horsies_tasks") == [("COMPLETED",)]
 
@@ -238,11 +272,14 @@ def test_a_new_task_waits_for_a_worker_of_the_new_code_and_the_old_one_runs_the_
     known = tasks.noop.send()
     aged = tasks.add.send(2)
     Task.objects.filter(pk=aged.task_id).update(enqueued_at=now() - dt.timedelta(minutes=10))
+
     old = worker("--processes=1", "--until-empty", **apps("elder"))
     assert old.wait() == 0
+
     assert (known.info().status, aged.info().error_code) == ("COMPLETED", "WORKER_RESOLUTION_ERROR")
     assert Task.objects.filter(status="PENDING", retry_count=0).count() == 8
     assert old.log.count("unknown to this worker") == 1
+
     worker("--processes=1").ready()
     assert [handle.get(timeout_ms=30_000).ok_value for handle in new_tasks] == list(range(8))
     attempts = TaskAttempt.objects.filter(task_id__in=[handle.task_id for handle in new_tasks])

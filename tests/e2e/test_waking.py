@@ -29,13 +29,16 @@ def team(worker: Start, count: int) -> list[WorkerProcess]:
     ]
     for each in started:
         each.ready()
+
     parents = Heartbeat.objects.filter(role="claimer")
     wait_until(lambda: parents.filter(listens=True).count() == count, "all of them listen")
+
     latest = max(parents.values_list("sent_at", flat=True))
     wait_until(
         lambda: parents.filter(sent_at__gt=latest).count() == count,
         "each has asked for its place since",
     )
+
     by_pid = {each.process.pid: each for each in started}
     return [by_pid[pid] for pid in parents.order_by("id").values_list("pid", flat=True)]
 
@@ -53,6 +56,7 @@ def test_tasks_start_while_elected_workers_are_stopped_or_dead(
     workers = team(worker, 3)
     for place in gone:
         workers[place].signal(fate)
+
     for _ in range(5):
         assert tasks.noop.send().get(30_000).is_ok()
 
@@ -63,12 +67,14 @@ def test_a_burst_and_lone_tasks_reach_as_many_workers_as_they_need(worker: Start
     wait_until(lambda: held() == 5, "each worker has one")
     let_go("held")
     wait_until(lambda: not Task.objects.exclude(status="COMPLETED").exists(), "all of them end")
+
     for count in range(1, 6):
         tasks.hold.send("held")
         wait_until(
             lambda count=count: held() == count,
             "those that are not elected run it while the others are full",
         )
+
     let_go("held")
     wait_until(lambda: not Task.objects.exclude(status="COMPLETED").exists(), "all of them end")
 
@@ -86,6 +92,7 @@ def learn() -> None:
         wait_until(lambda sent=sent: all_ended(sent), "short tasks have run")
         if started_together(sent) > 2:
             return
+
     raise AssertionError("no task was started ahead")
 
 
@@ -95,7 +102,7 @@ def all_ended(handles: list[TaskHandle[None]]) -> bool:
 
 
 def started_together(handles: list[TaskHandle[None]]) -> int:
-    """Return how many of these tasks began at the moment at which most of them did, by their rows."""
+    """Return how many of these tasks began at the moment when most of them did, by their rows."""
     begun = Task.objects.filter(id__in=[handle.task_id for handle in handles]).values_list(
         "started_at", flat=True
     )
@@ -113,16 +120,19 @@ def test_what_stands_behind_a_long_task_or_one_that_kills_its_child_runs_elsewhe
         "--processes=2", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT
     ).ready()
     learn()
+
     with transaction.atomic():
         long = tasks.hold.send("long")
         behind = tasks.noop.send_many([{}] * MANY)
     held_by("long")
     wait_until(lambda: all_ended(behind), "all the short ones have run")
+
     assert long.info().status == "RUNNING"
     assert attempts(behind) == MANY
     assert Task.objects.filter(
         id__in=[handle.task_id for handle in behind], claim_generation__gt=1
     ).exists()
+
     let_go("long")
     assert long.get(timeout_ms=30_000).is_ok()
 
@@ -130,6 +140,7 @@ def test_what_stands_behind_a_long_task_or_one_that_kills_its_child_runs_elsewhe
     with transaction.atomic():
         fatal = tasks.dies.send("kill")
         behind = tasks.noop.send_many([{}] * MANY)
+
     assert fatal.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     wait_until(lambda: all_ended(behind), "all the others have run")
     assert attempts(behind) == MANY
@@ -141,14 +152,17 @@ def test_a_worker_that_stops_gives_back_what_stands_behind_a_long_task(worker: S
         "--processes=1", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT
     ).ready()
     learn()
+
     with transaction.atomic():
         long = tasks.hold.send("long")
         behind = tasks.noop.send_many([{}] * MANY)
     held_by("long")
+
     process.signal(signal.SIGTERM)
     back = Task.objects.filter(status="PENDING", started_at=None)
     wait_until(lambda: back.count() == MANY, "what stood in line is back")
     assert attempts(behind) == 0
+
     let_go("long")
     assert process.wait() == 0
     assert long.get(timeout_ms=30_000).is_ok()

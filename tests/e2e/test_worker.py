@@ -33,13 +33,16 @@ def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
     worker: Start, options: tuple[str, ...]
 ) -> None:
     process = worker(*options).ready()
+
     assert tasks.add.send(2, b=3).get() == TaskResult(ok=5)
     assert tasks.mirror.send(tasks.Point(1, 2)).get() == TaskResult(ok=tasks.Point(2, 1))
     assert tasks.anoop.send().get() == TaskResult(ok=None)
+
     handle = tasks.raises.send("no such thing")
     error = handle.get().err_value
     assert (error.error_code, error.exception["type"]) == ("UNHANDLED_ERROR", "LookupError")
     assert "no such thing" in error.exception["traceback"]
+
     ran_in = {task.send().get().ok_value for task in (tasks.pid, unspeakable.apid)}
     if options == ("--processes=0",):
         assert (ran_in, process.family()) == ({process.process.pid}, [])
@@ -59,7 +62,9 @@ def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_
     tasks.raises.send("oh no")
     later = tasks.add.schedule(3600, 1)
     other = tasks.mail.send("a@example.org")
+
     process = worker("--processes=2", "--until-empty", "--queues=default")
+
     assert process.wait() == 0
     assert [handle.get(0).ok_value for handle in handles] == list(range(20))
     assert (later.info().status, other.info().status) == ("PENDING", "PENDING")
@@ -79,6 +84,7 @@ def test_the_start_up_lines_name_the_configuration(worker: Start) -> None:
         "--queues=mail,bulk",
         "--queues=default",
     ).ready()
+
     config = "processes=2, cluster_wide_cap=None, max_claim_per_worker=20, max_claim_batch=0"
     assert f"Concurrency config: {config}" in process.log
     assert (
@@ -93,6 +99,7 @@ def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start) -> Non
     process = worker("--processes=2").ready()
     sibling = tasks.hold.send("sibling")
     held_by("sibling")
+
     for how, words in (
         ("exit", "exited with code 3"),
         ("kill", "killed by SIGKILL"),
@@ -102,6 +109,7 @@ def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start) -> Non
         error = handle.get().err_value
         assert error.error_code == "WORKER_CRASHED"
         assert words in error.message
+
         info = handle.info()
         (attempt,) = info.attempts
         assert (info.status, info.error_code) == ("FAILED", "WORKER_CRASHED")
@@ -112,6 +120,7 @@ def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start) -> Non
         )
         assert attempt.child_pid is not None
         assert tasks.add.send(1).get().ok_value == 1  # by the replacement: the sibling is busy
+
     let_go("sibling")
     assert sibling.get().is_ok()
     assert process.stop() == 0
@@ -121,6 +130,7 @@ def test_a_heap_of_expired_tasks_is_cleared_without_waiting_for_the_poll(worker:
     put(5_000, good_until=dt.datetime.now(dt.UTC))
     handle = tasks.add.send(1)
     worker("--processes=1", HORSIES_TEST_POLL_MS="300000").ready()
+
     assert handle.get(60_000).ok_value == 1
     wait_until(
         lambda: Task.objects.filter(status="EXPIRED").count() == 5_000, "all of them are expired"
@@ -130,9 +140,9 @@ def test_a_heap_of_expired_tasks_is_cleared_without_waiting_for_the_poll(worker:
 @pytest.mark.promise("S2.14", "S3.10")
 def test_a_task_that_made_no_noise_is_found_by_the_poll(shared_worker: WorkerProcess) -> None:
     assert tasks.noop.send().get().is_ok()
-    for _ in range(
-        3
-    ):  # the looks at the start, and those after the last news, are over before the last of them
+
+    # The looks at the start, and those after the last news, are over before the last of them.
+    for _ in range(3):
         with transaction.atomic():
             sql("SET LOCAL session_replication_role = replica")
             (id_,) = put(name="tests.apps.project.tasks.noop")
@@ -145,14 +155,17 @@ def test_async_tasks_run_together_in_one_process_beside_a_busy_sync_lane(
 ) -> None:
     busy = tasks.hold.send("busy")
     held_by("busy")
+
     handles = [tasks.ahold.send("crowd") for _ in range(20)]
     wait_until(
         lambda: Group.objects.filter(name__startswith="crowd:").count() == 20,
         "all twenty run at once",
     )
+
     let_go("crowd")
     pids = {handle.get().ok_value for handle in handles}
     let_go("busy")
+
     assert {busy.get().ok_value} == pids
 
 
@@ -160,6 +173,7 @@ def test_code_is_told_of_the_claim_that_it_runs_under(shared_worker: WorkerProce
     handle = tasks.of_me.send()
     told = handle.get(timeout_ms=30_000).ok_value
     sent_at = Task.objects.get(pk=handle.task_id).sent_at
+
     assert told == [str(handle.task_id), tasks.of_me.name, "default", "1", sent_at.isoformat()]
     assert current_task().sent_at is None, "no task runs here"
 
@@ -173,11 +187,13 @@ def test_each_of_the_processes_runs_one_task_at_a_time_and_the_worker_no_more_th
     handles = [tasks.hold.send(name) for name in names]
     first = {held_by("a"), held_by("b")}
     assert len(first) == 2
+
     for ended, begins in (("a", "c"), ("b", "d")):
         tasks.anoop.send().get()  # the engine has come round since, and started none of the others
         assert Task.objects.filter(status="RUNNING").count() == 2
         let_go(ended)
         assert held_by(begins) in first
+
     for name in names:
         let_go(name)
     assert {handle.get().ok_value for handle in handles} == first
@@ -204,18 +220,22 @@ def test_a_worker_beats_for_each_of_its_processes_and_holds_three_connections_be
     assert set(Heartbeat.objects.filter(role="claimer").values_list("pid", flat=True)) == {
         process.process.pid
     }
+
     first = Heartbeat.objects.get(role="claimer").sent_at
     wait_until(lambda: Heartbeat.objects.get(role="claimer").sent_at > first, "another beat")
     assert Heartbeat.objects.count() == 3
+
     row = Worker.objects.get()
     assert row.memory_usage_mb > 10
     assert row.children_memory_mb > 10
+
     pids = [tasks.backend_pid.send().get().ok_value]
     tasks.ahold.send("x")
     held_by("x")
     let_go("x")
     pids.append(tasks.backend_pid.send().get().ok_value)
     assert pids[0] != pids[1]
+
     ours = ["horsies engine", "horsies listener", "horsies maintenance"]
     wait_until(
         lambda: connected() == ours, "the connections of tasks, and of our own get(), have ended"
@@ -246,6 +266,7 @@ def test_whatever_is_sent_runs_when_it_is_due(worker: Start, options: tuple[str,
     worker(*options, HORSIES_TEST_POLL_MS="300000").ready()
     dice = random.Random(7)
     served = Task.objects.filter(queue_name="default") if len(options) > 1 else Task.objects.all()
+
     for _ in range(60):
         kinds = dice.choices(KINDS, k=dice.choice([1, 1, 2, 8]))
         if dice.random() < 0.3:
@@ -255,11 +276,13 @@ def test_whatever_is_sent_runs_when_it_is_due(worker: Start, options: tuple[str,
         else:
             for send in kinds:
                 send()
+
         if dice.random() < 0.5:
             wait_until(
                 lambda: not served.filter(status__in=["PENDING", "RUNNING"]).exists(),
                 "all of them ran",
             )
+
     wait_until(
         lambda: not served.filter(status__in=["PENDING", "RUNNING"]).exists(), "all of them ran"
     )
@@ -286,10 +309,13 @@ def test_tasks_of_both_lanes_run_and_their_results_are_there_for_everybody(worke
         errands.which_async.enqueue(),
     ]
     sent.append(errands.add.using(run_after=dt.timedelta(seconds=1)).enqueue(1))
+
     done = [finished(result) for result in sent]
+
     assert [result.status for result in done] == [TaskResultStatus.SUCCESSFUL] * 5
     assert [result.return_value for result in done[:3]] == [5, 5, sent[2].id]
     assert done[3].return_value == [sent[3].id, 1, str(sent[3].enqueued_at), "default"]
+
     for result in done:
         assert result.enqueued_at <= result.started_at <= result.finished_at
     assert done[4].started_at - done[4].enqueued_at >= dt.timedelta(seconds=1)

@@ -36,10 +36,12 @@ def build(transactional_db: None) -> Iterator[Build]:
         chosen = {"queues": ("default",), "processes": 0, **options}
         parts = Supervisor(settings or config(), WorkerOptions(**chosen))  # type: ignore[arg-type]
         built.append(parts)
+
         if started:
             parts.outbox.connect()
             parts.pool.start()
             turns_until(parts, lambda: parts.pool.ready)
+
         return parts
 
     yield build_
@@ -57,6 +59,7 @@ def parts(build: Build) -> Iterator[Supervisor]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     made = build(health_port=port)
+
     with serving_health(made.options, lambda: made.engine):
         made.engine.trusted_until = math.inf
         made.engine.publish()

@@ -78,6 +78,7 @@ def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_c
 ):
     options = WorkerOptions(("default",), processes=2, max_claim_batch=2, max_claim_per_worker=10)
     hungry = capacity(Config(), options)
+
     assert wanted(hungry, 2, 100) == Wanted(2, 100, total=10, batch=2)
     assert wanted(hungry, 1, 91, standing=3, ahead=9, prefetched=8, starting=2).total == 1
     assert wanted(hungry, 1, 91, standing=2, ahead=9, prefetched=8).total == 0
@@ -88,6 +89,7 @@ def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer_a
     None
 ):
     soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
+
     assert wanted(soft, 2) == Wanted(2, 0, 4, 6, 0, LEASE)
     assert wanted(soft, 1, prefetched=3) == Wanted(1, 0, 1, 3, 0, LEASE)
     assert wanted(soft, 0, prefetched=4, starting=1) == Wanted(0, 0, 1, 3, 0, LEASE)
@@ -99,9 +101,11 @@ def test_the_first_that_came_fill_the_free_slots_of_their_lanes() -> None:
     buffer = Prefetched()
     first, second, third, fourth = some = [*claims(2), *claims(1, "async"), *claims(1)]
     buffer.update((claim.id, claim) for claim in some)
+
     assert buffer.first({"sync": 2, "async": 0}) == [first, second]
     assert buffer.first({"sync": 1, "async": 5}) == [first, third]
     assert len(buffer) == 4
+
     assert buffer.take([third.id, uuid.uuid4(), first.id]) == [third, first]
     assert list(buffer.values()) == [second, fourth]
 
@@ -120,13 +124,16 @@ def test_a_line_is_as_long_as_tasks_are_short_and_the_buffer_of_the_settings_all
     assert learned(0, 2, 1e-5).depth == 0
     assert learned(7, 2, 1e-5).depth == 3
     assert learned(100_000, 2, 0.0).depth == 10_000, "a clock may stand still"
+
     line = learned(1_000, 1, 1e-4)
     line.limited = True
     assert line.depth == 0, "a cap leaves tasks behind"
+
     line = learned(1_000, 1, *[1e-4] * 100)
     assert line.depth >= 90
     line.learn(1.0)
     assert line.depth == 0, "one long task shortens it"
+
     for _ in range(1_000):
         line.learn(1e-4)
     assert line.depth >= 90, "and many short ones lengthen it again"
@@ -144,11 +151,14 @@ def test_the_time_of_a_task_runs_everywhere_but_in_line(lane: str, count: int, t
     member.control = ours[2][0]
     heard = ours[2][1]
     member.started = [0, 0]
+
     handed = claims(count, lane)
     member.dispatch(lane, handed)
     timeouts = Timeouts([member], TimeLimits(default=10.0))
     timeouts.watch(member, lane, 1, handed)
+
     timeouts.enforce(time.monotonic() + 11)
+
     assert bool(heard.receive()) == told
     assert timeouts.next > time.monotonic() + 11  # they are told later, or killed after the grace
 
@@ -221,10 +231,13 @@ def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does_and_fo
     control = Control(channel_pair()[0])
     others = a_run()
     mine = a_run()
+
     control.hear(CANCEL, "sync", 7)
     control.enter("sync", 6, others)
     control.enter("sync", 7, mine)
+
     assert (others.current.cancel_requested, mine.current.cancel_requested) == (False, True)
+
     control.hear(CANCEL, "sync", 8)
     control.enter("async", 9 + LONG_OVER, a_run())
     assert control.early
@@ -282,6 +295,7 @@ def test_a_child_is_replaced_after_a_hundred_tasks_and_a_minute_or_after_exactly
     recycling, _ = pool(processes, chosen)
     one = child(recycling, WorkerOptions(queues=("default",), processes=processes), START - age)
     one.taken = taken
+
     assert one.free("sync") == free
     assert recycling.due([one], START) == [one] * replaced
 
@@ -293,21 +307,25 @@ def test_without_the_option_children_are_replaced_one_after_the_other_though_all
     recycling, children = pool(4)
     for one in children:
         one.taken = 1_000
+
     moments = []
     for second in range(61, 181):
         for one in recycling.due(children, START + second):
             moments.append(second)
             children.remove(one)
+
     assert moments == [61, 76, 91, 106]
 
 
 def test_of_the_children_that_tasks_altered_one_a_minute_is_replaced() -> None:
     recycling, children = pool(2)
+
     replaced = [
         second
         for second in (0, 1, 59.9, 60, 61)
         if recycling.replaces_altered(children, START + second)
     ]
+
     assert replaced == [0, 60]
 
 
@@ -321,10 +339,13 @@ def test_while_many_children_run_their_last_tasks_the_others_get_another_life(
     ]
     for other in retired:
         other.retired_for = "tasks"
+
     assert not recycling.replaces_altered([one, *retired], START)
+
     one.taken = 100
     assert recycling.due([one, *retired], START + 3_600) == []
     assert one.free("sync") == 1
+
     one.taken = 200
     assert recycling.due([one, *retired[1:]], START + 3_600) == [one]
 
@@ -342,6 +363,7 @@ def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_se
     (_, control) = channel_pair()
     full = lane(theirs, [0, 0], Control(control), Gauge(1))
     kwargs = '{"a": 1}' if name == "add" else "{}"
+
     ours.send(
         [
             (
@@ -352,8 +374,10 @@ def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_se
         ]
     )
     ours.send(None)
+
     with ThreadPoolExecutor(1) as thread:
         thread.submit(full.serve).result(30)
+
     assert [kind for kind, _ in ours.receive()] == ["full", reply]
 
 
@@ -365,22 +389,27 @@ def test_the_pause_doubles_up_to_its_cap_with_jitter_and_tries_end_where_the_set
     pauses = [backoff.failed() for _ in range(8)]
     for pause, middle in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
         assert middle * 0.75 <= pause <= middle * 1.25
+
     backoff.succeeded()
     assert backoff.failed() <= 0.125
+
     together = {Backoff(Resilience(db_retry_initial_ms=100)).failed() for _ in range(20)}
     assert len(together) > 10
     assert max(together) - min(together) > 0.005
+
     forever = Backoff(Resilience())
     thrice = Backoff(Resilience(db_retry_max_attempts=3))
     for _ in range(3):
         assert not thrice.exhausted
         thrice.failed()
         forever.failed()
+
     assert (thrice.exhausted, forever.exhausted) == (True, False)
 
 
 def test_the_names_of_queues_survive_the_array() -> None:
     served = Served(["b", 'odd"\\{name}', "a"])
+
     assert served.queues == ["a", "b", 'odd"\\{name}']
     assert served.queues_array == '{"a","b","odd\\"\\\\{name}"}'
 
@@ -389,6 +418,7 @@ def test_the_names_of_queues_survive_the_array() -> None:
 def test_slots_are_processes_times_threads_and_times_coroutines() -> None:
     options = WorkerOptions(queues=("default",), processes=3, threads=2, async_concurrency=10)
     assert (options.sync_slots, options.async_slots) == (6, 30)
+
     inside = WorkerOptions(queues=("default",), processes=0, threads=2, async_concurrency=10)
     assert (inside.sync_slots, inside.async_slots) == (2, 10)
 
@@ -397,17 +427,22 @@ def test_every_error_that_the_database_knows_is_tried_again_but_for_those_that_c
     None
 ):
     outage = Outage(Resilience())
+
     for error in vars(psycopg.errors).values():
         if not (isinstance(error, type) and issubclass(error, psycopg.Error)):
             continue
+
         for _ in range(UNFIT_TRIES - 1):
             outage.begin(error("a message"), 3)
+
         if (error.sqlstate or "")[:2] in UNFIT:
             with pytest.raises(DatabaseGaveUp, match="the outcomes of 3 task"):
                 outage.begin(error("a message"), 3)
         else:
             outage.begin(error("a message"), 3)
+
         outage.over()
+
     assert outage.backoff.failures == 0
 
 
@@ -436,13 +471,14 @@ def parsed(command: Any, *given: str) -> dict[str, Any]:
 
 @pytest.mark.promise("S3.11")
 def test_run_takes_the_options_of_the_command_with_the_same_names_and_defaults() -> None:
-    assert {**defaults(run), "reload": False} == parsed(
-        Command()
-    )  # which runs the command line again
+    # Only the command has --reload, which runs the command line again.
+    assert {**defaults(run), "reload": False} == parsed(Command())
     assert defaults(run_scheduler) == parsed(SchedulerCommand())
+
     record = {
         field.name: field.default for field in fields(WorkerOptions) if field.default is not MISSING
     }
+
     assert {name: value for name, value in parsed(Command()).items() if name in record} == record
 
 
@@ -459,7 +495,9 @@ def test_the_usable_cpus_are_those_that_this_process_may_use_and_not_those_of_th
         f"import os; os.sched_setaffinity(0, {{{one}}}); "
         "from horsies_django.worker.process.options import usable_cpus; print(usable_cpus())"
     )
+
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
     assert done.stdout.strip() == "1"
 
 
@@ -488,6 +526,7 @@ def test_values_that_the_command_line_refuses_are_refused_from_code(
 ) -> None:
     with pytest.raises(WorkerStartError) as caught:
         refuse_impossible(WorkerOptions(**{"queues": ("default",), "processes": 1, **wrong}))
+
     assert words in str(caught.value)
 
 

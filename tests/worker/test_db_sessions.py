@@ -53,15 +53,18 @@ def test_a_connection_is_seen_in_the_wrapper_itself(elsewhere: Elsewhere) -> Non
     def look() -> list[bool]:
         asyncio.run(asyncio.to_thread(connections.all))
         looks = [seen()]
+
         acts = (
             lambda: connections["default"],
             connection.ensure_connection,
             connection.close,
             traps.closed_inside,
         )
+
         for act in acts:
             act()
             looks.append(seen())
+
         db_sessions.after_task()
         return [*looks, seen()]
 
@@ -80,6 +83,7 @@ def test_django_is_asked_where_its_wrappers_cannot_be_seen(
         return seen(), connection.connection
 
     assert elsewhere(leave) == (True, None)
+
     elsewhere(note)
     assert Group.objects.get().name == "next"
 
@@ -93,7 +97,9 @@ def test_a_wrapper_of_another_thread_is_dropped_and_raises_nothing(elsewhere: El
 
     connection.ensure_connection()
     foreign = connections["default"]
+
     elsewhere(take_over)
+
     assert Group.objects.get().name == "next"
 
 
@@ -105,9 +111,11 @@ def test_a_transaction_left_open_by_async_code_takes_in_no_row_of_the_next_call(
 ) -> None:
     opened = orm.submit(traps.WRECKS[kind])
     written = orm.submit(note)
+
     with pytest.raises(TransactionManagementError, match="cannot stay open between two awaits"):
         opened.result(30)
     written.result(30)
+
     assert Group.objects.get().name == "next"
 
 
@@ -125,6 +133,7 @@ def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(
     with pytest.raises(LookupError):
         orm.submit(half_made).result(30)
     assert not orm.connected
+
     orm.submit(note).result(30)
     with pytest.raises(LookupError):
         orm.submit(fails_later).result(30)
@@ -134,7 +143,7 @@ def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(
 def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Naive: a pool refuses an age, or a connection that is kept for ever is closed after a minute."""
+    """Naive: a pool refuses an age, or a connection kept for ever is closed after a minute."""
     given = {
         "short": {"CONN_MAX_AGE": 0},
         "long": {"CONN_MAX_AGE": 600},
@@ -142,13 +151,16 @@ def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(
         "pooled": {"CONN_MAX_AGE": 0, "OPTIONS": {"pool": True}},
         "file": {"CONN_MAX_AGE": 0, "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
     }
+
     default = {**connections.settings["default"], "CONN_HEALTH_CHECKS": False, "OPTIONS": {}}
     handler = ConnectionHandler(
         {"default": default} | {alias: default | own for alias, own in given.items()}
     )
     monkeypatch.setattr(db_sessions, "connections", handler)
+
     db_sessions.keep_connections(0)
     assert handler.settings["short"]["CONN_MAX_AGE"] == 0
+
     db_sessions.keep_connections(60)
     found = {
         alias: (
@@ -157,6 +169,7 @@ def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(
         )
         for alias in given
     }
+
     others = {
         "long": (600, False),
         "endless": (None, False),
@@ -175,6 +188,7 @@ def test_statements_that_the_driver_prepared_run_again_after_the_session_was_res
     def run_tasks() -> set[int]:
         kept = {**connections.settings["default"], "CONN_MAX_AGE": 600, "OPTIONS": options}
         monkeypatch.setattr(connections["default"], "settings_dict", kept)
+
         backends = set()
         for ready in (False, True, True, True):
             db_sessions.before_task()
@@ -182,6 +196,7 @@ def test_statements_that_the_driver_prepared_run_again_after_the_session_was_res
             if ready:  # the first one prepares nothing with threshold 2
                 assert [Group.objects.filter(name="next").count() for _ in range(4)] == [1] * 4
             db_sessions.after_task()
+
         return backends
 
     note()

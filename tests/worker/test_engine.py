@@ -65,13 +65,16 @@ def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_truste
     parts = build()
     id_ = tasks.noop.send().task_id
     engine = parts.engine
+
     engine.trusted_until = time.monotonic() - 1
     engine.wakeups.look_everywhere()
     engine.turn(0.0)
     assert Task.objects.get(pk=id_).status == "PENDING"
+
     engine.trusted_until = math.inf
     engine.turn(0.0)
     assert Task.objects.get(pk=id_).status != "PENDING"
+
     turns_until(parts, lambda: Task.objects.get(pk=id_).status == "COMPLETED")
 
 
@@ -86,7 +89,7 @@ NEVER_STARTED = (
 
 
 class Here:
-    """A worker in soft mode that runs tasks itself, one at a time, and goes on one turn at a time."""
+    """A worker in soft mode that runs tasks itself, one by one, and goes on one turn at a time."""
 
     def __init__(self, parts: Supervisor, folder: Path) -> None:
         self.parts = parts
@@ -158,11 +161,14 @@ def test_a_task_whose_claim_or_start_was_lost_ends_the_worker_s_life_and_its_out
         here.finishes_cut_off()
     else:
         here.reconnects()
+
     lose(one, columns)
     if not finished:  # somebody may have changed it by hand: the server has not been away
         here.engine.comparison.run(time.monotonic())
+
     with pytest.raises(ClaimsLost, match=rf"lost 1 claim.*{one}"):
         here.reconnects()
+
     assert not here.parts.outbox.owes
     assert status(one) == ("PENDING" if columns == NEVER_CLAIMED else "CLAIMED")
 
@@ -174,8 +180,10 @@ def test_a_prefetched_task_whose_claim_was_lost_leaves_the_buffer(here: Here) ->
     here.runs_one()
     two = here.send("two")
     here.until(lambda: status(two) == "CLAIMED")
+
     here.reconnects()
     assert set(here.engine.prefetched) == {two}
+
     lose(two, NEVER_CLAIMED)
     here.reconnects()
     assert not here.engine.prefetched
@@ -186,9 +194,11 @@ def test_an_outcome_that_was_written_although_its_reply_was_lost_is_no_loss(here
     here.finishes_cut_off()
     outbox = here.parts.outbox
     written = list(outbox.outcomes)
+
     outbox.run_pass()
     outbox.outcomes += written
     here.reconnects()
+
     assert not outbox.owes
 
 
@@ -197,8 +207,10 @@ def test_a_worker_that_was_declared_dead_is_told_so_and_nothing_of_lost_claims(h
     worker = here.parts.worker
     HeartbeatFactory(id=worker, worker_id=worker, role="claimer", died_at=now())
     lose(one, NEVER_CLAIMED)
+
     here.engine.comparison.reconnected()
     here.engine.turn(0.0)
+
     assert here.engine.disowned
 
 
@@ -208,8 +220,10 @@ def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: H
     flow.send()
     here.engine.wakeups.look_everywhere()
     here.until(lambda: Task.objects.filter(status="RUNNING").exists())
+
     here.finishes_cut_off()
     here.reconnects()
+
     assert Task.objects.get().status == "COMPLETED"
     assert len(here.engine.advancer.owed) == 1
 
@@ -259,6 +273,7 @@ def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_s
 
     parts.engine.advancer.gathers = gathers
     assert [counted_after(ended) for ended in range(4)] == counted
+
     counted_after(5)
     turns_until(parts, lambda: handle.status() == "COMPLETED")
 
@@ -273,8 +288,10 @@ def test_an_element_that_failed_is_counted_at_once(
     flow.map(tasks.linger, path=[str(tmp_path / "runs"), str(tmp_path / "nowhere" / "fails")])
     handle = flow.send()
     parts.engine.wakeups.look_everywhere()
+
     turns_until(parts, lambda: WorkflowNode.objects.get().items_bad)
     assert Task.objects.get(node_index=0).status == "RUNNING"
+
     (tmp_path / "runs.go").touch()
     turns_until(parts, lambda: handle.status() == "FAILED")
 
@@ -295,8 +312,10 @@ def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is_whatever_el
             [],
             str(parts.worker),
         )
+
     for path in ("/", "/live/x"):
         assert asked(parts, path) == (404, {"error": "there are only /live, /ready and /metrics"})
+
     assert ask(parts, "/ready", "HEAD") == (200, "")
 
 
@@ -305,13 +324,16 @@ def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Su
         busy_since=time.monotonic() - STUCK_SECONDS + 5
     )
     assert ask(parts, "/live")[0] == 200, "a turn may take its time"
+
     parts.engine.status = parts.engine.status._replace(
         busy_since=time.monotonic() - STUCK_SECONDS - 2
     )
+
     status, found = asked(parts, "/live")
     assert (status, found["ok"], len(found["reasons"])) == (503, False, 1)
     assert "been stuck for 12 s" in found["reasons"][0]
     assert ask(parts, "/ready")[0] == 503
+
     parts.engine.turn(0)
     assert parts.engine.status.busy_since is not None
     assert ask(parts, "/live")[0] == 200
@@ -326,6 +348,7 @@ def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(
     parts.engine.publish()
     for member in parts.pool.members:
         member.ready = False
+
     status, found = asked(parts, "/ready")
     assert status == 503
     for said in (
@@ -335,6 +358,7 @@ def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(
         "the worker is stopping",
     ):
         assert said in "; ".join(found["reasons"])
+
     assert asked(parts, "/live") == (200, {**found, "ok": True, "reasons": []})
 
 
@@ -349,6 +373,7 @@ def cut_off(client: socket.socket, more: bytes) -> bool:
     """
     client.settimeout(0.1)
     deadline = time.monotonic() + 20
+
     while time.monotonic() < deadline:
         try:
             client.sendall(more)
@@ -357,6 +382,7 @@ def cut_off(client: socket.socket, more: bytes) -> bool:
             continue
         except ConnectionError:
             return True
+
     return False
 
 
@@ -372,9 +398,11 @@ def test_a_client_that_sends_a_header_now_and_then_or_without_end_is_cut_off(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch, seconds: float, first: bytes, more: bytes
 ) -> None:
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", seconds)
+
     with connected(parts) as client:
         client.sendall(b"GET /live" + first + b" HTTP/1.1\r\n")
         assert cut_off(client, more)
+
     assert ask(parts, "/live")[0] == 200
 
 
@@ -390,8 +418,10 @@ def test_a_crowd_of_silent_clients_keeps_no_probe_waiting(
         for _ in range(150):
             last = stack.enter_context(connected(parts))
         last.sendall(b"GET /live HTTP/1.0\r\n")
+
         assert ask(parts, "/live")[0] == 200
         wait_until(lambda: threads() <= 16, "the others are cut off")
+
         last.sendall(b"\r\n")
         assert last.recv(12) == b"HTTP/1.0 200", "who came last is answered"
 
@@ -400,6 +430,7 @@ def test_a_port_in_use_is_named_and_the_address_may_be_of_ipv6() -> None:
     engine: Any = None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+
         for address, said in (
             ({"health_port": port}, f"--health-port: 127.0.0.1:{port} cannot be listened on"),
             ({"health_port": 0, "health_host": "192.0.2.1"}, "192.0.2.1"),
@@ -407,11 +438,13 @@ def test_a_port_in_use_is_named_and_the_address_may_be_of_ipv6() -> None:
             options = WorkerOptions(queues=(), processes=1, **address)
             with pytest.raises(WorkerStartError, match=said), serving_health(options, engine):
                 raise AssertionError("nothing may start")
+
     if socket.has_ipv6:
         try:
             server = HealthServer("::1", 0, engine)
         except OSError as error:
             pytest.skip(f"no IPv6 on the loopback interface: {error}")
+
         assert server.server_address[0] == "::1"
         server.server_close()
 
@@ -428,11 +461,13 @@ class Listening:
         self.moments: list[float] = []
         self.runs: list[uuid.UUID] = []
         self.selector = selectors.DefaultSelector()
+
         listener = Listener("default", "_new", application_name="horsies test", own="_alone")
         words = {
             word: partial(self.wake, word)
             for word in ("default", "sync default", "now sync default")
         }
+
         resilience = Resilience(db_retry_initial_ms=100)
         anew = partial(self.wake, "anew")
         self.notifications = NotificationListener(
@@ -458,7 +493,9 @@ def listening(connect: Connect) -> Iterator[Listening]:
     made = Listening(connect())
     made.tick()
     assert made.woken == ["anew"]  # what was sent before made no noise here
+
     yield made
+
     made.notifications.close()
     made.selector.close()
 
@@ -469,13 +506,16 @@ def test_a_call_that_arrives_or_a_task_proves_the_connection_and_a_call_wakes_no
     backend = listening.notifications.listener.connection
     listening.tick()
     assert listening.notifications.testing
+
     listening.hears()
     assert not listening.notifications.testing
+
     listening.tick(ANSWER_SECONDS + 1)
     listening.tick(QUIET_SECONDS + 1)
     assert listening.notifications.testing  # again, after a while without any news
     listening.hears()
     assert listening.woken == ["anew"]
+
     put()
     listening.hears()
     listening.tick(QUIET_SECONDS + 1)
@@ -488,11 +528,13 @@ def test_an_answer_that_lies_unread_or_was_not_asked_for_is_not_missed(
     listening: Listening, unread: bool
 ) -> None:
     listening.tick()
+
     if unread:
         wait_until(lambda: listening.selector.select(0), "the answer is there")
         listening.tick(ANSWER_SECONDS + 1)
     else:
         listening.notifications.tick(time.monotonic() + ANSWER_SECONDS + 1, None, "")
+
     assert listening.notifications.listener.connection is not None
     assert not listening.notifications.unreachable
     assert not listening.notifications.testing
@@ -502,9 +544,11 @@ def test_a_signal_to_a_workflow_names_its_run_and_looks_for_no_tasks(listening: 
     flow = Workflow("waits")
     flow.signal("go")
     handle = flow.send()
+
     for number in range(2):
         handle.signal("go", number)
         listening.hears()
+
     assert listening.runs == [handle.workflow_id] * 2
     assert listening.woken == ["anew"]
 
@@ -516,9 +560,11 @@ def test_due_tasks_are_told_from_others_and_neither_other_queues_nor_strangers_w
         "SELECT pg_notify(%s, 'a text of a stranger')", [f"{listening.prefix}_new"]
     )
     listening.hears()
+
     for sent in ({"queue": "mail"}, {}, {"due_at": timezone.now() + timedelta(minutes=1)}):
         put(**sent)
         listening.hears()
+
     assert listening.woken == ["anew", "sync default", "default"]
 
 
@@ -527,25 +573,31 @@ def test_a_worker_that_is_not_elected_hears_only_what_it_is_told_alone(
 ) -> None:
     listening.notifications.hear(wanted=False)
     assert (listening.notifications.healthy, listening.notifications.hears) == (True, False)
+
     put()
     listening.connection.execute(
         "SELECT pg_notify(%s, 'now sync default')", [f"{listening.prefix}_alone"]
     )
     listening.hears()
+
     listening.notifications.hear(wanted=True)
     put()
     listening.hears()
+
     assert listening.woken == ["anew", "now sync default", "anew", "sync default"], (
         "what was sent first was not heard"
     )
+
     listening.notifications.hear(wanted=False)
     backend = listening.notifications.listener.connection
     listening.connection.execute("SELECT pg_terminate_backend(%s)", [backend.info.backend_pid])
     wait_until(lambda: listening.selector.select(0), "the server says so")
+
     listening.notifications.hear(wanted=True)
     assert not listening.notifications.healthy, (
         "a lost connection is found when the worker is elected"
     )
+
     listening.notifications.hear(wanted=True)
     listening.tick()
     assert listening.notifications.hears
@@ -558,15 +610,19 @@ def test_a_silent_connection_is_replaced_and_told(
     assert silent is not None
     silent.execute("UNLISTEN *")  # as a pooler that lends the session to somebody else
     listening.tick()
+
     with caplog.at_level(logging.INFO, "horsies"):
         listening.tick(ANSWER_SECONDS + 1)
         assert silent.closed
         assert "the LISTEN connection is silent" in caplog.text
+
         listening.tick(60)  # it listens anew
         assert listening.woken == ["anew", "anew"]
         assert listening.notifications.unreachable
+
         listening.tick()
         listening.hears()
+
     assert not listening.notifications.unreachable
     assert caplog.messages[-1] == "notifications arrive again"
 
@@ -574,12 +630,14 @@ def test_a_silent_connection_is_replaced_and_told(
 @pytest.mark.promise("S2.11")
 def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> None:
     moments = [1763748000.5, 1763747999.5, 1763748002.5]
+
     with listening.connection.transaction():  # what one commit says arrives together
         for moment in moments:
             listening.connection.execute(
                 "SELECT pg_notify(%s, %s)", [listening.prefix + "_new", f"{moment} default"]
             )
     listening.hears()
+
     assert listening.moments[1:] == moments
 
 
@@ -590,8 +648,10 @@ def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(
     listener = listening.notifications.listener
     assert listener.connection is not None
     listener.connection.execute("LISTEN somebody_elses")
+
     listening.connection.execute("SELECT pg_notify('somebody_elses', '0 default')")
     listening.hears()
+
     assert listening.woken == ["anew"]
     assert not listener.received, "it proves nothing about our own channels"
 
@@ -623,6 +683,7 @@ def test_a_partition_is_tried_less_often_while_its_lock_lasts() -> None:
     stalled = StalledPartitions(clock=lambda: 0.0)
     told = Stalled(uuid.uuid4(), at_once=False)
     waits = []
+
     for _ in range(7):
         stalled.hear(told)
         waits.append(stalled.at)
@@ -631,8 +692,10 @@ def test_a_partition_is_tried_less_often_while_its_lock_lasts() -> None:
         stalled.clock = lambda: 0.0
 
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+
     stalled.hear(told._replace(task=uuid.uuid4()))
     assert stalled.at == 0.1
+
     stalled.hear(told._replace(at_once=True))
     assert stalled.at == 0.0
 

@@ -67,7 +67,8 @@ django.setup()
 registry.autodiscover()
 options = WorkerOptions(queues=(), processes=1, start_method=sys.argv[1])
 forker = Forker(options)
-kill_timer, ended = KillTimer(float(sys.argv[2]), forker.arm if options.forks else None), threading.Event()
+kill_timer = KillTimer(float(sys.argv[2]), forker.arm if options.forks else None)
+ended = threading.Event()
 selector = selectors.DefaultSelector()
 selector.register(sys.stdin, selectors.EVENT_READ, (command,))
 pool = Pool(options, selector, forker)
@@ -113,11 +114,13 @@ class Worker:
         (app / "__init__.py").touch()
         (app / "tasks.py").write_text(TASKS)
         (folder / "stoppable_settings.py").write_text(SETTINGS)
+
         self.seen: list[dict[str, Any]] = []
         variables = os.environ | {
             "DJANGO_SETTINGS_MODULE": "stoppable_settings",
             "PYTHONPATH": f"{folder}:{ROOT}",
         }
+
         command = [sys.executable, "-c", WORKER, start_method, str(seconds), heart]
         self.process = subprocess.Popen(
             command,
@@ -134,6 +137,7 @@ class Worker:
             line = self.process.stdout.readline()
             assert line, "it has ended"
             self.seen.append(json.loads(line))
+
         return found[number]
 
     def run_its_task(self) -> None:
@@ -143,9 +147,8 @@ class Worker:
 
     def end(self) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(
-                self.process.pid, signal.SIGKILL
-            )  # what else is left of the group may stand still
+            # What else is left of the group may stand still.
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
 
@@ -166,6 +169,7 @@ def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
 def test_a_stopped_process_dies_at_its_deadline_without_being_continued() -> None:
     command = [sys.executable, "-c", STOPS_ITSELF]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "armed\n"), done.stderr
 
 
@@ -174,14 +178,18 @@ def test_arming_moves_the_deadline_unless_it_has_passed_and_disarming_takes_it_a
     try:
         timer.arm(time.monotonic() - 1)
         assert timer.remaining() == 0
+
         timer.arm(time.monotonic() + FAR)
         assert 0 < timer.remaining() <= FAR
+
         timer.arm(time.monotonic() + 3 * FAR)
         assert FAR < timer.remaining() <= 3 * FAR
+
         timer.arm(time.monotonic() - 1)
         assert timer.remaining() > FAR
     finally:
         timer.arm(kill_timer.NEVER)
+
     assert timer.remaining() == 0
 
 
@@ -190,9 +198,11 @@ def test_deadlines_count_from_before_the_beat_and_a_late_beat_of_a_worker_that_e
 ):
     deadlines: list[float] = []
     timer = KillTimer(FAR, deadlines.append)
+
     timer.rearm(1.0)
     timer.disarm()
     timer.rearm(2.0)
+
     assert deadlines == [1.0 + FAR, kill_timer.NEVER]
 
 
@@ -201,7 +211,9 @@ def test_a_stopped_worker_without_a_fork_server_ends_with_its_child(
 ) -> None:
     stopped = worker("spawn", seconds=1.5)
     child = stopped.event("child")["child"]
+
     os.killpg(stopped.process.pid, signal.SIGSTOP)
+
     assert stopped.process.wait(60) == -signal.SIGKILL
     wait_until(lambda: is_over(child), "the child ends with its worker")
 
@@ -211,11 +223,12 @@ def test_a_fork_server_that_ends_while_it_is_asked_for_a_child_is_replaced(
 ) -> None:
     running = worker("forkserver", seconds=3.5)
     first = running.event("child")
+
     os.kill(first["fork_server"], signal.SIGSTOP)
-    os.kill(
-        first["child"], signal.SIGKILL
-    )  # the pool waits for another one from the stopped fork server
+    # The pool waits for another one from the stopped fork server.
+    os.kill(first["child"], signal.SIGKILL)
     second = running.event("child", 1)
+
     assert is_over(first["fork_server"])
     assert second["fork_server"] != first["fork_server"]
 
@@ -225,8 +238,10 @@ def test_the_next_fork_server_has_the_deadline_of_the_last_beat(
 ) -> None:
     """Naive: a worker that is stopped before its next beat leaves tasks that go on when it does."""
     running = worker("forkserver", seconds=3.0, heart="beats once")
+
     os.kill(running.event("child")["fork_server"], signal.SIGKILL)
     second = running.event("child", 1)["fork_server"]
+
     wait_until(lambda: is_over(second), "the kernel ends it, too")
 
 
@@ -236,6 +251,8 @@ def test_a_task_that_holds_the_gil_for_long_lives_as_long_as_its_worker(
 ) -> None:
     alive = worker(start_method, seconds=1.0)
     alive.event("child")
+
     alive.run_its_task()
+
     assert json.loads(alive.event("result")["result"]) == {"ok": "kept it"}
     assert sum("child" in event for event in alive.seen) == 1

@@ -58,6 +58,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     """Give a handler that is the only one of the "horsies" logger."""
     handler = Slow()
     horsies = logging.getLogger("horsies")
+
     monkeypatch.setattr(horsies, "handlers", [handler])
     monkeypatch.setattr(horsies, "propagate", False)
     horsies.setLevel("INFO")
@@ -68,15 +69,18 @@ def test_lines_that_a_slow_log_cannot_take_are_counted(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "MOST_WAITING", 2)
+
     with logs.relayed_logs():
         logger.info("line %s", 0)
         assert slow.arrived.wait(30)
         for number in range(1, 6):  # nobody writes: each of these returns at once
             logger.info("line %s", number)
         assert slow.lines == []
+
         slow.gate.set()
         wait_until(lambda: len(slow.lines) == 3, "what waited is written")
         logger.info("the next")
+
     lost = "(3 line(s) before this one are lost: the log is written too slowly)"
     assert slow.lines == ["line 0", "line 1", "line 2", f"the next {lost}"]
 
@@ -86,13 +90,16 @@ def test_a_line_arrives_whole_with_its_traceback_and_only_where_its_level_is_wan
 ) -> None:
     slow.gate.set()
     slow.setLevel("WARNING")
+
     with logs.relayed_logs():
         try:
             raise LookupError("the cause")
         except LookupError:
             logger.exception("it failed: %s", "so")
+
         logger.info("not wanted")
         assert slow not in logging.getLogger("horsies").handlers
+
     assert slow in logging.getLogger("horsies").handlers
     (line,) = slow.lines
     assert line.startswith("it failed: so\nTraceback")
@@ -119,8 +126,10 @@ def lines(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setenv(name, "")  # whatever sets it in the test: it is undone
         monkeypatch.delenv(name)
     monkeypatch.setenv("TERM", "xterm")
+
     for name in ("horsies", "horsies.task", "horsies.worker"):
         monkeypatch.setattr(logging.getLogger(name), "disabled", False)
+
     slow.gate.set()
     slow.setFormatter(Formatter(palette_for(Terminal())))
     return slow.lines
@@ -147,10 +156,13 @@ def test_who_wants_colors_is_asked_and_the_options_of_a_command_reach_the_proces
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+
     choose_colors(no_color=False, force_color=False)
     assert (palette_for(stream()) is not None) == colored
+
     choose_colors(no_color=False, force_color=True)
     assert palette_for(io.StringIO()) is not None
+
     choose_colors(no_color=True, force_color=False)
     assert palette_for(Terminal()) is None
 
@@ -182,17 +194,21 @@ def test_a_task_that_runs_long_is_reported_once_however_many_beats_follow(
     member.pid = 7
     watch = StuckWatch(stopped_seconds=10.0, long_seconds=60.0)
     claim = runs(member, 1, since=100.0)
+
     with caplog.at_level(logging.WARNING, "horsies.worker"):
         watch.look([member], 159.0)
         assert caplog.messages == []
+
         for now in (161.0, 162.0, 163.0):  # the report, and two beats after it
             watch.look([member], now)
         assert [str(claim.id) in line for line in caplog.messages] == [True]
         assert "(tests.nothing) has been running for more than 60 s in process 7" in caplog.text
+
         member.take_off("sync", 1)
         other = runs(member, 2, since=163.0, name="a\n[CRITICAL] \x1b[2J")
         for now in (222.0, 224.0, 225.0):
             watch.look([member], now)
+
     assert [str(other.id) in line for line in caplog.messages] == [False, True]
     assert all(line.isprintable() for line in caplog.messages), "its name forges no line"
 
@@ -213,15 +229,19 @@ def test_what_exceeds_a_second_is_counted_and_told_when_it_is_over_by_ten_names(
     log = TaskLog()
     assert (len(log.take(done(MANY - 1), 10.0)), len(log.take(done(1), 10.9))) == (MANY - 1, 1)
     assert log.summary_at == float("inf"), "as many as a second may have are not counted"
+
     assert len(log.take(done(MANY + 1_300), 11.0)) == MANY
     assert log.take(done(100, "shop.tasks.ship"), 11.5) == []
     assert log.summary_at == 12.0
+
     assert log.summary(12.25) == (
         "1,400 tasks completed in 1.2 s: shop.tasks.pack 1,300, shop.tasks.ship 100"
     )
     assert log.summary_at == float("inf")
+
     for number in range(13):
         log.take(done(13 - number, f"t{number:02}"), 12.5)
+
     line = log.summary(13.5)
     assert line.startswith("91 tasks completed in 1.2 s: t00 13, t01 12, ")
     assert line.endswith("t09 4, and 6 of 3 more names")
@@ -233,13 +253,15 @@ def test_after_a_busy_second_the_next_is_only_counted_and_after_one_that_was_not
     log = TaskLog()
     log.take(done(MANY + 1), 10.0)
     log.summary(11.0)
-    assert (
-        log.take(done(MANY), 11.5) == []
-    )  # no more than a second may have, but that is not known yet
+
+    # No more than a second may have, but that is not known yet.
+    assert log.take(done(MANY), 11.5) == []
     assert log.summary(12.0).startswith("200 tasks completed in 1.0 s: ")
+
     assert len(log.take(done(MANY + 1), 12.5)) == MANY
     log.summary(13.0)
     assert len(log.take(done(1), 72.0)) == 1, "after an idle minute"
+
     log.take(done(MANY * 3), 72.1)
     log.summary(77.0)  # the worker was stopped meanwhile: 600 in 5 s
     assert len(log.take(done(1), 77.5)) == 1
@@ -253,10 +275,12 @@ def test_the_last_counts_are_told_when_the_worker_ends_if_info_is(
     task_log.settled(done(MANY * 2))
     task_log.close()
     assert (task_log.summary_at, caplog.text) == (float("inf"), "")
+
     caplog.set_level("INFO", "horsies.task")
     task_log.settled(done(MANY + 7))
     task_log.tick(task_log.summary_at - 0.01)
     assert len(caplog.records) == MANY
+
     task_log.close()
     assert caplog.messages[-1].startswith("7 tasks completed in ")
     task_log.tick(time.monotonic() + 100)
@@ -324,6 +348,7 @@ def test_each_way_to_end_has_its_line_whose_colors_are_neither_in_its_name_nor_i
     """
     outcome = failed(task_name="shop.failed", **told)
     TaskLog().settled([outcome], {str(outcome.id): decided})
+
     assert [one.partition("[task] ")[2] for one in lines] == [
         f"[{level}] shop.failed {outcome.id} (attempt 3) {line}"
     ]
@@ -336,19 +361,19 @@ def test_a_record_about_a_task_carries_what_the_filter_would_give_it(
     (outcome,) = done(1)
     TaskLog().settled([outcome])
     TaskLog().settled([failed(returned=True)])
+
     for record in caplog.records:
         TaskContextFilter().filter(record)
-        assert (record.task_name, record.queue_name, record.attempt) == (
-            "shop.tasks.pack",
-            "mail",
-            3,
-        )  # type: ignore[attr-defined]
+        about = (record.task_name, record.queue_name, record.attempt)  # type: ignore[attr-defined]
+        assert about == ("shop.tasks.pack", "mail", 3)
+
     assert caplog.records[0].task_id == str(outcome.id)  # type: ignore[attr-defined]
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
 
 
 def test_some_of_many_tasks_are_named_and_none_that_nobody_knows() -> None:
     (one,) = done(1)
+
     assert named([]) == named([Claim(uuid.uuid4(), 1, "", "", "")]) == ""
     assert named([one]) == f" (shop.tasks.pack {one.id} (attempt 3))"
     assert (
@@ -366,6 +391,7 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
     """
     (one,) = done(1, FORGED)
     log = TaskLog()
+
     with caplog.at_level(logging.INFO, "horsies.task"):
         log.settled(
             [one, failed()._replace(task_name=FORGED, queue_name=FORGED, error_message=None)]
@@ -374,6 +400,7 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
         log.settled(done(MANY + 1, FORGED))
         log.close()
         tell_expired([one])
+
     assert len(caplog.records) > 4
     for record in caplog.records:
         names = [
@@ -381,9 +408,11 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
             for value in record.__dict__.values()
             if isinstance(value, str) and "CRITICAL" in value
         ]
+
         for text in (record.getMessage(), *names):
             assert text.isprintable()
             assert len(text) < 320
+
     assert label(one) == f"{shown_name(FORGED)} {one.id} (attempt 3)"
     assert shown_name("shop.tasks.größe") == "shop.tasks.größe"
 
@@ -403,25 +432,30 @@ def test_the_filter_gives_a_record_its_task_and_every_attribute_also_outside_of_
     token = running.set(
         CurrentTask(Claim(id_, 1, "sync", "shop.tasks.pack", "{}", 2, None, "mail"))
     )
+
     try:
         inside = filtered()
     finally:
         running.reset(token)
+
     assert attributes(inside) == (str(id_), "shop.tasks.pack", "mail", 2)
     assert (
         Formatter()
         .format(inside)
         .endswith(f"[shop] [INFO] shop.tasks.pack {id_} (attempt 2): one\n        two")
     )
+
     outside = filtered()
     assert attributes(outside) == ("-", "-", "-", 0)
     assert Formatter().format(outside).endswith("[shop] [INFO] one\n        two")
+
     assert attributes(filtered(task_id="of-the-project"))[:2] == ("of-the-project", "-")
 
 
 def test_what_could_end_or_hide_a_line_is_escaped() -> None:
     for sign in "\n\r\x1b\x00\x85\u2028\u2029\u202e\u2066\udcff\x9b":
         assert visible(f"a{sign}b") == f"a{sign.encode('unicode_escape').decode()}b"
+
     assert visible("Grüße, 東京 \u00a0 🐎\u200d!") == "Grüße, 東京 \u00a0 🐎\u200d!"
 
 
@@ -434,7 +468,9 @@ def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(
     outcome = failed()._replace(
         result=json.dumps({"err": {"exception": told}}), error_message="tray 2"
     )
+
     TaskLog().settled([outcome, outcome])
+
     kind, other = (record.exc_info[0] for record in caplog.records if record.exc_info)
     assert kind is other
     assert kind is not None
@@ -443,6 +479,7 @@ def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(
         "Tray.NoPaper",
         "NoPaper",
     )
+
     text = logging.Formatter("%(message)s").format(caplog.records[0])
     assert text.endswith("\nshop.errors.Tray.NoPaper: tray 2\\nis empty\n    first\n      second")
 
@@ -475,10 +512,12 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Root:
         monkeypatch.setattr(logging.root, "level", logging.WARNING)
         monkeypatch.setattr(logging, "lastResort", None)
         monkeypatch.setattr(logs.Level, "given", logging.WARNING)
+
         monkeypatch.setattr(logging.getLogger("horsies"), "handlers", [])
         monkeypatch.setattr(logging.getLogger("horsies"), "propagate", True)
         monkeypatch.setattr(logging.getLogger("shop"), "handlers", [])
         monkeypatch.setattr(logs, "stream_of_its_own", lambda: stream)
+
         logging.root.manager._clear_cache()  # type: ignore[attr-defined]
         return logging.root
 

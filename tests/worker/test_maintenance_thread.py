@@ -106,13 +106,16 @@ def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(
     assert (beat.id, beat.role, beat.died_at) == (parts.worker, "claimer", None), (
         "the first one, before it claims"
     )
+
     silence(parts.worker)
     parts.engine.trusted_until = 0.0
     assert heartbeat.tick(conn)
+
     renewed = Heartbeat.objects.get().sent_at
     assert renewed > beat.sent_at - LONG_AGO / 2
     assert parts.engine.trusted_until > time.monotonic()
     assert not parts.engine.disowned
+
     parts.engine.status = EngineStatus(busy_since=time.monotonic() - 60)
     assert not heartbeat.tick(conn)
     assert Heartbeat.objects.get().sent_at == renewed
@@ -126,6 +129,7 @@ def test_the_kill_timer_counts_from_before_the_beat(
     """
     other = connect()
     kill_timer = parts.kill_timer
+
     with ThreadPoolExecutor(1) as thread:
         with other.transaction():
             other.execute("SELECT FROM horsies_heartbeats WHERE id = %s FOR UPDATE", [parts.worker])
@@ -133,6 +137,7 @@ def test_the_kill_timer_counts_from_before_the_beat(
             wait_for_waiting(connect(), conn)
             before_the_answer = time.monotonic()
         assert beat.result(30)
+
     assert kill_timer.deadline < before_the_answer + kill_timer.seconds
     assert parts.engine.trusted_until < before_the_answer + kill_timer.seconds
     assert kill_timer.seconds < THRESHOLD_MS / 1000
@@ -145,8 +150,10 @@ def test_a_worker_that_was_declared_dead_hears_of_it_and_stays_dead(
     assert WorkerStore(conn).reap(timedelta(days=1_000), judge=True, many=10) == [], (
         "the server started since"
     )
+
     WorkerStore(conn).reap(timedelta(seconds=2), judge=True, many=10)
     assert not parts.maintenance.heartbeat.tick(conn)
+
     assert parts.engine.disowned
     assert Heartbeat.objects.get().died_at is not None
 
@@ -173,9 +180,11 @@ def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn
     heartbeat = parts.maintenance.heartbeat
     outage = parts.engine.outage
     assert heartbeat.tick(conn)
+
     outage.begin(psycopg.OperationalError("the server ended"), 0)
     assert heartbeat.tick(conn)
     assert outage.retry_at == 0.0  # now
+
     outage.begin(psycopg.errors.UndefinedTable("it answers, but cannot serve"), 0)
     assert heartbeat.tick(conn)
     assert outage.retry_at > 0.0
@@ -189,12 +198,14 @@ def beaten_for_long(parts: Supervisor) -> None:
 
 
 def cut_off(parts: Supervisor) -> None:
-    """Let another job meet the end of the server, and the next heartbeat find nobody to connect to."""
+    """Let another job meet the server's end, and the next heartbeat find nobody to connect to."""
     thread = parts.maintenance
     thread.disconnect()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(connections["default"].settings_dict, "PORT", 1)
         thread.attempt(thread.jobs[0])
+
     assert thread.failing == {"the heartbeat"}
 
 
@@ -244,10 +255,12 @@ def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(
         return Heartbeat.objects.get(pk=other).died_at is None
 
     assert spared(beat, reap)
+
     beaten_for_long(parts)
     what(parts)
     assert spared(reap)
     assert spared(beat, reap)
+
     beaten_for_long(parts)
     assert not spared(reap)
     assert Heartbeat.objects.get(pk=parts.worker).died_at is None
@@ -255,7 +268,7 @@ def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(
 
 
 def on_duty(conn: Any, workers: list[uuid.UUID]) -> list[int]:
-    """Return the places of the workers that are told that they are on duty, as they beat in turn."""
+    """Return the places of the workers that hear that they are on duty, as they beat in turn."""
     beaten = [
         WorkerStore(conn).beat(worker, [], Load(0, 0, 0, 0), timedelta(seconds=5))
         for worker in workers
@@ -267,15 +280,15 @@ def test_the_three_oldest_workers_that_are_heard_are_on_duty(connect: Connect) -
     conn = connect()
     workers = registered(conn, 6)
     assert on_duty(conn, workers) == [0, 1, 2]
+
     silence(workers[1])
-    assert on_duty(conn, [*workers[:1], *workers[2:]]) == [
-        0,
-        1,
-        2,
-    ]  # without it: the fourth moves up
+    # Without it, the fourth moves up.
+    assert on_duty(conn, [*workers[:1], *workers[2:]]) == [0, 1, 2]
     assert on_duty(conn, workers) == [0, 1, 2]
+
     sql("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [workers[0]])
     assert on_duty(conn, workers) == [1, 2, 3]
+
     for worker in workers[1:4]:
         WorkerStore(conn).stop(worker)
     assert on_duty(conn, workers) == [4, 5]
@@ -302,13 +315,16 @@ def test_only_a_worker_on_duty_rescues_or_who_follows_a_silent_one(
     dead = uuid7s(1)[0]
     register(dead, conn)
     silence(dead)
+
     parts.worker = thread.heartbeat.worker = thread.reaper.worker = uuid7s(1)[0]
     register(parts.worker, conn)
     thread.attempt(thread.jobs[0])
     beaten_for_long(parts)
+
     for job in thread.jobs:
         thread.attempt(job)
     assert Heartbeat.objects.get(pk=dead).died_at is None
+
     silence(older[2])
     for job in thread.jobs:
         thread.attempt(job)
@@ -323,21 +339,26 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     register(dead.id, dead.conn)
     register(parts.worker, dead.conn)
     put(3)
+
     lease = timedelta(minutes=1)
     passed = dead.run_pass(wanted=Wanted(sync=1, prefetch=2, lease=lease))
     (running,) = passed.claims
     buffered = passed.prefetched
     silence(dead.id)
+
     beaten_for_long(parts)
     parts.maintenance.reaper.rescue(connect())
+
     statuses = dict(Task.objects.values_list("id", "status"))
     assert statuses == {running.id: "FAILED", **{claim.id: "PENDING" for claim in buffered}}
+
     (attempt,) = TaskAttempt.objects.all()
     assert (attempt.outcome, attempt.error_code, attempt.worker_id) == (
         "WORKER_FAILURE",
         "WORKER_CRASHED",
         dead.id,
     )
+
     one, other = (
         f"tests.nothing {claim.id} (attempt 1)"
         for claim in sorted(buffered, key=lambda claim: claim.id)
@@ -347,8 +368,10 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
         "are retried, "
         f"2 had not begun and are pending again ({one}, {other})"
     ) in caplog.messages
+
     late = dead.run_pass(wanted=Wanted(sync=2, lease=lease), starts=buffered)
     assert (late.dead, late.started, late.claims) == (True, [], [])
+
     parts.maintenance.reaper.rescue(connect())
     assert TaskAttempt.objects.count() == 1
 
@@ -359,7 +382,9 @@ def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them_and_
     limit("default", max_concurrency=0)
     (late,) = put(good_until=dt.datetime.now(dt.UTC) - timedelta(seconds=1))
     assert Task.objects.get(pk=late).status == "PENDING"
+
     parts.maintenance.reaper.rescue(connect())
+
     assert Task.objects.get(pk=late).status == "EXPIRED"
     assert caplog.messages == [
         f"1 task(s) expired before they started (tests.nothing {late} (attempt 1))"
@@ -372,8 +397,10 @@ def test_the_session_of_the_thread_forgets_its_plans_every_ten_seconds(parts: Su
     """
     thread = parts.maintenance
     plan = with_a_bad_plan(thread.connected())
+
     thread.attempt(thread.jobs[0])
     assert "Seq Scan" in plan()
+
     thread.planned_at -= PLANS_SECONDS
     thread.attempt(thread.jobs[0])
     assert "Index" in plan()
@@ -404,15 +431,19 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(
     ScheduleTickFactory(sent_at=long_ago)
     AuditEntryFactory(at=long_ago)
     AuditEntry.objects.exclude(at=long_ago).delete()
+
     conn = connect()
     pruner = Pruner(Retention(retention_delete_batch_size=70))
+
     wait_until(lambda: over(pruner, conn), "a round is over")
+
     assert max(step.batch for step in pruner.steps) == 70
     assert [record.getMessage() for record in log.records] == [
         "retention deleted tasks: 120, fire times of schedules: 1, snapshots of workers: 1, "
         "workers: 1, entries of the audit: 1"
     ]
     assert not Task.objects.exists()
+
     log.clear()
     assert over(pruner, conn)
     assert log.records == []
@@ -429,13 +460,17 @@ def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_non
     finished(2 * dt.timedelta(hours=1), options=hour)
     finished(2 * dt.timedelta(minutes=1), options={"wire": 1, "keep_result": False})
     (young,) = finished(dt.timedelta(minutes=1), options=hour)
+
     ran = Pruner(Retention(), {False, 3_600_000}.copy)
     later = Pruner(Retention())
+
     assert ran.owes_note
     ran.note(conn)
     assert not ran.owes_note
+
     wait_until(lambda: over(ran, conn), "a round is over")
     assert Task.objects.get().pk == young
+
     finished(2 * dt.timedelta(hours=1), options=hour)
     wait_until(lambda: over(later, conn), "a round is over")
     assert Task.objects.get().pk == young
@@ -449,18 +484,22 @@ def test_a_batch_that_takes_too_long_is_given_up_the_next_one_is_smaller_and_a_t
     pruner = Pruner(Retention())
     finished(40 * DAY, 60)
     conn.execute("SET statement_timeout = '100ms'")
+
     with other.transaction():
         other.execute("LOCK TABLE horsies_task_attempts IN ACCESS EXCLUSIVE MODE")
         tasks = pruner.steps[0]
         tasks.batch = 50
+
         assert pruner.tick(conn) is None
         smaller = tasks.batch
         assert smaller < 50
         assert "took too long" in log.text
+
     monkeypatch.setattr(pruner_module, "TURN_SECONDS", 0.0)
     pruner.left.rotate(1)
     assert pruner.tick(conn) is None
     assert Task.objects.count() == 60 - smaller, "the rest is left to the next tick"
+
     wait_until(lambda: over(pruner, conn), "a round is over")
     assert not Task.objects.exists()
 
@@ -545,6 +584,7 @@ def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_rou
         "CREATE ROLE timid; GRANT SELECT, DELETE, UPDATE ON horsies_worker_states TO timid",
         prepare=False,
     )
+
     try:
         conn.execute("SET ROLE timid")
         wait_until(lambda: over(pruner, conn), "a round is over")
@@ -552,6 +592,7 @@ def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_rou
     finally:
         conn.execute("RESET ROLE")
         owner.execute("DROP OWNED BY timid; DROP ROLE timid", prepare=False)
+
     assert "permission denied for table horsies_workers" in log.text
     assert "permission denied for table horsies_worker_states" in log.text
     assert not WorkerState.objects.exists()
@@ -567,8 +608,10 @@ def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_come
     register(worker, conn)
     WorkerStore(conn).beat(worker, [*children, Process(uuid.uuid4(), 7)], HELD, LONG_AGO)
     snapshots = Snapshots(worker, os.getpid(), 30.0)
+
     for _ in range(3):
         snapshots.tick(conn, children, [90.0], HELD, 4)
+
     (first,) = WorkerState.objects.all()
     assert (first.worker_id, first.children, first.buffered) == (worker, 1, 4)
     assert (first.running_sync, first.running_async) == (2, 30)
@@ -577,11 +620,13 @@ def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_come
         90.0,
         None,
     )
+
     snapshots.due_at = 0.0
     while sum(os.times()[:2]) <= snapshots.consumed[os.getpid()] + 0.02:
         pass  # this process uses its CPU
     snapshots.tick(conn, children, [91.0], HELD, 0)
     assert WorkerState.objects.latest("pk").cpu_percent > 0
+
     beats = Heartbeat.objects.values_list("pid", "memory_mb")
     assert set(beats) == {(1, None), (7, None), (os.getppid(), 91.0)}
 
@@ -665,6 +710,7 @@ def test_the_maintenance_thread_outlives_any_error(
         wait_until(lambda: "the heartbeat succeeds again" in log.text, "it succeeds")
     finally:
         maintenance.stop()
+
     assert log.text.count("the heartbeat failed; trying again until it succeeds") == 1
 
 
@@ -706,4 +752,5 @@ def test_the_watchdog_outlives_any_error(
         wait_until(lambda: rearmed, "it rearms the timer")
     finally:
         watchdog.stop()
+
     assert "the watchdog failed, and tries again" in log.text

@@ -1,4 +1,4 @@
-"""What workers count of attempts: metrics over real HTTP, without a query, and the history, once."""
+"""What workers count of attempts: metrics over real HTTP, without a query, and the history once."""
 
 from __future__ import annotations
 
@@ -83,16 +83,19 @@ def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(
     tasks.asks_again.send(None, None)  # in a minute
     put(1, due_at=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=40))
     put(1, good_until=dt.datetime.now(dt.UTC) - MINUTE)
+
     parts.engine.wakeups.look_everywhere()
     turns_until(
         parts, lambda: not Task.objects.filter(finished_at=None).exclude(retry_count=1).exists()
     )
+
     found = scraped(parts)
     results = {
         (labels["task"].removeprefix(NAME), labels["result"]): value
         for (name, pairs), value in found.samples.items()
         if name == "horsies_tasks_total" and (labels := dict(pairs))["queue"] == "default"
     }
+
     assert results["noop", "COMPLETED"] == 3
     assert results["raises", "UNHANDLED_ERROR"] == 1
     assert results["blames", "RETURNED"] == 1
@@ -102,15 +105,18 @@ def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(
         == results["tests.nothing", "EXPIRED"]
         == 1
     )
+
     for task in ("noop", "raises", "blames", "asks_again"):
         many = sum(value for (name, _), value in results.items() if name == task)
         assert (
             found.get("horsies_task_duration_seconds_count", queue="default", task=NAME + task)
             == many
         )
+
     claims = found.get("horsies_task_wait_seconds_count", queue="default")
     assert claims == sum(results.values()) - 1, "what expired was not claimed"
     assert (found.get("horsies_task_wait_seconds_sum", queue="default") or 0) >= 40
+
     assert not [
         pairs for _, pairs in found.samples if ("result", CLAIMED) in pairs or ("task", "") in pairs
     ]
@@ -126,11 +132,13 @@ def test_a_duration_is_in_each_bucket_from_its_own_on_and_results_of_a_task_are_
         outcome(odd, "OH_NO", 9_000.0),
     ]
     parts.outbox.counts.settled([*results, outcome(odd, "WORKER_CRASHED", seconds=None)], {})
+
     waited = [
         Claim(uuid7(), 1, "sync", odd, "{}", queue_name="mail", due_in=due_in)
         for due_in in (-2.0, 0.1)
     ]
     parts.outbox.counts.claimed(waited)
+
     found = scraped(parts)
     name = "horsies_task_duration_seconds"
     labels = {"queue": "default", "task": odd}
@@ -138,9 +146,11 @@ def test_a_duration_is_in_each_bucket_from_its_own_on_and_results_of_a_task_are_
         found.get(f"{name}_bucket", le="+Inf" if bound == math.inf else str(bound), **labels)
         for bound in BOUNDS
     ]
+
     assert counts == [0] * 5 + [1] * 4 + [2] * 6 + [3]
     assert found.get(f"{name}_sum", **labels) == 9_003.2
     assert found.get(f"{name}_count", **labels) == 3
+
     waits = [
         found.get(f"horsies_task_wait_seconds_{figure}", queue="mail")
         for figure in ("sum", "count")
@@ -159,17 +169,21 @@ def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(
         }
 
     assert slots() == {"sync": (0, 1), "async": (0, 100)}
+
     tasks.linger.send(str(tmp_path / "one"))
     tasks.ahold.send("one")
     parts.engine.wakeups.look_everywhere()
     turns_until(
         parts, lambda: parts.engine.pool.running("sync") == parts.engine.pool.running("async") == 1
     )
+
     held_by("one")
     parts.engine.publish()
     assert slots() == {"sync": (1, 1), "async": (1, 100)}
+
     parts.engine.status = parts.engine.status._replace(running_sync=40)
     assert slots()["sync"] == (1, 1)
+
     (tmp_path / "one.go").touch()
     let_go("one")
     turns_until(parts, lambda: parts.engine.pool.idle)
@@ -180,10 +194,12 @@ def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_
 ) -> None:
     """Naive: a scrape asks the database, and the metrics are gone when they are needed."""
     assert scraped(parts).get("horsies_unwritten_outcomes") == 0
+
     parts.outbox.disconnect()
     parts.outbox.outcomes.append(outcome())
     parts.outbox.locked.append(outcome())
     assert scraped(parts).get("horsies_unwritten_outcomes") == 2
+
     parts.outbox.outcomes = []
     parts.outbox.locked = []
 
@@ -192,15 +208,18 @@ def test_a_worker_without_children_has_its_own_memory_names_its_version_and_coun
     parts: Supervisor,
 ) -> None:
     found = scraped(parts)
+
     memory = found.of("horsies_resident_memory_bytes", "role")
     assert memory["worker"] == pytest.approx(psutil.Process(os.getpid()).memory_info().rss, rel=0.2)
     assert memory["children"] == found.get("horsies_children_resident_memory_max_bytes") == 0
     assert found.get("horsies_worker_info", version=__version__) == 1
     assert ask(parts, "/metrics", "HEAD") == (200, "")
+
     tasks.noop.send()
     parts.engine.wakeups.look_everywhere()
     parts.engine.turn(0.0)
     after = scraped(parts)
+
     assert after.get(f"{PASSES}_count") == (found.get(f"{PASSES}_count") or 0) + 1
     assert (after.get(f"{PASSES}_sum") or 0) > (found.get(f"{PASSES}_sum") or 0)
 
@@ -237,6 +256,7 @@ def test_the_history_keeps_the_longest_of_a_minute(build: Build) -> None:
     writer = HistoryWriter(worker.pk, counts)
     for seconds in (61.0, 75.0, 62.0):
         counts.settled([outcome(seconds=seconds)], {})
+
     counts.claimed(
         [Claim(uuid7(), 1, "sync", "shop.pay", "{}", queue_name="default", due_in=-90.0)]
     )
@@ -292,6 +312,7 @@ def test_without_prometheus_client_the_answer_says_what_to_install(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
     assert ask(parts, "/metrics") == (
         501,
         "Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n",
@@ -301,7 +322,7 @@ def test_without_prometheus_client_the_answer_says_what_to_install(
 def test_a_worker_and_a_site_import_nothing_of_prometheus_client_until_somebody_scrapes_them() -> (
     None
 ):
-    """Naive: a project without the extra cannot start a worker, and each worker takes its memory."""
+    """Naive: a project without the extra cannot start workers, and each worker takes its memory."""
     code = (
         "import django, sys; django.setup()\n"
         "from horsies_django import urls\n"
@@ -309,9 +330,11 @@ def test_a_worker_and_a_site_import_nothing_of_prometheus_client_until_somebody_
         "from horsies_django.worker import main\n"
         "print([name for name in sys.modules if name.startswith('prometheus')])"
     )
+
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
+
     assert done.stdout == "[]\n"
 
 
@@ -342,6 +365,7 @@ def test_names_and_codes_without_end_are_counted_as_others() -> None:
     counts.settled(
         [outcome("task0", "CODE_3"), outcome("task0"), outcome(f"task{MOST_TASKS + 7}")], {}
     )
+
     found = counted(counts)
     assert len(found) == 1 + MOST_TASKS + 1 + MOST_CODES + 1
     assert found["default", "", CLAIMED] == 1, "which are no task"
@@ -358,8 +382,10 @@ def test_each_count_is_written_once_in_its_minute_and_hour(
     writer.tick(conn)
     writer.counts.settled([outcome(seconds=0.5)], {})
     writer.tick(conn)
+
     expected = {("default", "shop.pay", "COMPLETED"): 3, ("default", "shop.pay", "OH_NO"): 1}
     assert written() == written(3_600) == expected
+
     (total, failed) = sorted(
         HistoryStore(connection).totals(dt.timedelta(hours=24)), key=lambda one: one.result
     )
@@ -369,6 +395,7 @@ def test_each_count_is_written_once_in_its_minute_and_hour(
         3,
         3,
     )
+
     assert [one.failed for one in (total, failed)] == [False, True]
     assert Worker.objects.get(pk=writer.worker).counted == 3
 
@@ -398,10 +425,12 @@ def test_what_was_sent_again_after_a_lost_reply_counts_once(
     broken = connect()
     if not arrived:
         broken.close()
+
     writer.counts.settled([outcome()], {})
     with pytest.raises(psycopg.OperationalError):
         writer.tick(Lossy(broken))
     assert bool(written()) == arrived
+
     writer.counts.settled([outcome(code="OH_NO")], {})
     writer.tick(conn)
     assert written() == {
@@ -416,12 +445,14 @@ def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in
     def write(rounds: int) -> None:
         store = HistoryStore(connect())
         worker = WorkerFactory().pk
+
         for number in range(1, rounds + 1):
             rows = [
                 Total("default", f"task{one}", "COMPLETED", 1, 0.0, (1, *[0] * 15))
                 for one in range(50)
             ]
             store.add(worker, number, rows[:: 1 if number % 2 else -1], MINUTE)
+
         connection.close()
 
     threads = [threading.Thread(target=write, args=(20,)) for _ in range(4)]
@@ -429,6 +460,7 @@ def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in
         thread.start()
     for thread in threads:
         thread.join(60)
+
     assert set(written().values()) == {80}
 
 
@@ -438,6 +470,7 @@ def test_a_worker_that_lives_writes_what_it_has_counted_every_minute(build: Buil
     thread = parts.maintenance
     thread.history.worker = thread.heartbeat.worker = WorkerFactory().pk
     parts.outbox.counts.settled([outcome()], {})
+
     thread.jobs[-1].at = 0.0
     thread.start()
     try:
@@ -451,6 +484,7 @@ def test_old_minutes_and_hours_are_deleted(writer: HistoryWriter, connect: Conne
     conn = connect()
     writer.counts.settled([outcome()], {})
     writer.tick(conn)
+
     with connection.cursor() as cursor:
         for hours in (25, 500, 721):
             cursor.execute(
@@ -459,6 +493,7 @@ def test_old_minutes_and_hours_are_deleted(writer: HistoryWriter, connect: Conne
                 "FROM horsies_history WHERE at > now() - interval '2 hours'",
                 [hours],
             )
+
     for retention, left in ((Retention(history_hours=None), (1, 4)), (Retention(), (1, 3))):
         pruner = Pruner(retention)
         wait_until(
@@ -476,12 +511,15 @@ def test_the_reaper_counts_what_it_rescues_under_the_code_with_which_it_ended(
     """Naive: a task that ended its workers again and again is counted as one crash among others."""
     parts = build(replace(config(), recovery=Recovery(max_crashes=most)), started=False)
     retry = {"intervals": [1], "strategy": "fixed", "codes": ["WORKER_CRASHED"]}
+
     put(1, name="shop.once")
     put(1, name="shop.again", max_retries=1, options=json.dumps({"wire": 1, "retry": retry}))
     put(1, name="shop.late", queue="mail", good_until=dt.datetime.now(dt.UTC) - MINUTE)
     claimer().run_pass(sync=2)
     sql("UPDATE horsies_tasks SET claimed_at = claimed_at - interval '1 hour'")
+
     parts.maintenance.reaper.rescue(connect())
+
     assert counted(parts.outbox.counts) == {
         ("default", "shop.once", once): 1,
         ("default", "shop.again", again): 1,

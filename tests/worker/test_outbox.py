@@ -1,4 +1,4 @@
-"""The ledger: nothing leaves it before the database has it, and nothing is written twice.
+"""The outbox: nothing leaves it before the database has it, and nothing is written twice.
 
 The passes that write it: when the next may begin, and tasks that a worker does not know, which go
 back once, are then left out, and run when they are old.
@@ -22,7 +22,7 @@ from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.base import PLANS_SECONDS
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.tasks import registry
-from horsies_django.worker.engine import outbox as ledger_module
+from horsies_django.worker.engine import outbox as outbox_module
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.pass_runner import ENOUGH, GATHER_SECONDS, PassRunner
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
@@ -72,11 +72,14 @@ def test_an_outcome_survives_a_lost_connection_and_has_its_line_when_it_lands(
     outbox.outcomes += [Outcome.of(claim, DONE, seconds=0.25) for claim in running(outbox, 2)]
     first, second = outbox.outcomes
     outbox.connection_or_raise().close()
+
     with pytest.raises(psycopg.OperationalError):
         outbox.run_pass()
     assert (outbox.outcomes, caplog.messages) == ([first, second], [])
+
     outbox.connect()
     outbox.run_pass()
+
     assert not outbox.owes
     assert statuses() == ["COMPLETED"] * 2
     assert caplog.messages == [
@@ -95,14 +98,18 @@ def test_what_was_settled_by_a_pass_whose_answer_was_lost_is_not_written_twice_a
         max_retries=tried_again,
         options={"retry": {"strategy": "fixed", "intervals": [60], "codes": ["OH_NO"]}},
     )
+
     good, bad = (
         Outcome.of(claim, reply) for claim, reply in zip(claims, (DONE, FAILED), strict=True)
     )
+
     TaskStore(outbox.connection_or_raise()).run_pass(
         outbox.worker, outbox.channel, outbox.served, outcomes=[good, bad]
     )
+
     outbox.outcomes += [good, bad]  # the answer never came
     outbox.run_pass()
+
     assert (outbox.owes, TaskAttempt.objects.count()) == (False, 2)
     then = ("INFO", "; it is tried again") if tried_again else ("ERROR", "")
     assert {(record.levelname, record.getMessage()) for record in caplog.records} == {
@@ -118,7 +125,9 @@ def test_poison_is_logged_under_its_own_code(
     (claim,) = running(outbox, 1)
     crash = Reply("FAILED", '{"err": {}}', "WORKER_CRASHED", "it died")
     outbox.outcomes.append(Outcome.of(claim, crash, 7, crashed=True))
+
     outbox.run_pass()
+
     assert caplog.messages == [f"tests.nothing {claim.id} (attempt 1) failed: POISON: it died"]
 
 
@@ -134,12 +143,13 @@ def locked(connection: psycopg.Connection[Any], claim: Claim) -> Iterator[None]:
 def test_an_outcome_or_a_release_for_a_locked_row_is_kept_and_lands_when_the_row_is_free(
     outbox: Outbox, connect: Connect, monkeypatch: pytest.MonkeyPatch, owed: str
 ) -> None:
-    monkeypatch.setattr(ledger_module, "LOCKED_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(outbox_module, "LOCKED_RETRY_SECONDS", 0.0)
     (claim,) = running(outbox, 1)
     if owed == "outcome":
         outbox.outcomes.append(completed(claim))
     else:
         outbox.releases.append(claim)
+
     with locked(connect(), claim):
         outbox.run_pass()
         assert (outbox.owes, outbox.unwritten, outbox.unreleased) == (
@@ -148,6 +158,7 @@ def test_an_outcome_or_a_release_for_a_locked_row_is_kept_and_lands_when_the_row
             owed == "release",
         )
         assert statuses() == ["RUNNING"]
+
     outbox.run_pass()
     assert not outbox.owes
     assert statuses() == ["COMPLETED" if owed == "outcome" else "PENDING"]
@@ -159,8 +170,10 @@ def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generatio
     (claim,) = running(outbox, 1)
     Task.objects.filter(pk=claim.id).update(claimed_by=uuid.uuid4(), claim_generation=2)
     outbox.outcomes.append(Outcome.of(claim, DONE))
+
     with caplog.at_level(logging.WARNING, "horsies"):
         outbox.run_pass()
+
     assert not outbox.owes
     assert statuses() == ["RUNNING"]
     assert str(outbox.worker) in caplog.text
@@ -171,7 +184,9 @@ def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generatio
 def test_one_poisoned_result_fails_alone_and_its_batch_lands(outbox: Outbox) -> None:
     good, bad, also_good = running(outbox, 3)
     outbox.outcomes += [completed(good), completed(bad, '{"ok": "\\u0000"}'), completed(also_good)]
+
     outbox.run_pass()
+
     assert not outbox.owes
     assert statuses() == ["COMPLETED", "COMPLETED", "FAILED"]
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
@@ -181,10 +196,11 @@ def test_one_poisoned_result_fails_alone_and_its_batch_lands(outbox: Outbox) -> 
 def test_a_pass_takes_no_more_than_its_bytes_but_always_one(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(outbox_module, "BATCH_CHARACTERS", 100)
     outbox.outcomes += [
         completed(claim, '{"ok": "%s"}' % ("x" * 200)) for claim in running(outbox, 3)
     ]
+
     for done in (1, 2, 3):
         outbox.run_pass()
         assert statuses() == ["COMPLETED"] * done + ["RUNNING"] * (3 - done)
@@ -193,7 +209,9 @@ def test_a_pass_takes_no_more_than_its_bytes_but_always_one(
 def test_claims_that_never_arrived_are_given_back(outbox: Outbox) -> None:
     known, lost = running(outbox, 2)
     assert {task.id for task in outbox.compare({known.id})} > {known.id}
+
     outbox.run_pass()
+
     assert Task.objects.get(pk=lost.id).status == "PENDING"
     assert Task.objects.get(pk=known.id).status == "RUNNING"
     assert not TaskAttempt.objects.exists()
@@ -204,6 +222,7 @@ def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
 ) -> None:
     """Naive: the same batch again and again, which meets the same time limit again and again."""
     outbox.outcomes += [completed(claim) for claim in running(outbox, 64)]
+
     other = connect()
     other.execute(
         "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS "
@@ -214,6 +233,7 @@ def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
         "slowly()"
     )
     outbox.connection_or_raise().execute("SET statement_timeout = '600ms'")
+
     refused = 0
     try:
         while outbox.owes:
@@ -224,6 +244,7 @@ def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
                 assert refused < 10
     finally:
         other.execute("DROP FUNCTION slowly CASCADE")
+
     assert refused >= 1
     assert statuses() == ["COMPLETED"] * 64
 
@@ -233,15 +254,17 @@ def test_an_outcome_that_is_refused_even_as_a_failure_does_not_hold_up_the_other
 ) -> None:
     bad, *good = running(outbox, 3)
     outbox.outcomes += [completed(claim) for claim in (bad, *good)]
+
     with refused("horsies_tasks", f"NEW.finished_at IS NOT NULL AND NEW.id = '{bad.id}'"):
         outbox.run_pass()
+
     assert statuses() == ["COMPLETED", "COMPLETED", "RUNNING"]
     assert f"its failure cannot be stored either, task {bad.id}" in caplog.text
     assert "secret" not in caplog.text
-    assert not any(
-        record.exc_info or "\n" in record.getMessage() for record in caplog.records
-    )  # nor a context
+    # Nor is there a context.
+    assert not any(record.exc_info or "\n" in record.getMessage() for record in caplog.records)
     assert outbox.unwritten == 1
+
     outbox.locked_until = 0.0
     outbox.run_pass()
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
@@ -254,13 +277,16 @@ def test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure(
     bad, good = running(outbox, 2)
     outbox.outcomes += [completed(bad, '{"ok": "\\u0000"}'), completed(good)]
     condition = f"NEW.finished_at IS NOT NULL AND NEW.id = '{good.id}'"
+
     with (
         refused("horsies_tasks", condition, code="57014"),
         pytest.raises(psycopg.errors.QueryCanceled),
     ):
         outbox.run_pass()
+
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
     assert outbox.outcomes == [completed(good)]
+
     outbox.run_pass()
     assert Task.objects.get(pk=good.id).status == "COMPLETED"
 
@@ -281,7 +307,9 @@ def test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_t
         patched.setattr(TaskStore, "unsettled", cut)
         with pytest.raises(psycopg.OperationalError):
             outbox.run_pass()
+
     assert (whole.closed, outbox.unwritten) == (True, 1)
+
     outbox.connect()
     outbox.run_pass()
     assert not outbox.owes
@@ -321,28 +349,34 @@ def test_unknown_tasks_go_back_and_are_not_met_again(
     assert passes.unknown_tasks.grace_at(time.monotonic()) is None, (
         "it met none, and asks for nothing special"
     )
+
     with caplog.at_level(logging.WARNING, logger="horsies.worker"):
         passed = passes.run(TEN, SLOTS)
+
     assert ids(passed.claims) == known
     assert passed.again, "the engine comes round at once and writes what it gives back"
     assert len(passes.outbox.releases) == 3
     assert "releasing 3 task(s) unknown to this worker: shop.tasks.new." in caplog.text
+
     for _ in range(3):
         passed = passes.run(TEN, SLOTS)
         assert (passed.claims, passed.again, passes.outbox.owes) == ([], False, False)
         assert passes.wakeups.due_at == passes.unknown_tasks.until, (
             "it looks again when they are old"
         )
+
     put(name="shop.tasks.newer")
     assert passes.run(TEN, SLOTS).claims == []
     assert Task.objects.get(task_name="shop.tasks.newer").claim_generation == 0, (
         "another name costs no second round"
     )
+
     unknown_tasks = Task.objects.filter(task_name=STRANGE)
     assert set(unknown_tasks.values_list("status", "claim_generation", "retry_count")) == {
         ("PENDING", 1, 0)
     }
     assert not TaskAttempt.objects.exists()
+
     met = time.monotonic()
     assert [
         passes.unknown_tasks.grace_at(met + late) for late in (0, GRACE.total_seconds() + 1)
@@ -354,7 +388,9 @@ def test_many_unknown_names_are_one_short_line(
 ) -> None:
     for number in range(15):
         put(name=f"{number:02}\n[CRITICAL] {'x' * 230}")
+
     passes.run(Wanted(20), SLOTS | {"sync": 20})
+
     (line,) = [message for message in caplog.messages if "unknown to this worker" in message]
     assert line.isprintable()
     assert line.startswith("releasing 15 task(s) unknown to this worker: 00\\n[CRITICAL] xxx")
@@ -365,8 +401,10 @@ def test_many_unknown_names_are_one_short_line(
 def test_what_is_taken_ahead_goes_back_too(passes: PassRunner) -> None:
     put(3, name=STRANGE)
     (known,) = put(name=KNOWN)
+
     passed = passes.run(Wanted(prefetch=10, lease=timedelta(minutes=1)), SLOTS)
     assert ids(passed.prefetched) == [known]
+
     passes.outbox.run_pass()
     assert sorted(Task.objects.values_list("status", flat=True)) == [
         "CLAIMED",
@@ -382,6 +420,7 @@ def test_what_is_old_is_run_once_the_worker_knows_that_it_is_old(passes: PassRun
     with connected(timedelta(0)) as strict:
         passed = strict.run(TEN, SLOTS)
     assert (ids(passed.claims), passed.again) == ([id_], False), "without a grace nothing goes back"
+
     (id_,) = put(name=STRANGE)
     Task.objects.filter(pk=id_).update(enqueued_at=now() - GRACE)
     assert passes.run(TEN, SLOTS).claims == []
@@ -391,12 +430,14 @@ def test_what_is_old_is_run_once_the_worker_knows_that_it_is_old(passes: PassRun
 def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: PassRunner) -> None:
     (id_,) = put(name=KNOWN, options='{"wire": 3}')
     assert passes.run(TEN, SLOTS).claims == []
+
     Task.objects.update(enqueued_at=now() - GRACE)
     put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
     claim, today = passes.run(TEN, SLOTS).claims
     assert passes.outbox.started([claim, today]) == [today], (
         "what this release reads is handed over as it is"
     )
+
     passes.outbox.run_pass()
     task = Task.objects.get(pk=id_)
     assert (task.status, task.error_code, task.claim_generation) == (
@@ -415,16 +456,20 @@ def test_a_pass_waits_2_ms_at_most_until_as_many_tasks_have_ended_as_the_last_on
 ) -> None:
     outbox = passes.outbox
     assert passes.not_before == 0.0
+
     put(3, name=KNOWN)
     claims = passes.run(TEN, {"sync": 10, "async": 0}).claims
     assert passes.not_before == passes.ended + GATHER_SECONDS
+
     outcomes = [completed(claim) for claim in claims]
     outbox.outcomes = outcomes[:2]
     assert passes.not_before == passes.ended + GATHER_SECONDS
     outbox.outcomes = [*outcomes]
     assert passes.not_before == passes.ended
+
     passes.run(TEN, SLOTS)
     assert passes.not_before == passes.ended, "it started none"
+
     passes.started = 200
     outbox.outcomes = outcomes[:1] * ENOUGH
     assert passes.not_before == passes.ended, "twenty outcomes are enough"
@@ -437,6 +482,7 @@ def test_after_a_short_pass_that_read_far_over_late_tasks_there_is_none_for_a_wh
     put(10_000, name=KNOWN, good_until=now() - timedelta(days=1))
     put(name=KNOWN)
     passes.wakeups.tell(["default"], "sync")
+
     assert (passed := passes.run(Wanted(1), {"sync": 1})).short
     assert passed.claims
     assert passes.wakeups.short_from > passes.ended
@@ -446,6 +492,7 @@ def test_once_scans_read_far_only_a_pass_looks_again_because_a_look_reads_all_de
     passes: PassRunner,
 ) -> None:
     passes.run(Wanted(10), {"sync": 10, "async": 10})
+
     for far, lanes in ((False, set[str]()), (True, {"sync"})):
         passes.cursors.far = far
         passes.wakeups.later = {("sync", "default"): 0.0}
@@ -477,8 +524,10 @@ def test_the_session_of_the_engine_forgets_its_plans_every_ten_seconds(outbox: O
     ANALYZE.
     """
     plan = with_a_bad_plan(outbox.connection_or_raise())
+
     outbox.run_pass()
     assert "Seq Scan" in plan()
+
     outbox.planned_at -= PLANS_SECONDS
     outbox.run_pass()
     assert "Index" in plan()

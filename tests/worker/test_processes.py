@@ -49,13 +49,16 @@ from tests.worker.conftest import channel_pair
 def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side() -> None:
     here, there = channel_pair()
     assert here.receive() == there.receive() == []
+
     for number in range(100):
         here.send([(number, "x" * number)])
     here.close()
+
     got: list[object] = []
     while len(got) < 100:
         got += wait_receive(there)
     assert got == [[(number, "x" * number)] for number in range(100)]
+
     with pytest.raises(EOFError):
         wait_receive(there)
 
@@ -63,21 +66,26 @@ def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side() -
 def test_a_sender_does_not_wait_for_a_receiver_that_does_not_read() -> None:
     here, there = channel_pair()
     big = "x" * 4_000_000
+
     here.send(big)
     assert not here.flush()  # the rest is kept, the sender goes on
+
     reader = threading.Thread(target=lambda: got.extend(wait_receive(there)))
     got: list[str] = []
     reader.start()
     send_all(here, "after")
     reader.join(30)
+
     while len(got) < 2:
         got += wait_receive(there)
+
     assert got == [big, "after"]
 
 
 def test_sending_to_a_peer_that_is_gone_raises_nothing() -> None:
     here, there = channel_pair()
     there.close()
+
     here.send("nobody hears this")
     assert here.flush()
 
@@ -190,9 +198,11 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(
     path = tmp_path / "runs"
     theirs = [there.fileno() for _, there in pairs]
     command = [sys.executable, "-c", CHILD, str(threads), *map(str, theirs)]
+
     with subprocess.Popen(command, pass_fds=theirs, cwd=Path(__file__).parents[2]) as child:
         for _, there in pairs:
             there.close()
+
         try:
             endless = Claim(
                 uuid.uuid4(), 1, "sync", tasks.linger.name, json.dumps({"path": str(path)})
@@ -200,6 +210,7 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(
             jobs = pickle.dumps([(1, endless.packed(), "")])
             pairs[0][0].sendall(HEADER.pack(MARK, len(jobs)) + jobs)
             wait_until(path.exists, "it runs")
+
             for here, _ in pairs:
                 here.close()
             assert child.wait(30) == 1
@@ -216,8 +227,10 @@ def test_what_a_worker_without_children_leaves_behind_when_it_starts_anew_does_n
         pool.start()
         (member,) = pool.members
         assert isinstance(member, InProcess)
+
         pool.kill("belonged to a worker that was declared dead")
         member.thread.join(30)
+
     assert not member.thread.is_alive()
     assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
 
@@ -226,6 +239,7 @@ def test_a_loop_whose_worker_was_gone_before_it_ran_does_not_end_as_if_all_were_
     (ours, theirs) = channel_pair()
     (_, control) = channel_pair()
     lane = AsyncLane(theirs, [0, 0], Control(control), Gauge(None))
+
     ours.close()
     with pytest.raises(EOFError):
         lane.serve()
@@ -282,6 +296,7 @@ def test_frames_of_libraries_are_passed_over(function: Any, arguments: Any, name
     """
     error = raised(function, *(() if arguments is None else (arguments,)))
     site = site_of(error)
+
     assert site is not None
     lines = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.name == name
@@ -292,6 +307,7 @@ def test_frames_of_libraries_are_passed_over(function: Any, arguments: Any, name
 def test_an_error_without_a_frame_of_the_project_has_no_site() -> None:
     assert site_of(LookupError()) is None
     assert site_of(raised(eval, "1 / 0").with_traceback(None)) is None
+
     inner = raised(json.loads, "{")
     assert inner.__traceback__ is not None
     assert site_of(inner.with_traceback(inner.__traceback__.tb_next)) is None
@@ -303,9 +319,11 @@ def test_a_path_begins_below_the_folder_that_is_imported_from(
     inner = tmp_path / "src"
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), str(inner), *sys.path])
     project_path.cache_clear()
+
     assert project_path(str(inner / "shop" / "tasks.py")) == "shop/tasks.py"
     assert project_path("/elsewhere/shop/tasks.py") == "/elsewhere/shop/tasks.py"
     assert project_path("<string>") is None
+
     project_path.cache_clear()
 
 
@@ -331,9 +349,11 @@ def test_a_volley_of_signals_that_nobody_reads_raises_nothing(handlers: dict[int
     with -2.
     """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
+
     with Shutdown() as stopping:
         for _ in range(MANY):
             signal.raise_signal(signal.SIGHUP)
+
     assert stopping.seen
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
@@ -348,12 +368,14 @@ def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
     def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., object] | None:
         if frame.f_code.co_filename != FILE or sent:
             return None
+
         frame.f_trace_opcodes = True
         if event == "opcode":
             left[0] -= 1
             if left[0] < 0:
                 sent.append(True)
                 signal.raise_signal(signal.SIGTERM)
+
         return trace
 
     before = sys.gettrace()
@@ -364,6 +386,7 @@ def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
             signal.raise_signal(signal.SIGINT)
         finally:
             sys.settrace(before)
+
     return stopping, bool(sent)
 
 
@@ -375,10 +398,12 @@ def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_firs
         stopping, sent = signalled_again(instruction)
         if not sent:
             break
+
         deadline = stopping.deadline()
         assert stopping.urgency == 2, instruction
         assert deadline is not None
         assert deadline <= time.monotonic(), instruction
+
     assert instruction > 30
 
 
@@ -429,8 +454,10 @@ def test_once_it_shall_end_now_further_signals_are_ignored(
         signal.raise_signal(signal.SIGTERM)
         for _ in range(MANY):
             signal.raise_signal(signal.SIGINT)
+
         assert len(stopping.signals) == 2
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
     for number in (signal.SIGINT, signal.SIGTERM):
         assert signal.getsignal(number) == (signal.SIG_IGN if ends_process else handlers[number])
 

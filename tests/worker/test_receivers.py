@@ -71,13 +71,16 @@ def test_only_signals_that_somebody_receives_are_queued(receivers: Receivers) ->
     _ = Slow(signals.task_rescued)
     slow.gate.set()
     ended, again = claims(2)
+
     receivers.started([ended])
     receivers.settled([outcome(ended), outcome(ended, "FAILED")], {})
     receivers.rescued(
         [Happened("died", uuid.uuid4(), "", 0), Happened("expired", ended.id, "tests.nothing", 1)]
     )
+
     assert receivers.waiting.empty()
     assert receivers.thread is None
+
     receivers.settled([outcome(ended), outcome(again, "FAILED")], {str(again.id): AGAIN})
     receivers.stop()
     assert slow.got == [again.id]
@@ -90,16 +93,20 @@ def test_a_flood_is_bounded_and_what_is_dropped_is_counted_while_the_engine_goes
     monkeypatch.setattr(receivers_module, "MOST_WAITING", 100)
     slow = Slow(signals.task_started)
     first, *rest = claims(101)
+
     receivers.started([first])
     assert slow.entered.wait(30)
+
     receivers.started(rest)
     assert (receivers.dropped, caplog.records) == (0, [])
+
     for _ in range(3):
         receivers.started(claims(25))
     assert (receivers.dropped, receivers.waiting.qsize()) == (75, 100)
     (record,) = caplog.records  # not one for each
     assert (record.name, record.levelno) == ("horsies.signals", logging.ERROR)
     assert "too slow: 100 signal(s) wait, 25 dropped so far" in record.getMessage()
+
     slow.gate.set()
     receivers.stop()
     assert slow.got == [claim.id for claim in (first, *rest)], "all that waited are delivered"
@@ -113,21 +120,25 @@ def test_a_receiver_that_does_not_return_is_named_and_a_worker_that_stops_does_n
     monkeypatch.setattr(receivers_module, "STOP_SECONDS", 0.01)
     slow = Slow(signals.task_started)
     first, *others = claims(3)
+
     receivers.started([first])
     assert slow.entered.wait(30)
     event, began = wait_until(lambda: receivers.delivering, "it is delivered")
     receivers.delivering = event, began - 75
     receivers.started(others)
     receivers.started([])
+
     (record,) = caplog.records
     told = (
         f"2 signal(s) wait, 0 dropped so far; task_started of tests.nothing {first.id} has taken "
         "75 s so far"
     )
     assert told in record.getMessage()
+
     receivers.stop()
     assert "0 signal(s) were dropped" in caplog.messages[-1]
     assert "3 more not delivered" in caplog.messages[-1]
+
     slow.gate.set()
     assert receivers.thread is not None
     receivers.thread.join(30)
@@ -150,8 +161,10 @@ def test_a_receiver_that_raises_or_exits_ends_nothing(
     signals.task_started.connect(raises)
     signals.task_started.connect(exits)
     started = claims(3)
+
     receivers.started(started)
     receivers.stop()
+
     assert got == [claim.id for claim in started]
     assert (
         sum(
@@ -179,8 +192,10 @@ def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used
 
     signals.task_started.connect(queries)
     started = claims(3)
+
     receivers.started(started)
     receivers.stop()
+
     assert len({id(each) for each in held}) == 3
     assert {group.name for group in Group.objects.all()} == {str(claim.id) for claim in started}
 
@@ -192,18 +207,21 @@ def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_
     ended, other = claims(2)
     outcomes = [outcome(ended, "FAILED"), outcome(other, "FAILED")]
     decided = {str(ended.id): {"stops": '{"tenant": 7}'}}
+
     receivers.settled(outcomes, decided)
     signals.task_finished.connect(
         lambda signal, **values: got.append((signal.name, values)), weak=False
     )
     receivers.settled(outcomes, decided)
     receivers.stop()
+
     assert [name for name, _ in got] == [
         "order_stopped",
         "task_finished",
         "order_stopped",
         "task_finished",
     ]
+
     about = {**ABOUT, "task_id": ended.id, "metadata": {}, "worker_id": receivers.worker}
     assert got[0][1] == {**about, "partition": '{"tenant": 7}'}
 
@@ -215,12 +233,14 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
     cancelled.
     """
     told = noted(signals.task_failed)
+
     exception = {
         "module": "shop.errors",
         "type": "Outer.Refused",
         "traceback": "x" * 20_000 + "the end",
     }
     envelope = json.dumps({"err": {"error_code": "OH_NO", "exception": exception}})
+
     ways: list[tuple[str, dict[str, Any], dict[str, Any], str | None]] = [
         (
             "FAILED",
@@ -236,6 +256,7 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
         ("FAILED", {"code": "POISON"}, {"result": '{"err": {"exception": null}}'}, "POISON"),
         ("COMPLETED", {}, {}, None),
     ]
+
     ended = [claim._replace(options='{"metadata": {"tenant": 7}}') for claim in claims(len(ways))]
     outcomes = [
         outcome(claim, status, **more)
@@ -244,6 +265,7 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
     receivers.settled(
         outcomes, {str(claim.id): way[1] for claim, way in zip(ended, ways, strict=True) if way[1]}
     )
+
     kinds = [
         ("failed", None, "WORKER_CRASHED"),
         ("failed", "POISON", "POISON"),
@@ -252,6 +274,7 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
     ]
     rescued = claims(len(kinds))
     happened = zip(rescued, kinds, strict=True)
+
     receivers.rescued(
         [
             Happened(kind, one.id, one.task_name, 2, "mail", None, code)
@@ -259,11 +282,13 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
         ]
     )
     receivers.stop()
+
     got = [values for _, values in told]
     codes = [way[-1] for way in (*ways, *kinds)]
     assert [(each["task_id"], each["error_code"]) for each in got] == [
         (claim.id, code) for claim, code in zip((*ended, *rescued), codes, strict=True) if code
     ]
+
     about = {**ABOUT, "worker_id": receivers.worker}
     no_exception = {"exception_class": None, "traceback": None}
     assert got[0] == {
@@ -278,6 +303,7 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
         "traceback": "x" * (16_384 - 7) + "the end",
         "context": {"cart": 3},
     }
+
     assert all(no_exception.items() <= each.items() for each in got[1:])
     assert got[3] == {
         **about,
@@ -308,12 +334,15 @@ def test_the_end_of_the_worker_is_always_told_last(
 
     signals.worker_stopping.connect(ended)
     signals.task_started.connect(lambda task_id, **values: got.append(task_id), weak=False)
+
     (claim,) = claims(1)
     receivers.started([claim])
     assert wait_until(lambda: got, "it is told") == [claim.id], "the worker goes on"
+
     receivers.stop()
     assert got == [claim.id, (receivers.worker, "horsies-receivers")]
     assert "a receiver of worker_stopping ended the others" in caplog.text
+
     idle = Receivers(uuid.uuid4())
     idle.stop()
     assert got[-1] == (idle.worker, "horsies-receivers")
@@ -327,6 +356,7 @@ def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
     claim = claim._replace(
         options='{"wire": 1, "metadata": {"tenant": 7}}', attempt=2, queue_name="mail"
     )
+
     receivers.started([claim])
     receivers.settled([outcome(claim, "FAILED", error_message="it broke")], {str(claim.id): AGAIN})
     receivers.settled([outcome(claim, "FAILED")], {str(claim.id): {"retry": None}})
@@ -335,6 +365,7 @@ def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
     )
     receivers.rescued([Happened("returned", claim.id, "tests.nothing", 2, "mail", claim.options)])
     receivers.stop()
+
     about = {
         **ABOUT,
         "task_id": claim.id,
@@ -344,6 +375,7 @@ def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
     }
     about["metadata"] = {"tenant": 7}
     ended = {**about, "error_code": "OH_NO", "error_message": None, "seconds": 0.5, "child_pid": 77}
+
     assert [name.removeprefix("task_") for name, _ in got] == [
         "started",
         "retried",
@@ -352,6 +384,7 @@ def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
         "finished",
         "rescued",
     ]
+
     assert got[0][1] == about
     retry_at = got[1][1].pop("retry_at")
     assert (retry_at.timestamp(), str(retry_at.tzinfo)) == (AGAIN["at"], "UTC")

@@ -87,14 +87,17 @@ def row(name: str = "a schedule") -> Schedule:
 
 def test_a_fire_time_becomes_a_task_when_its_time_has_come(clockwork: Clockwork) -> None:
     assert clockwork.at(NOON) == LONGEST_WAIT_SECONDS
+
     make()
     assert clockwork.at(NOON) == 60
     assert clockwork.at(NOON + 59 * SECOND) == pytest.approx(1)
     assert fire_times() == []
+
     assert clockwork.at(NOON + 60 * SECOND) == 60
     tick = ScheduleTick.objects.get()
     assert (tick.fire_at, Task.objects.get().pk) == (NOON + 60 * SECOND, tick.task_id)
     assert (row().last_fire_at, row().next_fire_at) == (NOON + 60 * SECOND, NOON + 120 * SECOND)
+
     clockwork.at(NOON + 60 * SECOND)
     assert Task.objects.count() == 1
 
@@ -105,11 +108,13 @@ def test_a_scheduled_task_keeps_its_decorator_s_options_but_for_those_of_the_sch
     mail = {"task": "tests.apps.project.tasks.mail", "kwargs": {"to": "ann@example.org"}}
     make(**mail, good_for_ms=30_000)
     make("urgent", **mail, queue="bulk", priority=3)
+
     clockwork.at(NOON + 60 * SECOND)
     sent, urgent = (
         Task.objects.get(pk=ScheduleTick.objects.get(schedule_name=name).task_id)
         for name in ("a schedule", "urgent")
     )
+
     plain = Task.objects.get(pk=tasks.mail.send("ann@example.org").task_id)
     kept = (
         "task_name",
@@ -122,6 +127,7 @@ def test_a_scheduled_task_keeps_its_decorator_s_options_but_for_those_of_the_sch
         "partition_key",
     )
     assert [getattr(sent, name) for name in kept] == [getattr(plain, name) for name in kept]
+
     assert sent.good_until == NOON + 90 * SECOND
     assert (urgent.queue_name, urgent.priority) == ("bulk", 3)
 
@@ -131,6 +137,7 @@ def test_after_a_while_without_a_scheduler_missed_fire_times_are_logged(
 ) -> None:
     make()
     clockwork.at(NOON + 200 * SECOND)
+
     assert fire_times() == [NOON + 180 * SECOND]
     assert row().next_fire_at == NOON + 240 * SECOND
     assert "missed fire times since 2027-03-01T12:01:00+00:00" in caplog.text
@@ -152,10 +159,12 @@ def sent(name: str = "a schedule") -> list[tuple[float, bool]]:
     """
     found = []
     last = None
+
     for tick in ScheduleTick.objects.filter(schedule_name=name).order_by("fire_at"):
         assert tick.skipped_for == (None if tick.task_id else last)
         last = tick.task_id or last
         found.append(((tick.fire_at - NOON).total_seconds(), tick.task_id is not None))
+
     return found
 
 
@@ -166,12 +175,15 @@ def test_fire_times_that_must_not_overlap_are_skipped_until_the_last_task_has_fi
     caplog.set_level("INFO", "horsies.scheduler")
     make(overlap="skip")
     clockwork.at(NOON + 60 * SECOND)
+
     for number, status in enumerate(["PENDING", "CLAIMED", "RUNNING", "PENDING"], 2):
         become(status, next_retry_at=NOON + DAY if number == 5 else None)
         assert clockwork.at(NOON + number * 60 * SECOND) == 60
+
     become(ended)
     clockwork.at(NOON + 360 * SECOND)
     clockwork.at(NOON + 420 * SECOND)
+
     assert sent() == [
         (60, True),
         (120, False),
@@ -181,6 +193,7 @@ def test_fire_times_that_must_not_overlap_are_skipped_until_the_last_task_has_fi
         (360, True),
         (420, False),
     ]
+
     first = ScheduleTick.objects.earliest("fire_at").task_id
     assert Task.objects.count() == 2
     assert (
@@ -212,6 +225,7 @@ def test_of_missed_fire_times_that_must_not_overlap_the_oldest_is_sent(
 ) -> None:
     make(overlap="skip", catch_up="all", good_for_ms=600_000)
     clockwork.at(NOON + 180 * SECOND)
+
     assert sent() == [(60, True), (120, False), (180, False)]
     assert Task.objects.get().good_until == NOON + 660 * SECOND
 
@@ -222,13 +236,16 @@ def test_tasks_sent_by_hand_and_those_of_other_schedules_are_no_overlap(
     make(overlap="skip")
     schedules.run_now("a schedule", actor="ann")
     clockwork.at(NOON + 60 * SECOND)
+
     by_hand = schedules.run_now("a schedule", actor="ann")
     Task.objects.filter(pk=by_hand).update(
         status="CANCELLED", finished_at=NOON, error_code="TASK_CANCELLED"
     )
     clockwork.at(NOON + 120 * SECOND)
+
     make("another", overlap="skip", since=NOON + 60 * SECOND)
     clockwork.at(NOON + 120 * SECOND)
+
     assert (sent(), sent("another")) == ([(60, True), (120, False)], [(120, True)])
 
 
@@ -238,11 +255,14 @@ def test_an_overlap_is_seen_though_it_was_allowed_and_a_pruned_task_has_finished
     make()
     clockwork.at(NOON + 60 * SECOND)
     clockwork.at(NOON + 120 * SECOND)
+
     Task.objects.filter(pk=ScheduleTick.objects.earliest("fire_at").task_id).delete()
     assert schedules.change("a schedule", {"overlap": "skip"}, actor="ann") == ["overlap"]
     clockwork.at(NOON + 180 * SECOND)
+
     sql("DELETE FROM horsies_tasks")
     clockwork.at(NOON + 240 * SECOND)
+
     assert sent() == [(60, True), (120, True), (180, False), (240, True)]
 
 
@@ -252,9 +272,11 @@ def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(
     make()
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
+
     sql("DELETE FROM horsies_schedule_ticks")
     sql("UPDATE horsies_schedules SET next_at = %s", [NOON])
     clockwork.at(NOON + 61 * SECOND)
+
     assert Task.objects.count() == 1
 
 
@@ -262,8 +284,10 @@ def test_what_the_code_declares_is_written_again_when_its_row_was_lost(settings:
     definition = {"task": tasks.noop.name, "pattern": "every minute"}
     settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"a schedule": definition}}
     schedules.declare(actor="a scheduler")
+
     sql("DELETE FROM horsies_schedules")
     schedules.declare(actor="a scheduler")
+
     assert row().next_at is not None
     assert row().declared_in == "HORSIES['SCHEDULES']['a schedule']"
 
@@ -272,8 +296,10 @@ def test_a_new_pattern_counts_from_the_change_on() -> None:
     make(since=NOON)
     before = dt.datetime.now(dt.UTC)
     often = {"pattern": "every 2 minutes"}
+
     assert schedules.change("a schedule", often, actor="ann", reason="too often") == ["pattern"]
     assert row().since >= before
+
     assert schedules.change("a schedule", {"priority": 5}, actor="ann") == ["priority"]
     entry = AuditEntry.objects.get(action="schedule.change", reason="too often")
     assert (entry.actor, entry.before, entry.after) == ("ann", {"pattern": "every minute"}, often)
@@ -284,11 +310,14 @@ def test_enabled_again_it_sends_nothing_of_the_time_between(clockwork: Clockwork
     assert schedules.disable("a schedule", actor="ann") == ["enabled"]
     assert schedules.disable("a schedule", actor="ann") == []
     assert clockwork.at(NOON + 600 * SECOND) == LONGEST_WAIT_SECONDS
+
     schedules.enable("a schedule", actor="ann")
     Schedule.objects.update(since=NOON + 600 * SECOND, next_at=NOON + 600 * SECOND)
     clockwork.at(NOON + 630 * SECOND)
+
     schedules.run_now("a schedule", actor="ann")
     assert (fire_times(), row().last_fire_at) == ([], None), "a run now is no fire time"
+
     clockwork.at(NOON + 660 * SECOND)
     assert fire_times() == [NOON + 660 * SECOND]
 
@@ -310,6 +339,7 @@ def test_enabled_again_it_sends_nothing_of_the_time_between(clockwork: Clockwork
 def test_what_cannot_be_is_refused_all_of_it_at_once(definition: dict[str, Any], says: str) -> None:
     with pytest.raises(ScheduleError, match=says):
         make(**definition)
+
     assert not Schedule.objects.exists()
 
 
@@ -323,15 +353,18 @@ def test_ten_thousand_schedules_cost_nothing_while_none_is_due(clockwork: Clockw
         [NOON + DAY],
     )
     sql("ANALYZE horsies_schedules")
+
     explain = "EXPLAIN (ANALYZE, VERBOSE, FORMAT JSON) " + load("schedules/due")
     for moment in (None, NOON):  # the clock of the database, and one of ours
         asked = {"now": moment, "many": 100, "but": ["unknown"]}
         found = clockwork.connection.execute(explain.encode(), asked).fetchone()
         assert found is not None
+
         (scan,) = scans(found[0][0]["Plan"])
         assert scan["Index Name"] == "horsies_schedules_next"
         assert "next_at <=" in scan["Index Cond"]
         assert (scan["Actual Rows"], scan.get("Rows Removed by Filter", 0)) == (0, 0)
+
     make()
     assert ScheduleStore(clockwork.connection, NOON + SECOND).due(100) == ["a schedule"]
     assert ScheduleStore(clockwork.connection, NOON + SECOND).due(100, ["a schedule"]) == []
@@ -354,6 +387,7 @@ def test_each_fire_time_is_sent_once_and_in_order(
     make(pattern=f"every {every} seconds", catch_up="all", most=1_000, jitter_ms=jitter_ms)
     for seconds in looks:
         clockwork.at(NOON + seconds * SECOND)
+
     found = fire_times()
     assert found == [NOON + (number + 1) * every * SECOND for number in range(len(found))]
     assert found[-1] == NOON + last * SECOND, "those after it lie behind by their jitter"
@@ -366,10 +400,12 @@ def test_a_schedule_that_ran_ahead_with_a_wrong_clock_goes_on_when_it_is_enabled
     clockwork.at(dt.datetime.now(dt.UTC) + 730 * DAY)
     assert clockwork.at(dt.datetime.now(dt.UTC) + DAY / 24) == LONGEST_WAIT_SECONDS
     ahead = fire_times()
+
     schedules.disable("a schedule", actor="ann")
     schedules.enable("a schedule", actor="ann")
     since = row().since
     clockwork.at(since + 2 * SECOND)
+
     assert fire_times() == [since.replace(microsecond=0) + 2 * SECOND, *ahead]
 
 
@@ -386,6 +422,7 @@ def made(*, gives_up: bool = False, **resilience: int) -> SchedulerLoop:
 def scheduler_loop() -> Iterator[SchedulerLoop]:
     found = made(notify_poll_interval_ms=300_000)
     yield found
+
     found.stop()
     if found.is_alive():
         found.join(PATIENCE_SECONDS)
@@ -421,6 +458,7 @@ def test_a_failure_ends_a_round_and_not_the_loop(
     monkeypatch.setattr(Scheduler, "tick", tick)
     scheduler_loop.start()
     wait_until(ScheduleTick.objects.exists, "fire times are sent all the same")
+
     assert scheduler_loop.is_alive()
     assert caplog.text.count(str(error)) >= 2
     assert failures == []
@@ -431,18 +469,22 @@ def test_a_change_during_a_round_is_not_slept_through(
 ) -> None:
     own = scheduler_loop.connect()
     other = connect()
+
     own.execute("LISTEN somebody_elses")  # as a pooler's server connection may
     other.execute("SELECT pg_notify('somebody_elses', 'nightly')")
     own.execute("SELECT 1")  # which brings the news along
     assert not scheduler_loop.heard(), "of another channel"
+
     channel = f"{channel_prefix(other)}_schedules"
     other.execute("SELECT pg_notify(%s, '')", [channel])
     own.execute("SELECT 1")  # and leaves the socket silent
     assert ends(lambda: scheduler_loop.sleep(FOR_LONG))
+
     sleeper = threading.Thread(target=scheduler_loop.sleep, args=[FOR_LONG], daemon=True)
     sleeper.start()
     other.execute("SELECT pg_notify(%s, '')", [channel])
     sleeper.join(PATIENCE_SECONDS)
+
     assert not sleeper.is_alive()
     assert scheduler_loop.heard() is False  # it was taken note of
 
@@ -453,6 +495,7 @@ def test_a_cut_connection_wakes_it_and_is_replaced(
     first = scheduler_loop.connect()
     connect().execute("SELECT pg_terminate_backend(%s)", [first.info.backend_pid])
     assert ends(lambda: scheduler_loop.sleep(FOR_LONG))
+
     wait_until(
         lambda: scheduler_loop.turn() and scheduler_loop.connection not in (None, first),
         "it has another one",
@@ -464,10 +507,13 @@ def test_stop_ends_its_sleep_and_may_come_again_when_it_is_over(
 ) -> None:
     scheduler_loop.start()
     wait_until(lambda: scheduler_loop.connection, "it has connected")
+
     scheduler_loop.stop()
     scheduler_loop.join(PATIENCE_SECONDS)
+
     assert not scheduler_loop.is_alive()
     assert scheduler_loop.connection is None
+
     scheduler_loop.stop()
 
 
@@ -480,9 +526,11 @@ def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(
 ) -> None:
     command = made(gives_up=True, db_retry_max_attempts=2)
     thread = made(db_retry_max_attempts=2)
+
     for one in (command, thread):
         monkeypatch.setattr(one, "connect", unreachable)
         assert [one.turn() > 0, one.turn() > 0] == [True, True]
+
     assert thread.turn() > 0  # its worker's engine gives up, for both
     with pytest.raises(DatabaseGaveUp, match="nobody answers"):
         command.turn()
@@ -501,6 +549,7 @@ def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
 
     caplog.set_level("INFO", "horsies.scheduler")
     hourly = {"task": "tests.apps.project.tasks.noop", "pattern": "every hour"}
+
     assert logged(old=hourly) == ["schedule old was added by the code"]
     assert logged(old=hourly) == []
     assert logged(new=hourly, old={**hourly, "priority": 3, "pattern": "every 2 hours"}) == [
@@ -525,8 +574,10 @@ def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes
     connection = connect()
     code(old=hourly)
     code(new=hourly)
+
     look(10)
     assert not Schedule.objects.exclude(gone_at=None).exists(), "others may have it in their code"
+
     connection.execute(
         "UPDATE horsies_schedules SET declared_at = declared_at - interval '10 minutes'"
     )
@@ -534,16 +585,19 @@ def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes
     assert not Schedule.objects.exclude(gone_at=None).exists(), (
         "others may come back, as this one just did"
     )
+
     look(10)
     assert [row.name for row in Schedule.objects.exclude(gone_at=None)] == ["old"]
     assert Schedule.objects.get(pk="old").next_at is None
     assert "schedule old is no longer in any scheduler's code" in caplog.text
+
     before = Schedule.objects.get(pk="old").since
     code(old=hourly, new=hourly)
     back = Schedule.objects.get(pk="old")
     assert back.gone_at is None
     assert back.next_at is not None
     assert back.since > before, "nothing of the time between is sent"
+
     audited = (
         AuditEntry.objects.filter(subject="old")
         .order_by("pk")

@@ -61,14 +61,17 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
     make("broken")
     make("sound")
     damage('{"kwargs": {"no": 1}}', "broken")
+
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
     assert (fire_times("broken"), fire_times("sound")) == ([], [NOON + 60 * SECOND])
     assert (row("broken").error, row("broken").next_fire_at) == (None, NOON + 60 * SECOND)
+
     clockwork.later(NOON + 60 * SECOND + GRACE)
     assert "was sent an argument that it does not take" in (row("broken").error or "")
     assert row("broken").error_at is not None
     assert row("broken").next_fire_at == NOON + 420 * SECOND
+
     schedules.change("broken", {"kwargs": {}}, actor="ann")
     assert row("broken").error is None
     clockwork.at(NOON + 420 * SECOND)
@@ -94,6 +97,7 @@ def test_a_row_that_would_end_every_round_of_every_scheduler_is_refused(
     column: str, value: str
 ) -> None:
     make()
+
     with (
         pytest.raises(IntegrityError, match="horsies_schedules_fits"),
         connection.cursor() as cursor,
@@ -106,10 +110,12 @@ def test_a_definition_that_nobody_understands_is_not_looked_at_until_it_is_chang
 ) -> None:
     make()
     damage('{"pattern": "at teatime"}')
+
     clockwork.at(NOON)
     assert row().error is None
     assert clockwork.later(NOON + GRACE) == LONGEST_WAIT_SECONDS
     assert "is not a cron expression" in (row().error or "")
+
     schedules.change("a schedule", {"pattern": "every 2 minutes"}, actor="ann")
     assert row().next_at is not None
 
@@ -127,13 +133,16 @@ def test_what_the_code_of_another_release_can_send_is_left_to_it_for_a_while(
 ) -> None:
     make()
     damage(json.dumps(definition))
+
     clockwork.at(NOON)
     assert clockwork.at(NOON + 60 * SECOND) <= LEFT_SECONDS
     assert (row().error, row().last_fire_at) == (None, None)
+
     for minute in range(1, 10):  # somebody else sends each fire time, in good time
         Schedule.objects.update(last_fire_at=NOON + minute * 60 * SECOND)
         clockwork.later(NOON + (minute + 1) * 60 * SECOND)
     assert row().error is None
+
     clockwork.later(NOON + 600 * SECOND + GRACE)
     assert error in row().error
 
@@ -146,9 +155,11 @@ def test_the_name_of_a_schedule_forges_no_line(
     damage('{"kwargs": {"no": 1}}', "damaged")
     for name in ("damaged", "late"):
         Schedule.objects.filter(pk=name).update(name=f"{name}\n[CRITICAL] \x1b[2J{'x' * 200}")
+
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
     clockwork.later(NOON + 86_400 * SECOND)
+
     lines = [line for line in caplog.messages if "CRITICAL" in line]
     assert len(lines) == 2
     assert all(line.isprintable() and line.startswith("schedule ") for line in lines)
@@ -161,10 +172,12 @@ def test_a_row_that_somebody_holds_is_passed_by_and_looked_at_again(
     make("held")
     make("free")
     somebody = connect()
+
     with somebody.transaction():
         somebody.execute("SELECT FROM horsies_schedules WHERE name = 'held' FOR UPDATE")
         assert 0 < clockwork.at(NOON + 60 * SECOND) <= LEFT_SECONDS  # not at once, again and again
         assert (fire_times("held"), fire_times("free")) == ([], [NOON + 60 * SECOND])
+
     clockwork.later(NOON + 60 * SECOND)
     assert fire_times("held") == [NOON + 60 * SECOND]
 
@@ -176,12 +189,15 @@ def test_what_the_database_refuses_for_good_is_written_down_and_what_it_refuses_
     for number in range(5):
         make(f"nr. {number}")
     clockwork.at(NOON)
+
     with refusing.refused("horsies_tasks", event="INSERT", code=sqlstate):
         clockwork.at(NOON + 60 * SECOND)
+
     assert fire_times("nr. 0") == []
     assert (row("nr. 0").error, row("nr. 0").last_fire_at) == (
         ("refused", NOON + 60 * SECOND) if for_good else (None, None)
     )
+
     told = [
         line
         for line in caplog.messages
@@ -191,6 +207,7 @@ def test_what_the_database_refuses_for_good_is_written_down_and_what_it_refuses_
     assert clockwork.at(NOON + 61 * SECOND) <= (60 if for_good else 5), (
         "it is left for a little while"
     )
+
     clockwork.later(NOON + 62 * SECOND)
     assert fire_times("nr. 0") == ([] if for_good else [NOON + 60 * SECOND])
 
@@ -211,6 +228,7 @@ def test_a_mistake_of_ours_in_one_schedule_holds_up_no_other(
     clockwork.at(NOON + 60 * SECOND)
     assert (fire_times("cursed"), fire_times("sound")) == ([], [NOON + 60 * SECOND])
     assert "ZeroDivisionError: a mistake" in caplog.text
+
     monkeypatch.undo()
     clockwork.later(NOON + 61 * SECOND)
     assert fire_times("cursed") == [NOON + 60 * SECOND]
@@ -322,22 +340,25 @@ def test_whatever_a_stranger_writes_other_schedules_fire(
     @given(st.lists(rows, min_size=1, max_size=4))
     def fuzz(strange: list[dict[str, Any]]) -> None:
         nonlocal now, taken
+
         written = [
             f"{now}, {number}"
             for number, row in enumerate(strange)
             if write(f"{now}, {number}", row)
         ]
         taken += len(written)
+
         now += MINUTE
         clockwork.at(now)
         clockwork.later(now)
         assert now in fire_times("sound")
-        clockwork.later(
-            now + dt.timedelta(minutes=5)
-        )  # nobody else could send them: now it says so
+
+        # Nobody else could send them: now it says so.
+        clockwork.later(now + dt.timedelta(minutes=5))
         now += dt.timedelta(minutes=6)
         clockwork.later(now)
         assert now in fire_times("sound")
+
         left = Schedule.objects.filter(name__in=written)
         assert [row.definition for row in left.filter(next_at__lte=now, error=None)] == [], (
             "still due, and nothing says why"
@@ -345,6 +366,7 @@ def test_whatever_a_stranger_writes_other_schedules_fire(
         left.delete()
 
     fuzz()
+
     assert "will try again" not in caplog.text, "each is sent, or has a problem that its row tells"
     assert taken > 40, "the CHECK leaves too little to try"
 
@@ -372,6 +394,7 @@ class Stepper:
         self.scheduler.left.clear()  # what the other one held a moment ago
         self.busy = True
         self.killed = False
+
         threading.Thread(target=self._round, daemon=True).start()
         assert self.stands.acquire(timeout=PATIENCE_SECONDS)
 
@@ -382,6 +405,7 @@ class Stepper:
             pass
         except BaseException as error:
             self.error = error
+
         self.busy = False
         self.stands.release()
 
@@ -400,6 +424,7 @@ class Stepper:
         self.killed = kill
         self.go.release()
         assert self.stands.acquire(timeout=PATIENCE_SECONDS), "a step waits for another scheduler"
+
         if self.error is not None:
             raise self.error
 
@@ -448,31 +473,34 @@ def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(
     steppers: list[Stepper],
 ) -> None:
     make(pattern="every 1 second", catch_up="all")
-    seen: list[tuple[int, ...]] = [
-        ()
-    ]  # how orders begin that are still to be taken, the deepest last
+    # How orders begin that are still to be taken, the deepest last.
+    seen: list[tuple[int, ...]] = [()]
     taken = 0
+
     while seen:
         afresh()
         path = list[int]()
         prefix = seen.pop()
         for stepper in steppers:
             stepper.begin(NOON + SECOND)
+
         while busy := [number for number, stepper in enumerate(steppers) if stepper.busy]:
             if len(path) < len(prefix):
                 choice = prefix[len(path)]
             else:
                 choice = busy[0]
-                seen.extend(
-                    (*path, other) for other in busy[1:] if path
-                )  # who begins makes no difference
+                # Who begins makes no difference.
+                seen.extend((*path, other) for other in busy[1:] if path)
+
             path.append(choice)
             steppers[choice].step()
+
         taken += 1
         (task_id,) = Task.objects.values_list("pk", flat=True)
         assert [*ScheduleTick.objects.values_list("fire_at", "task_id")] == [
             (NOON + SECOND, task_id)
         ], path
+
     assert taken > 500
 
 
@@ -486,24 +514,30 @@ def test_a_round_within_another_sends_one_of_two_fire_times_that_must_not_overla
     """
     times = [NOON + SECOND, NOON + 2 * SECOND]
     make(pattern="every 1 second", catch_up="all", overlap="skip")
+
     for step in itertools.count():
         afresh()
         for stepper, now in zip(steppers, times, strict=True):
             stepper.begin(now)
         for _ in range(step):
             steppers[first].step()
+
         over = not steppers[first].busy
         steppers[1 - first].finish()
         if kill and not over:
             steppers[first].step(kill=True)
         steppers[first].finish()
+
         steppers[1].begin(times[1])
         steppers[1].finish()
+
         (task_id,) = Task.objects.values_list("pk", flat=True)
         ticks = ScheduleTick.objects.order_by("fire_at").values_list(
             "fire_at", "task_id", "skipped_for"
         )
         assert list(ticks) == [(times[0], task_id, None), (times[1], None, task_id)], step
+
         if over:
             break
+
     assert step > 7

@@ -40,6 +40,7 @@ def dry() -> Wakeups:
     wakeups = Wakeups(["default", "mail"], 5.0)
     wakeups.look_everywhere()
     assert wakeups.lanes_with_work == {"sync", "async"}
+
     learn(wakeups, Passed())
     assert wakeups.lanes_with_work == set()
     return wakeups
@@ -51,6 +52,7 @@ def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_
     dry.tell(["mail"], "async")
     assert dry.lanes_with_work == {"async"}
     assert dry.news(0.0, Wanted(0, 3)) == "mail"
+
     learn(
         dry,
         Passed(claims=claims(lane="async", count=1), short=True),
@@ -58,6 +60,7 @@ def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_
         Wanted(0, 3),
     )
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
+
     dry.tell(["mail"], "async")
     dry.tell(["default"], "async")
     assert dry.news(0.0, Wanted(0, 3)) is None, "news of two queues take a whole pass"
@@ -69,6 +72,7 @@ def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_as
     dry.tell(["mail"], "async")
     learn(dry, Passed(claims=claims(lane="async", count=3), short=True))
     assert (dry.lanes_with_work, dry.whole_next) == ({"async"}, False)
+
     learn(
         dry,
         Passed(claims=claims(lane="async", count=2), limited=True),
@@ -76,6 +80,7 @@ def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_as
         Wanted(0, 9, total=2),
     )
     assert dry.lanes_with_work == {"async"}
+
     learn(dry, Passed(limited=True), {"sync": 0, "async": 7}, Wanted(0, 7, total=0))
     assert dry.lanes_with_work == set()
     assert dry.limited
@@ -88,9 +93,11 @@ def test_where_something_may_be_due_later_a_short_pass_is_followed_by_a_whole_on
     dry.tell(["mail"])
     assert dry.lanes_with_work == {"sync", "async"}
     assert dry.news(0.0, WANTED) == "mail"
+
     learn(dry, Passed(claims=claims(1), short=True))
     assert dry.lanes_with_work == {"sync", "async"}
     assert dry.news(0.0, WANTED) is None
+
     learn(dry, Passed(due_in=7.0))
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
     assert dry.due_at == pytest.approx(107.0, abs=0.01)
@@ -101,12 +108,15 @@ def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everyw
 ) -> None:
     dry.tell(["mail"])
     learn(dry, Passed(due_in=7.0))
+
     dry.tell(["mail"], "sync")
     learn(dry, Passed(short=True), {"sync": 2, "async": 0}, Wanted(2, 0))
     assert dry.due_at == pytest.approx(107.0, abs=0.01)
+
     dry.look_everywhere()
     assert dry.due_at == math.inf
     assert dry.fresh["sync"] == {"default", "mail"}
+
     learn(dry, Passed(short=True))
     assert dry.whole_next
 
@@ -114,6 +124,7 @@ def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everyw
 def test_a_short_pass_that_reads_far_is_followed_by_whole_ones_for_a_while(dry: Wakeups) -> None:
     dry.tell(["mail"], "sync")
     dry.avoid_short(5.0, 0.1)
+
     assert dry.news(4.9 + SHARE * 0.1, WANTED) is None
     assert dry.news(5.1 + SHARE * 0.1, WANTED) == "mail"
 
@@ -138,11 +149,13 @@ def looks_at(wakeups: Wakeups, moment: list[float]) -> float:
     found then.
     """
     began = moment[0]
+
     if not wakeups.lanes_with_work:
         moment[0] = wakeups.next_at
         wakeups.tick(moment[0])
         for lane, queues in wakeups.take_later(moment[0]).items():
             wakeups.tell(queues, lane)
+
     assert wakeups.lanes_with_work
     learn(wakeups, Passed())
     return moment[0] - began
@@ -156,12 +169,15 @@ def test_the_elected_look_one_after_another(
     dry_at.hear(["mail"], "sync")
     assert looks_at(dry_at, moment) == pytest.approx(after)
     assert dry_at.next_at == 10_000.0, "once will do"
+
     dry_at.due_at = moment[0] + 7.0
     assert looks_at(dry_at, moment) == pytest.approx(7.0 + after), "for tasks that become due, too"
+
     dry_at.place = None
     dry_at.due_at = 1_001.0
     dry_at.poll_at = 10_000.0
     dry_at.hear(["mail"], "sync")
+
     assert (dry_at.lanes_with_work, dry_at.next_at) == (set(), 10_000.0), (
         "who is not elected does not look"
     )
@@ -173,9 +189,11 @@ def test_the_first_looks_again_behind_a_burst_and_after_a_listen(
     for _ in range(2):
         dry_at.hear(["mail"], "sync")
         moment[0] += BURST_SECONDS / 2
+
     assert looks_at(dry_at, moment) == 0.0
     assert looks_at(dry_at, moment) == pytest.approx(AFTER["burst"][0] - BURST_SECONDS / 2)
     assert dry_at.next_at == 10_000.0
+
     dry_at.start_over()
     assert looks_at(dry_at, moment) == 0.0
     assert looks_at(dry_at, moment) == pytest.approx(AFTER["burst"][0])
@@ -191,8 +209,10 @@ def test_a_look_later_is_followed_by_one_for_those_after_it(
         dry_at.hear(["mail"], "sync")
         heard.append(moment[0])
         moment[0] += AFTER["burst"][place] / 4
+
     looks_at(dry_at, moment)
     assert moment[0] == pytest.approx(heard[0] + AFTER["burst"][place])
+
     looks_at(dry_at, moment)
     assert moment[0] == pytest.approx(heard[-1] + AFTER["burst"][place])
 
@@ -206,8 +226,10 @@ def test_a_full_worker_passes_on_what_it_was_told_a_moment_later(
     dry_at: Wakeups, moment: list[float]
 ) -> None:
     assert dry_at.lane_to_pass_on(moment[0], full("sync", "async")) is None
+
     dry_at.hear(["mail"], "sync")
     assert dry_at.lane_to_pass_on(moment[0], full("sync")) is None
+
     moment[0] = dry_at.pass_on_at
     assert dry_at.lane_to_pass_on(moment[0], full("sync")) == "sync"
     assert dry_at.lane_to_pass_on(moment[0], full("async")) is None, "it has a free slot by now"
@@ -223,6 +245,7 @@ def test_it_passes_on_until_no_task_waits(
     dry_at.hear(["mail"], "sync")
     dry_at.passed_on(woken, 0.0)
     dry_at.lane_to_pass_on(moment[0], full("sync"))
+
     assert dry_at.pass_on_at == (math.inf if again is None else pytest.approx(moment[0] + again))
 
 
@@ -233,9 +256,11 @@ def test_who_is_not_elected_passes_on_until_all_are_full(
     dry_at.look_everywhere()
     assert dry_at.lane_to_pass_on(moment[0] + 1, full("sync")) is None
     assert dry_at.pass_on_at == math.inf, "its polls are its own"
+
     dry_at.handlers()["now sync mail"](0.0)
     dry_at.lane_to_pass_on(moment[0], full("sync"))
     assert dry_at.pass_on_at == pytest.approx(moment[0] + AFTER["full"][0])
+
     dry_at.passed_on(0, 0.0)
     dry_at.lane_to_pass_on(moment[0], full("sync"))
     assert dry_at.pass_on_at == math.inf
@@ -245,6 +270,7 @@ def test_what_is_told_to_it_alone(dry_at: Wakeups) -> None:
     handlers = dry_at.handlers()
     handlers["place 2"](0.0)
     assert dry_at.place == 2
+
     handlers["now async *"](0.0)
     assert dry_at.fresh == {"sync": set(), "async": {"default", "mail"}}
 
@@ -279,6 +305,7 @@ def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_
     cursors: ScanCursors,
 ) -> None:
     assert lane(cursors) is None
+
     cursors.learn(passed(p5=NOW - 7, p100=NOW - 9), 0.0, 0.0)
     assert lane(cursors) == [
         {"low": 1, "high": 4},
@@ -287,6 +314,7 @@ def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_
         {"low": 100, "high": 100, "since": NOW - 9},
         {"low": 101, "high": HIGHEST},
     ]
+
     assert ranges({1: NOW, 2: NOW})[0] == {"low": 1, "high": 1, "since": NOW}
 
 
@@ -295,6 +323,7 @@ def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_other
 ) -> None:
     cursors.learn(passed(p1=NOW - 9, p5=NOW - 9, p100=NOW - 9, end=True), 0.0, 0.0)
     cursors.learn(passed(p5=NOW - 3), 0.0, 0.0)  # it had enough and went no further
+
     assert [each.get("since") for each in lane(cursors)] == [
         LATEST,
         None,
@@ -303,6 +332,7 @@ def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_other
         NOW - 9,
         None,
     ]
+
     cursors.learn(passed(end=True), 0.0, 0.0)
     assert [each.get("since") for each in lane(cursors)] == [
         LATEST,
@@ -323,15 +353,20 @@ def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_o
     )
     cursors.far = True
     cursors.forget_at = 5.0
+
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
     handlers = cursors.handlers()
+
     handlers["mail"](NOW - 50)
     assert (lane(cursors)[1]["since"], woken) == (LATEST, [(["mail"], None)])
+
     handlers["behind default"](NOW - 3)
     handlers["behind default"](NOW - 2)
     assert (lane(cursors)[1]["since"], len(woken)) == (NOW - 3, 1)
+
     handlers["sync default"](NOW - 4)
     assert (lane(cursors)[1]["since"], woken[1:]) == (NOW - 4, [(["default"], "sync")])
+
     handlers["*"](0.0)
     assert (lane(cursors)[1]["since"], woken[2:]) == (None, [(["default", "mail"], None)])
 
@@ -339,6 +374,7 @@ def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_o
 def test_the_priorities_that_were_met_last_are_kept(cursors: ScanCursors) -> None:
     for priority in range(1, PRIORITIES + 10):
         cursors.learn(passed(**{"p1": NOW, f"p{priority}": NOW}), 0.0, 0.0)
+
     kept = [each["low"] for each in lane(cursors) if "since" in each]
     assert (len(kept), kept[0], kept[-1]) == (PRIORITIES, 1, PRIORITIES + 9)
 
@@ -348,11 +384,14 @@ def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(
 ) -> None:
     cursors.held["mail"] = ["2026-01-01"]
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
+
     assert lane(cursors, now=4.9)[1]["since"] == LATEST
     assert lane(cursors, now=5.0)[1]["since"] is None
+
     cursors.learn(passed(p5=NOW - 1), 5.0, 0.0)
     assert (cursors.forget_at, cursors.held) == (5.0 + cursors.every, {})
     assert lane(cursors, now=5.1)[1]["since"] == NOW - 1
+
     for took, pause in ((0.1, 9.0), (1.0, SHARE)):
         now = cursors.forget_at
         cursors.text(now)
@@ -368,8 +407,10 @@ def test_there_are_no_marks_while_a_pass_reads_few_dead_entries_however_long_it_
     """
     cursors.learn(passed(p5=NOW, far=False), 0.0, 0.0)
     assert cursors.text(5.0) is not None
+
     cursors.learn(passed(p5=NOW, far=False), 5.0, 1.0)
     assert cursors.text(5.1) is None
+
     cursors.learn(passed(p5=NOW), 5.1, 0.0)
     cursors.learn(Passed(), 5.2, 0.0, scanned=False)
     assert lane(cursors, now=5.3)[1]["since"] == LATEST

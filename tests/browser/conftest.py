@@ -26,7 +26,7 @@ class StrictPolicy:
 def strict() -> Iterator[None]:
     """Let every page have the strict policy.
 
-    Naive: in a fixture of a test, which the server does not notice any more.
+    Fails if: in a fixture of a test, which the server does not notice any more.
     """
     with override_settings(
         MIDDLEWARE=[*settings.MIDDLEWARE, "tests.browser.conftest.StrictPolicy"]

@@ -244,8 +244,8 @@ def locks(worker: Claimer) -> int:
 def test_workers_of_different_capped_queues_do_not_wait_for_each_other_and_a_mixed_pass_holds_up_both(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: one lock for all caps, on which the second pass, impatient, would fail; or lock, count
-    and claim in one statement.
+    """Fails if: one lock for all caps, on which the second pass, impatient, would fail; or lock,
+    count and claim in one statement.
 
     The snapshot of that is older than its wait for the lock, so it does not count what was claimed
     while it waited.
@@ -275,7 +275,7 @@ def test_workers_of_different_capped_queues_do_not_wait_for_each_other_and_a_mix
 def test_under_a_cap_of_the_cluster_all_passes_take_turns(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: locks of the queues only.
+    """Fails if: locks of the queues only.
 
     Both passes would count nobody, and 6 tasks run under a cap of 3.
     """
@@ -355,8 +355,8 @@ EACH = {"partition_by_args": ["a"], "partition_max_concurrency": 1}
 def test_six_claimers_at_once_never_exceed_a_cap_and_strand_no_task(
     claimer: Claimers, aside: Aside, limits: dict[str, Any]
 ) -> None:
-    """Naive: no lock at all, or one taken by the statement that counts. Both run more than the cap
-    within a few passes.
+    """Fails if: no lock at all, or one taken by the statement that counts. Both run more than the
+    cap within a few passes.
 
     Or unparking that looks before it has the lock: some partition ends with tasks parked and
     nothing running.
@@ -424,7 +424,7 @@ def reap(conn: Any) -> dict[str, list[Any]]:
 def test_a_beat_while_the_reaper_decides_saves_the_worker(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: a death written to another row after a join with the beats.
+    """Fails if: a death written to another row after a join with the beats.
 
     After the wait nobody looks at the beat again.
     """
@@ -442,7 +442,7 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(
 def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: rescue only in the tick that declares the death.
+    """Fails if: rescue only in the tick that declares the death.
 
     The claim was not committed then, and would run for ever.
     """

@@ -266,7 +266,7 @@ def keys() -> dict[Any, tuple[str | None, bool]]:
 def test_what_runs_counts_by_the_new_rule_at_once(
     claimer: Claimers, connect: Connect, somebody_holds_it: bool
 ) -> None:
-    """Naive: a change that waits for every row in flight, or a count that trusts the key in the
+    """Fails if: a change that waits for every row in flight, or a count that trusts the key in the
     row.
     """
     by("a")
@@ -310,8 +310,8 @@ def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(
 def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: the rule read under a lock that lasts as long as the sender's transaction, or a key in
-    the row that counts.
+    """Fails if: the rule read under a lock that lasts as long as the sender's transaction, or a key
+    in the row that counts.
     """
     by("a")
     sender = connect()
@@ -339,7 +339,7 @@ def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(
 def test_a_task_that_is_being_parked_while_its_permit_comes_free_is_not_stranded(
     claimer: Claimers, connect: Connect, aside: Aside, slots: int
 ) -> None:
-    """Naive: unpark without the lock.
+    """Fails if: unpark without the lock.
 
     It does not see the task that the other pass has parked and not committed.
     """
@@ -362,7 +362,7 @@ def test_a_task_that_is_being_parked_while_its_permit_comes_free_is_not_stranded
 def test_a_task_that_is_sent_while_a_settle_is_about_to_commit_is_not_stranded(
     claimer: Claimers, connect: Connect, aside: Aside, slots: int
 ) -> None:
-    """Naive: a settle that finds nothing waiting takes no lock.
+    """Fails if: a settle that finds nothing waiting takes no lock.
 
     Another pass still counts its task, and parks what came since.
     """

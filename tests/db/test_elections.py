@@ -108,7 +108,7 @@ def team(connect: Connect) -> Teams:
 def test_the_two_oldest_and_the_youngest_of_a_team_are_elected(
     team: Teams, places: list[int | None]
 ) -> None:
-    """Naive: the three oldest, which may have been started together on one machine, and die with
+    """Fails if: the three oldest, which may have been started together on one machine, and die with
     it.
     """
     assert team(len(places)).places() == places

@@ -291,7 +291,7 @@ def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claime
 def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(
     claimer: Claimers,
 ) -> None:
-    """Naive: the partition is said to be at its limit, or to have a permit that is free now."""
+    """Fails if: the partition is said to be at its limit, or to have a permit that is free now."""
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     worker = living(claimer())
     first, second, third = tenant("a", 3, max_retries=1)
@@ -339,7 +339,7 @@ def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(
 
 
 def test_of_equal_tasks_only_one_that_has_begun_comes_before_others(claimer: Claimers) -> None:
-    """Naive: the second one waits for the first, though a pass may start either."""
+    """Fails if: the second one waits for the first, though a pass may start either."""
     limit("default", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
     worker = living(claimer())
     first, second = put(2)

@@ -207,8 +207,8 @@ def test_a_worker_without_a_ready_process_is_a_problem() -> None:
 def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Naive: with more than 500 workers, queues of those whose host comes last by name seem to have
-    none.
+    """Fails if: with more than 500 workers, queues of those whose host comes last by name seem to
+    have none.
     """
     for module in ("store.health", "monitoring.health.state"):
         monkeypatch.setattr(f"horsies_django.{module}.MOST_WORKERS", 2)
@@ -250,7 +250,7 @@ def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> No
 def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_they_are_skipped() -> (
     None
 ):
-    """Naive: nobody hears of them, because tasks behind a failed one are parked and count as no
+    """Fails if: nobody hears of them, because tasks behind a failed one are parked and count as no
     wait.
     """
     for name in ("default", "mail", "bulk"):
@@ -323,7 +323,7 @@ def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_e
     ("name", "overridden"), [("partition_max_concurrency", True), ("partition_local_limit", False)]
 )
 def test_a_partition_waits_at_either_limit_whoever_set_it(name: str, overridden: bool) -> None:
-    """Naive: only the limit of the cluster counts, or only what the settings say; or one that
+    """Fails if: only the limit of the cluster counts, or only what the settings say; or one that
     nobody set.
     """
     limit("default", partition_by_args=["tenant"])

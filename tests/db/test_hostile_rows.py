@@ -544,8 +544,8 @@ def test_queries_can_name_the_columns_wherever_a_field_of_json_can_stand() -> No
 @pytest.mark.parametrize("value", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("column", ["kwargs", "result"])
 def test_what_jsonb_cannot_read_is_refused_when_it_is_written(column: str, value: str) -> None:
-    """Naive: json takes it, and the first pass that looks for its partition fails, and every pass
-    after it.
+    """Fails if: json takes it, and the first pass that looks for its partition fails, and every
+    pass after it.
     """
     with pytest.raises(DataError), transaction.atomic():
         put(kwargs=[f'{{"a": {value}}}'])

@@ -133,7 +133,7 @@ def test_what_was_sent_before_the_failed_task_and_became_visible_after_its_start
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "delete"])
 def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) -> None:
-    """Naive: only who settles looks for the next one; keys stand still for up to half a minute."""
+    """Fails if: only who settles looks for the next one; keys stand still for up to half a minute."""
     ordered()
     worker = claimer()
     (first,) = of("a", max_retries=1, good_until=now() + dt.timedelta(hours=1))
@@ -156,8 +156,8 @@ def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) ->
 
 
 def test_a_stopped_key_with_many_tasks_does_not_starve_another(claimer: Claimers) -> None:
-    """Naive: the oldest candidates are taken before their keys are looked at, as in pg-boss, and no
-    other key is reached.
+    """Fails if: the oldest candidates are taken before their keys are looked at, as in pg-boss, and
+    no other key is reached.
     """
     ordered()
     worker = claimer()
@@ -176,7 +176,7 @@ def test_a_stopped_key_with_many_tasks_does_not_starve_another(claimer: Claimers
 
 
 def test_the_task_that_stops_a_key_is_neither_pruned_nor_purged(claimer: Claimers) -> None:
-    """Naive: the pruner deletes it, and the key goes on as if somebody had decided so."""
+    """Fails if: the pruner deletes it, and the key goes on as if somebody had decided so."""
     ordered()
     worker = claimer()
     bad, later, gone = of("a", "a", "b")
@@ -207,7 +207,7 @@ def test_a_delay_or_a_priority_is_refused_whoever_inserts(columns: dict[str, Any
 def test_a_queue_that_becomes_ordered_starts_none_before_all_have_a_place(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: what is sent after the change stands before older rows that no pass has met yet."""
+    """Fails if: what is sent after the change stands before older rows that no pass has met yet."""
     limit("default")
     worker = claimer()
     other = connect()
@@ -235,7 +235,7 @@ def test_a_queue_that_becomes_ordered_starts_none_before_all_have_a_place(
 def test_a_key_stays_stopped_under_a_new_rule_unless_it_is_unknown_or_none(
     claimer: Claimers, redacted: bool
 ) -> None:
-    """Naive: the failed task stops a key that no task has any more, for ever.
+    """Fails if: the failed task stops a key that no task has any more, for ever.
 
     Or, redacted, its key is made of the arguments that it has no more, and it stops all tasks
     without them.
@@ -284,8 +284,8 @@ def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
 def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: a pass parks the second one while the first is being cancelled; nobody unparks it for
-    half a minute.
+    """Fails if: a pass parks the second one while the first is being cancelled; nobody unparks it
+    for half a minute.
     """
     ordered()
     worker = claimer()
@@ -307,7 +307,7 @@ def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(
 def test_a_run_that_is_paused_or_retried_lets_the_next_task_of_its_key_start(
     claimer: Claimers,
 ) -> None:
-    """Naive: its tasks are deleted or replaced, and what is parked behind them waits for the
+    """Fails if: its tasks are deleted or replaced, and what is parked behind them waits for the
     periodic sweep.
     """
     limit("default", partition_by_args=["n"], partition_policy="stop")
@@ -352,7 +352,7 @@ def test_a_retried_undo_lets_the_next_task_of_its_key_start(claimer: Claimers) -
 
 
 def test_a_cancel_in_a_long_transaction_holds_up_no_change_of_limits(connect: Connect) -> None:
-    """Naive: it reads the limits in force, and a pause waits for its transaction, and all passes
+    """Fails if: it reads the limits in force, and a pause waits for its transaction, and all passes
     for the pause.
     """
     ordered()
@@ -381,7 +381,7 @@ def merged() -> dict[uuid.UUID, uuid.UUID]:
 def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: a send finds the one that runs and is left out, or waits for another sender's
+    """Fails if: a send finds the one that runs and is left out, or waits for another sender's
     transaction.
     """
     coalescing()
@@ -401,7 +401,7 @@ def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(
 
 
 def test_a_survivor_that_was_cancelled_and_is_given_back_reopens_one(claimer: Claimers) -> None:
-    """Naive: it is cancelled afterwards, and the work that the others asked for is never done."""
+    """Fails if: it is cancelled afterwards, and the work that the others asked for is never done."""
     coalescing()
     worker = claimer()
     ids = equal(4)
@@ -628,7 +628,7 @@ def test_rows_that_another_session_has_locked_are_left_for_the_next_run(
 def test_who_waits_for_a_merged_task_hears_of_the_run_that_answers_it(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: only the task that ran is named, and the others are found by the next poll."""
+    """Fails if: only the task that ran is named, and the others are found by the next poll."""
     coalescing()
     worker = claimer()
     listener = connect()

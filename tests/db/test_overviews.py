@@ -410,8 +410,8 @@ def counted(
 def test_steps_hold_what_was_counted_in_them(
     connect: Connect, span: dt.timedelta, points: int, width: dt.timedelta, each: int
 ) -> None:
-    """Naive: the last step has only what was counted since the last whole step, or the first also
-    what is older.
+    """Fails if: the last step has only what was counted since the last whole step, or the first
+    also what is older.
     """
     conn = connect()
     chance = random.Random(7)

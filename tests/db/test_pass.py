@@ -73,7 +73,7 @@ WRITES: dict[str, tuple[set[str], Callable[[Claimer, list[Claim]], object]]] = {
 def test_rows_that_a_pass_writes_are_not_checked_and_those_that_anybody_else_writes_in_its_transaction_are(
     claimer: Claimers,
 ) -> None:
-    """Naive: each pass calls the function of the trigger twice per task; or its setting outlives
+    """Fails if: each pass calls the function of the trigger twice per task; or its setting outlives
     it.
     """
     worker = claimer()
@@ -190,7 +190,7 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
 def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_completed(
     claimer: Claimers,
 ) -> None:
-    """Naive: what is retried is found by its id, when another task of the batch is retried.
+    """Fails if: what is retried is found by its id, when another task of the batch is retried.
 
     Attempts belong to claims, so that two claims may run the same attempt.
     """
@@ -315,7 +315,7 @@ def test_a_cancel_of_what_is_over_changes_nothing() -> None:
 def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: rows locked in the order in which they were named.
+    """Fails if: rows locked in the order in which they were named.
 
     Two that name them the other way round deadlock.
     """
@@ -634,7 +634,7 @@ def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_
 def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retry(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: it is not decided, because its row is locked, and then written as the last failure,
+    """Fails if: it is not decided, because its row is locked, and then written as the last failure,
     because it is not any more.
     """
     put(max_retries=2, options=options_text(POLICY, None))

@@ -59,7 +59,7 @@ def row(id_: uuid.UUID) -> Task:
 def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
     plain_tasks: Plain, claimer: Claimers, by_args: list[str], by_task: bool, expected: str
 ) -> None:
-    """Naive: of the statements that compute keys, one does not know the plain form."""
+    """Fails if: of the statements that compute keys, one does not know the plain form."""
     rule: dict[str, Any] = {
         "partition_by_args": by_args,
         "partition_by_task": by_task,
@@ -132,7 +132,7 @@ def named(stored: Any) -> Any:
 def test_the_database_and_the_admin_name_the_same_arguments_and_no_stored_json_makes_a_partition_fail(
     db: None, call: dict[str, Any], stored: Any
 ) -> None:
-    """Naive: jsonb_array_elements() raises for what is no array, and one row stops all claims of
+    """Fails if: jsonb_array_elements() raises for what is no array, and one row stops all claims of
     its queue.
     """
     assert named(call) == named_arguments(call)
@@ -142,8 +142,8 @@ def test_the_database_and_the_admin_name_the_same_arguments_and_no_stored_json_m
 def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(
     plain_tasks: Plain, claimer: Claimers
 ) -> None:
-    """Naive: a worker that has a typed task of the same name takes the row, and fails it because of
-    its arguments.
+    """Fails if: a worker that has a typed task of the same name takes the row, and fails it because
+    of its arguments.
     """
     id_ = send_plain(plain_tasks["greet"], "Ann")
     assert read_options(json.dumps(row(id_).options)).wire == 2, (
@@ -180,8 +180,8 @@ def test_a_task_that_changed_its_kind_fails_clearly(
 
 
 def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks: Plain) -> None:
-    """Naive: only the last attempt has one, in the result; that of an attempt that was retried is
-    lost.
+    """Fails if: only the last attempt has one, in the result; that of an attempt that was retried
+    is lost.
     """
     handle, done = (
         get_handle(send_plain(plain_tasks[name], arg))
@@ -221,7 +221,7 @@ def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks
 
 
 def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(claimer: Claimers) -> None:
-    """Naive: an exception of another shape, or a traceback that is too long, stops the settle of
+    """Fails if: an exception of another shape, or a traceback that is too long, stops the settle of
     the whole batch.
     """
     kept: list[tuple[Any, str | None, str | None]] = [
@@ -270,7 +270,7 @@ def test_plain_and_typed_tasks_mix_by_their_stored_priority(
 
 
 def test_a_schedule_sends_a_plain_task(plain_tasks: Plain) -> None:
-    """Naive: its arguments are stored in the form of a task, and wrapped again when it is sent."""
+    """Fails if: its arguments are stored in the form of a task, and wrapped again when it is sent."""
     name = plain_tasks["greet"].name
     schedules.create(
         "greetings", {"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}}, actor="ada"
@@ -312,7 +312,7 @@ def stored(name: str) -> list[dict[str, Any]]:
 
 
 def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) -> None:
-    """Naive: a promoted node has its arguments in the form of a typed task, which the plain
+    """Fails if: a promoted node has its arguments in the form of a typed task, which the plain
     function cannot be called with.
     """
     double = plain_tasks["double"]
@@ -357,8 +357,8 @@ def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) ->
 def test_a_plain_task_undoes_and_is_undone_by_name(
     plain_tasks: Plain, undo: str, undone: str
 ) -> None:
-    """Naive: an undo looks for the parameters of its function in {"args": ..., "kwargs": ...}, and
-    gets none.
+    """Fails if: an undo looks for the parameters of its function in {"args": ..., "kwargs": ...},
+    and gets none.
     """
     flow = Workflow("plain")
     task = plain_tasks["double"].name if undone == "double" else flows.number
@@ -396,7 +396,7 @@ def test_a_partition_counts_plain_tasks_that_are_promoted_or_found_by_a_sweep(
 
 
 def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
-    """Naive: a plain function takes what comes: a misspelt name fails when the node runs."""
+    """Fails if: a plain function takes what comes: a misspelt name fails when the node runs."""
     flow = Workflow("plain")
     flow.add(plain_tasks["greet"].name, nmae="Ann")
     flow.add(plain_tasks["double"].name, flow.add(flows.number, 1), allow_failed=True)
@@ -434,7 +434,7 @@ def check() -> list[dict[str, Any]]:
 def test_the_check_of_workflows_knows_plain_signatures(
     plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: *args and **kwargs count as parameters, or the arguments are compared with types."""
+    """Fails if: *args and **kwargs count as parameters, or the arguments are compared with types."""
     flow = Workflow("waiting")
     first = flow.add(flows.number, 1)
     name = plain_tasks["greet"].name

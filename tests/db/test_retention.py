@@ -317,7 +317,7 @@ def test_old_snapshots_and_entries_of_the_audit_and_fire_times_go_in_batches_and
 def test_the_last_fire_time_of_a_schedule_stays_while_there_is_the_schedule(
     connect: Connect,
 ) -> None:
-    """Naive: it goes, too, and the next fire time does not know which task may still run."""
+    """Fails if: it goes, too, and the next fire time does not know which task may still run."""
     schedules.create(
         "nightly", {"task": "tests.apps.project.tasks.noop", "pattern": "every day"}, actor="a test"
     )
@@ -340,7 +340,7 @@ def keeping(keep: Any, age: dt.timedelta, **columns: Any) -> uuid.UUID:
 def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_stay(
     connect: Connect,
 ) -> None:
-    """Naive: the options are looked at in the ordinary round, so nothing goes earlier than that."""
+    """Fails if: the options are looked at in the ordinary round, so nothing goes earlier than that."""
     conn = connect()
     minute = dt.timedelta(minutes=1)
     old = [keeping(False, 2 * minute), keeping(3_600_000, 2 * HOUR)]
@@ -446,7 +446,7 @@ def act(
 def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(
     connect: Connect, claimer: Any
 ) -> None:
-    """Naive: the ids are passed to the cancel of single tasks, which asks running ones to stop."""
+    """Fails if: the ids are passed to the cancel of single tasks, which asks running ones to stop."""
     conn = connect()
     other = connect()
     worker = claimer()
@@ -485,8 +485,8 @@ def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(
 def test_a_batch_is_deleted_by_ids_also_when_planned_as_if_none_had_finished(
     claimer: Any, connect: Connect
 ) -> None:
-    """Naive: the index of finished tasks looks empty, so each batch reads all finished tasks there
-    are.
+    """Fails if: the index of finished tasks looks empty, so each batch reads all finished tasks
+    there are.
     """
     worker = claimer()
     admin = connect()

@@ -106,7 +106,7 @@ def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_tr
 def test_a_pass_says_that_it_read_far_over_dead_entries_and_a_short_one_over_late_tasks(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Naive: how long it took says so, too, and a busy machine makes all passes take long."""
+    """Fails if: how long it took says so, too, and a busy machine makes all passes take long."""
     worker = claimer()
     put(3_001, delay=EARLIER)
 
@@ -285,7 +285,7 @@ def test_whatever_happens_a_pass_claims_what_one_without_marks_would(
 def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(
     sighted: Sights, connect: Connect
 ) -> None:
-    """Naive: a cursor at the time of the pass lies behind a quiet send that was committing
+    """Fails if: a cursor at the time of the pass lies behind a quiet send that was committing
     meanwhile, until the next poll.
     """
     worker = sighted()
@@ -302,8 +302,8 @@ def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(
 def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_next(
     sighted: Sights, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: cursors of queues in which nothing waited are dated after the locks, and lie behind a
-    quiet send.
+    """Fails if: cursors of queues in which nothing waited are dated after the locks, and lie behind
+    a quiet send.
     """
     worker = sighted(mail=10, bulk=20)
     other = connect()

@@ -59,7 +59,7 @@ def test_save_and_delete_refuse_on_rows_that_only_statements_write(model: type[T
 
 
 def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> None:
-    """Naive: Django makes up a name, with a digest at its end, which statements about indexes
+    """Fails if: Django makes up a name, with a digest at its end, which statements about indexes
     cannot name.
     """
     names = sql(
@@ -75,7 +75,7 @@ def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> N
 
 @pytest.mark.parametrize("schema", ["public", "queue"])
 def test_a_schema_in_which_every_role_may_create_functions_is_a_warning(schema: str) -> None:
-    """Naive: PostgreSQL up to 14 grants that, and any role can have the workers call its own
+    """Fails if: PostgreSQL up to 14 grants that, and any role can have the workers call its own
     function.
     """
     with transaction.atomic(), connection.cursor() as cursor:

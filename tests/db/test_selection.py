@@ -150,7 +150,8 @@ def key_of(status: str | None) -> Callable[[Any], Any]:
 def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_once_and_no_other(
     seed: int,
 ) -> None:
-    """Naive: a page ends between two tasks of the same moment, and the second one is never found.
+    """Fails if: a page ends between two tasks of the same moment, and the second one is never
+    found.
 
     Or the list of a page, of a command and of an act say the same in three ways, which differ at
     their edges.
@@ -182,7 +183,7 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
 def test_a_list_looks_at_the_newest_of_its_own_time_and_says_if_there_are_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Naive: the newest 30,000 are from after the night that is asked for, which looks empty."""
+    """Fails if: the newest 30,000 are from after the night that is asked for, which looks empty."""
     monkeypatch.setattr(module, "DEEPEST", 5)
     night = now() - dt.timedelta(hours=12)
     old = failures(3, finished_at=night)
@@ -205,7 +206,7 @@ def test_a_list_looks_at_the_newest_of_its_own_time_and_says_if_there_are_more(
 def test_a_page_reads_no_more_of_its_index_than_it_may(
     claimer: Claimers, connect: Connect, status: str
 ) -> None:
-    """Naive: each page begins at the first entry again: 300,000 tasks are read 600 times."""
+    """Fails if: each page begins at the first entry again: 300,000 tasks are read 600 times."""
     kinds: dict[str, Any] = {
         "status": {"UNSUCCESSFUL": "FAILED", "FINISHED": "COMPLETED"}.get(status, status)
     }
@@ -276,7 +277,7 @@ def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(
 def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why(
     connect: Connect,
 ) -> None:
-    """Naive: the act waits for a lock, or one task that refuses undoes the other 499 of its
+    """Fails if: the act waits for a lock, or one task that refuses undoes the other 499 of its
     transaction.
     """
     plain, held = failures(2)
@@ -304,7 +305,7 @@ def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why
 def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(
     connect: Connect,
 ) -> None:
-    """Naive: 300,000 retries are 300,000 notifications, and hit the service that failed all at
+    """Fails if: 300,000 retries are 300,000 notifications, and hit the service that failed all at
     once.
     """
     failures(30, queue_name="mail")
@@ -605,8 +606,8 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
     monkeypatch: pytest.MonkeyPatch,
     returned: Callable[[], Counter[uuid.UUID]],
 ) -> None:
-    """Naive: a task that fails again is taken once more, or the second person's act counts what the
-    first one did.
+    """Fails if: a task that fails again is taken once more, or the second person's act counts what
+    the first one did.
     """
     monkeypatch.setattr(module, "BATCH", 3)
     worker = claimer(**QUEUES)
@@ -684,8 +685,8 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
 def test_two_people_who_retry_the_same_night_at_the_same_time_retry_each_task_once(
     monkeypatch: pytest.MonkeyPatch, returned: Callable[[], Counter[uuid.UUID]], aside: Aside
 ) -> None:
-    """Naive: both read the same page, the second one waits for the first one's locks, and retries
-    all of them again.
+    """Fails if: both read the same page, the second one waits for the first one's locks, and
+    retries all of them again.
     """
     monkeypatch.setattr(module, "BATCH", 20)
     tasks = TaskFactory.create_batch(

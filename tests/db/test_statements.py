@@ -198,8 +198,8 @@ def test_tasks_of_stalled_partitions_are_read_by_their_ids(claimer: Any, connect
 
 
 def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect: Connect) -> None:
-    """Naive: the last fire time with a task is searched among all that were skipped since, or the
-    task among all of its name.
+    """Fails if: the last fire time with a task is searched among all that were skipped since, or
+    the task among all of its name.
     """
     conn = connect()
     ids = put(5_000)
@@ -308,8 +308,8 @@ def entries_read(conn: psycopg.Connection[Any], index: str, act: Callable[[], ob
 
 
 def test_tasks_of_the_other_lane_cost_a_claim_nothing(claimer: Any) -> None:
-    """Naive: "lane = ANY (...)" is a filter for the planner of PostgreSQL 16, and all that waits in
-    the queue is read.
+    """Fails if: "lane = ANY (...)" is a filter for the planner of PostgreSQL 16, and all that waits
+    in the queue is read.
     """
     put(1_000, lane="async")
     assert entries(claimer(), "horsies_tasks_claim", sync=1) == 0
@@ -338,7 +338,7 @@ def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a
 def test_a_claim_reads_only_what_it_takes_after_all_was_deleted_and_much_came(
     claimer: Any, connect: Connect
 ) -> None:
-    """Naive: a join with the candidates.
+    """Fails if: a join with the candidates.
 
     Statistics of pages without rows promise one row, so all tasks are read to join them.
     """

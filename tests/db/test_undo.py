@@ -62,8 +62,8 @@ def failing(*names: str, **options: Any) -> Workflow:
 
 
 def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Hand) -> None:
-    """Naive: it waits only for direct neighbours, or for all others, or for the undo of a node that
-    did not begin; or not for that of a node that its task added.
+    """Fails if: it waits only for direct neighbours, or for all others, or for the undo of a node
+    that did not begin; or not for that of a node that its task added.
     """
     flow = Workflow("order")
     undo: dict[str, Any] = {"undo": flows.unact}
@@ -108,7 +108,7 @@ def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Ha
 
 
 def test_undos_keep_to_max_in_flight_and_not_to_the_deadline_of_the_run(hand: Hand) -> None:
-    """Naive: a run that failed because of its deadline cannot be undone."""
+    """Fails if: a run that failed because of its deadline cannot be undone."""
     flow = Workflow("deadline", max_in_flight=2, good_until=timedelta(hours=1))
     for place in range(5):
         flow.add(flows.act, place, name=f"n{place}", undo=flows.unact)
@@ -130,7 +130,7 @@ def test_undos_keep_to_max_in_flight_and_not_to_the_deadline_of_the_run(hand: Ha
 
 
 def test_a_cancelled_run_is_undone_once_its_tasks_have_stopped(hand: Hand) -> None:
-    """Naive: it is CANCELLED at once and nothing is undone, or undos run beside the tasks."""
+    """Fails if: it is CANCELLED at once and nothing is undone, or undos run beside the tasks."""
     handle = chain("first", "second", "third", undo=flows.unact).send()
     go(hand, "first")
     hand.take()
@@ -178,7 +178,7 @@ def slow_begin() -> Iterator[None]:
 def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once_also_on_a_slow_server(
     hand: Hand,
 ) -> None:
-    """Naive: the time is over before anything was sent, and the undo waits until somebody finds
+    """Fails if: the time is over before anything was sent, and the undo waits until somebody finds
     what is owed.
     """
     handle = chain("first", "second", undo=flows.unact).send()
@@ -199,7 +199,7 @@ def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once_also_on_a_slow_
 def test_a_paused_run_is_undone_when_it_is_resumed_or_cancelled(
     hand: Hand, verb: str, end: str
 ) -> None:
-    """Naive: on_error="pause" is for somebody to look, and the undo does not wait for them."""
+    """Fails if: on_error="pause" is for somebody to look, and the undo does not wait for them."""
     handle = failing("first", on_error="pause").send()
     go(hand, "first")
     go(hand, "bad", code="BROKEN")
@@ -238,8 +238,8 @@ def test_a_run_inside_takes_no_undo_and_ends_before_the_run_around_it_is_undone(
 def test_a_retry_runs_failed_undos_in_parts_and_in_order(
     hand: Hand, parts: Parts, cancelled: bool, end: str
 ) -> None:
-    """Naive: one statement replaces all of them; or the first ones run before the others have been
-    reached; or one that fails ends the others.
+    """Fails if: one statement replaces all of them; or the first ones run before the others have
+    been reached; or one that fails ends the others.
     """
     handle = failing("first", "second", "third").send()
     go(hand, "first", "second", "third")
@@ -343,7 +343,7 @@ def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> No
 
 
 def test_a_cancel_waits_for_an_advance_and_undoes_what_that_counted(hand: Hand) -> None:
-    """Naive: the cancel reads before it has the lock, and misses that the node has completed."""
+    """Fails if: the cancel reads before it has the lock, and misses that the node has completed."""
     handle = hand.send(chain("first", "second", undo=flows.unact))
     passed = hand.engine.settle(hand.claims.pop("first"))
 

@@ -354,7 +354,7 @@ def test_a_role_that_only_inserts_sends_beside_what_is_late(connect: Connect) ->
 
 
 def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(aside: Aside) -> None:
-    """Naive: they take the same digests in opposite orders, and PostgreSQL ends one of them."""
+    """Fails if: they take the same digests in opposite orders, and PostgreSQL ends one of them."""
     calls = [{"a": number % 50} for number in range(100)]
 
     there = aside(whole.send_many, calls)
@@ -365,7 +365,7 @@ def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(as
 
 
 def test_digests_go_with_their_tasks_and_with_redaction() -> None:
-    """Naive: what is no digest is decoded unseen, and no task of the batch is deleted."""
+    """Fails if: what is no digest is decoded unseen, and no task of the batch is deleted."""
     first = whole.send(1)
     second = whole.send(2)
     drain()
@@ -480,7 +480,7 @@ def test_the_same_key_gives_the_first_task_whatever_became_of_it() -> None:
 
 
 def test_other_arguments_are_a_conflict_until_the_task_is_redacted() -> None:
-    """Naive: the second request is lost, and its caller believes that it was taken."""
+    """Fails if: the second request is lost, and its caller believes that it was taken."""
     first = once.send(1, 2)
     said = f"KEY_CONFLICT.*'evt_1' was used for task {first.task_id}, with other arguments"
 
@@ -542,7 +542,7 @@ def test_a_second_sender_waits_and_finds_what_became_of_the_first(
 def test_of_two_that_take_over_a_digest_at_the_same_moment_one_sends(
     aside: Aside, connect: Connect
 ) -> None:
-    """Naive: both read that its task has ended, and both write themselves into it."""
+    """Fails if: both read that its task has ended, and both write themselves into it."""
     whole.send(1, 2).cancel()
     holder = connect()
     watcher = connect()

@@ -55,7 +55,7 @@ def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs_or_
 def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(
     change: str, how: str
 ) -> None:
-    """Naive: the other one keeps the graph as it was, and the rest never runs."""
+    """Fails if: the other one keeps the graph as it was, and the rest never runs."""
     late = Workflow("late")
     first = late.add(flows.number, 1, name="first")
     second = late.add(flows.number, 2, name="second")
@@ -90,7 +90,7 @@ def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_running_task_is_told_at_once_what_it_cannot_add(hand: Hand) -> None:
-    """Naive: the builder takes it, and nothing is inserted, or a webhook's message {"approved":
+    """Fails if: the builder takes it, and nothing is inserted, or a webhook's message {"approved":
     true} is a decision.
     """
     flow = Workflow("grows", key="k")
@@ -155,7 +155,7 @@ def levels_of(many: int, task: Any = flows.number) -> Workflow:
 def test_workflows_in_workflows_run_to_the_depth_that_is_allowed_and_none_is_sent_below_it() -> (
     None
 ):
-    """Naive: they are sent, and the innermost ones fail with the stack of the database."""
+    """Fails if: they are sent, and the innermost ones fail with the stack of the database."""
     assert run(levels_of(100)).get(0).ok_value == 7
     assert problems_of(levels_of(101)) == [
         "its workflows are nested 101 levels deep, and 100 are possible: let a task of the "

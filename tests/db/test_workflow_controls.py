@@ -135,7 +135,7 @@ def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_
 def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
     claimer: Claimers, connect: Connect, cursors: str | None
 ) -> None:
-    """Naive: each permit that becomes free, and each full worker, wakes others for it as long as
+    """Fails if: each permit that becomes free, and each full worker, wakes others for it as long as
     the pause lasts. Or the resume wakes nobody, and the task lies behind the scan cursors of
     workers until their next poll.
     """
@@ -163,8 +163,8 @@ def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
 
 
 def test_a_free_permit_of_a_partition_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
-    """Naive: the task of the paused run comes first and keeps the permit, and the partition stands
-    still until a sweep.
+    """Fails if: the task of the paused run comes first and keeps the permit, and the partition
+    stands still until a sweep.
     """
     limit("default", partition_by_args=["n"], partition_max_concurrency=1)
     worker = claimer()

@@ -65,8 +65,8 @@ def step(drive: Driven, *many: int) -> None:
 def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
     connect: Connect,
 ) -> None:
-    """Naive, in parts of 2: a node is decided about before all that it waits for is to run again,
-    or stays skipped.
+    """Fails if, in parts of 2: a node is decided about before all that it waits for is to run
+    again, or stays skipped.
     """
     drive = Drive(connect)
     for seed in range(SEEDS):

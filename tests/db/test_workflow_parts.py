@@ -140,8 +140,8 @@ def status(name: str) -> str:
 def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(
     engine: Engine, build: Build
 ) -> None:
-    """Naive: one statement that takes a minute for 80,000 tasks, and during which the worker loses
-    its connection.
+    """Fails if: one statement that takes a minute for 80,000 tasks, and during which the worker
+    loses its connection.
     """
     handle = build().send()
     engine.advance()
@@ -170,7 +170,7 @@ def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(
 def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_others_ended(
     engine: Engine,
 ) -> None:
-    """Naive: all of them in the statement that takes the failed task into account; or callbacks
+    """Fails if: all of them in the statement that takes the failed task into account; or callbacks
     that end with the others.
     """
     flow = Batch("stop", on_error="stop")
@@ -251,7 +251,7 @@ def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(
 
 
 def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connect: Connect) -> None:
-    """Naive: one statement for all of them; or those after the first part stay due in the year
+    """Fails if: one statement for all of them; or those after the first part stay due in the year
     9999; or each part reads all, to wake workers; or a pause before all was let go does not stop
     the parts, and a second resume does not finish them.
     """
@@ -293,8 +293,8 @@ def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connec
 
 @pytest.mark.parametrize("build", [chain, fan, backwards])
 def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build) -> None:
-    """Naive: all in one transaction. Or only what has a greater number than the failed node; or a
-    node that is not skipped any more waits for one that still is, and never ends.
+    """Fails if: all in one transaction. Or only what has a greater number than the failed node; or
+    a node that is not skipped any more waits for one that still is, and never ends.
     """
     handle = build().send()
     fail(engine)
@@ -317,8 +317,8 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build)
 
 
 def test_a_retry_goes_on_during_a_pause_and_sends_nothing(engine: Engine) -> None:
-    """Naive: the run stays between failed and retried until it is resumed; or the last part lets it
-    go on.
+    """Fails if: the run stays between failed and retried until it is resumed; or the last part lets
+    it go on.
     """
     handle = retried(engine, flat(), MANY)
 
@@ -335,7 +335,7 @@ def test_a_retry_goes_on_during_a_pause_and_sends_nothing(engine: Engine) -> Non
 def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_kept(
     engine: Engine,
 ) -> None:
-    """Naive: one node is one part, also if it has 150,000 tasks."""
+    """Fails if: one node is one part, also if it has 150,000 tasks."""
     handle = mapped().send()
     engine.advance()
     fail(engine, MANY - 7, complete=7)
@@ -361,7 +361,7 @@ def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_
 def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
     engine: Engine, build: Build
 ) -> None:
-    """Naive: nodes that the retry had reached stay ADDED for ever, or the cancelled run goes on
+    """Fails if: nodes that the retry had reached stay ADDED for ever, or the cancelled run goes on
     being retried.
     """
     handle = retried(engine, build(), 1 if build is chain else MANY)
@@ -419,7 +419,7 @@ def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, part
 
 
 def test_runs_inside_are_retried_in_parts_or_begin_anew(engine: Engine, parts: Parts) -> None:
-    """Naive: all of them in the transaction of the caller. Or a node keeps its run because the
+    """Fails if: all of them in the transaction of the caller. Or a node keeps its run because the
     failed one before it, whose number is greater, was not found yet.
     """
     parts(2)
@@ -468,7 +468,7 @@ def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_runn
 
 
 def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> None:
-    """Naive: a chain of 8,000 takes a second of the lock of the run.
+    """Fails if: a chain of 8,000 takes a second of the lock of the run.
 
     Or the run has ended when the first part has.
     """
@@ -495,7 +495,7 @@ def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> Non
 def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(
     engine: Engine, parts: Parts, on_error: str
 ) -> None:
-    """Naive: what is left is skipped only after a resume; or after a stop, what runs when others
+    """Fails if: what is left is skipped only after a resume; or after a stop, what runs when others
     ended is cancelled, too.
     """
     parts(3)

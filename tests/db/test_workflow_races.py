@@ -44,8 +44,8 @@ def parent_of(child: Workflow, *others: str, **options: Any) -> Any:
 def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(
     engines: Engines,
 ) -> None:
-    """Naive: whoever advanced the parent then notes that the child was told, though a retry has run
-    it once more meanwhile.
+    """Fails if: whoever advanced the parent then notes that the child was told, though a retry has
+    run it once more meanwhile.
     """
     one = engines()
     two = engines()
@@ -82,7 +82,7 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
 
 
 def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines) -> None:
-    """Naive: what a busy run was owed is forgotten.
+    """Fails if: what a busy run was owed is forgotten.
 
     The holder's snapshot does not have the sibling, and nobody counts it.
     """
@@ -119,7 +119,7 @@ def rows() -> list[Any]:
 def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
     engines: Engines, connect: Connect, aside: Aside, table: str
 ) -> None:
-    """Naive: several transactions.
+    """Fails if: several transactions.
 
     A lock of a table stops the advance before it reads the edges, or writes nodes or tasks.
     """
@@ -155,7 +155,7 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
 def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one_rolls_back(
     connect: Connect, aside: Aside, commits: bool
 ) -> None:
-    """Naive: a look before the insert.
+    """Fails if: a look before the insert.
 
     Both would send, or the second would get a run that never came to be.
     """
@@ -182,7 +182,7 @@ def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one
 def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_follows_before_resume(
     engine: Engine,
 ) -> None:
-    """Naive: a pause that waits for the worker's rows, or that takes them back.
+    """Fails if: a pause that waits for the worker's rows, or that takes them back.
 
     The settle and the claim are still open.
     """
@@ -217,7 +217,7 @@ def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_f
 def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_decides(
     engines: Engines, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: the settle waits for the run's row, too, in the other order.
+    """Fails if: the settle waits for the run's row, too, in the other order.
 
     The cancel is open when the task completes.
     """
@@ -241,7 +241,7 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
 
 
 def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engine) -> None:
-    """Naive: the skip waits for the claim and then takes the row of a running task away."""
+    """Fails if: the skip waits for the claim and then takes the row of a running task away."""
     handle = chain("first", "second").send()
 
     with engine.conn.transaction():
@@ -254,8 +254,8 @@ def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engin
 
 
 def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine: Engine) -> None:
-    """Naive: on_error pauses the run, somebody resumes it, and only then the engine comes to pause
-    the children.
+    """Fails if: on_error pauses the run, somebody resumes it, and only then the engine comes to
+    pause the children.
     """
     handle = parent_of(chain("inner"), "bad", on_error="pause")
     bad = engine.named()["bad"]
@@ -274,7 +274,7 @@ def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine
 def test_runs_inside_follow_their_parent_though_its_engine_died(
     engines: Engines, on_error: str, status: str
 ) -> None:
-    """Naive: only the engine's memory leads from the run that stopped to the runs inside."""
+    """Fails if: only the engine's memory leads from the run that stopped to the runs inside."""
     one = engines()
     child = Workflow("child")
     child.add(chain("first", "second"))
@@ -299,7 +299,7 @@ def test_runs_inside_follow_their_parent_though_its_engine_died(
 def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(
     engine: Engine,
 ) -> None:
-    """Naive: the end of the child is noted for the parent, and then the parent's turn is crossed
+    """Fails if: the end of the child is noted for the parent, and then the parent's turn is crossed
     off with it.
     """
     handle = parent_of(chain("inner"), "other")
@@ -316,8 +316,8 @@ def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_rou
 def test_an_error_after_the_commit_puts_the_run_off(
     engines: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naive: the run is crossed off already, and the engine ends with a KeyError when it puts the
-    run off.
+    """Fails if: the run is crossed off already, and the engine ends with a KeyError when it puts
+    the run off.
     """
     one = engines()
     handle = parent_of(chain("inner"))
@@ -341,7 +341,7 @@ def test_an_error_after_the_commit_puts_the_run_off(
 
 
 def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
-    """Naive: no fence. A stopped worker wakes up and adds nodes although another attempt of its
+    """Fails if: no fence. A stopped worker wakes up and adds nodes although another attempt of its
     task has begun.
     """
     one = engines()
@@ -374,7 +374,7 @@ def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
 
 @pytest.mark.parametrize("end", ["CANCELLED", "COMPLETED"])
 def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, end: str) -> None:
-    """Naive: nobody looks at the run again, and they stay open for ever; or their tasks run."""
+    """Fails if: nobody looks at the run again, and they stay open for ever; or their tasks run."""
     handle = chain("inner").send()
     (claim,) = engine.take()
 
@@ -399,7 +399,7 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
 def test_a_pass_goes_on_with_a_chain_claims_what_it_sends_and_ends_the_run(
     engine: Engine, connect: Connect
 ) -> None:
-    """Naive: settle, advance and claim are three round trips, and two commits more; or who waits
+    """Fails if: settle, advance and claim are three round trips, and two commits more; or who waits
     for the value is not told.
     """
     flow = chain("a", "b", "c")
@@ -509,7 +509,7 @@ def test_a_run_in_which_something_matters_is_left_to_an_advance(
 
 
 def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine: Engine) -> None:
-    """Naive: the error of the send ends the pass, and all of its outcomes are refused."""
+    """Fails if: the error of the send ends the pass, and all of its outcomes are refused."""
     handle = chain("a", "b").send()
     other = chain("a", "b").send()
     claims = engine.take()
@@ -533,7 +533,7 @@ def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine
 def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_stranger_wrote(
     engine: Engine,
 ) -> None:
-    """Naive: rows that a pass writes are not checked, so it sends what no later statement could
+    """Fails if: rows that a pass writes are not checked, so it sends what no later statement could
     bear.
     """
     chain("a", "b").send()
@@ -547,8 +547,8 @@ def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_s
 def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(
     engine: Engine, connect: Connect
 ) -> None:
-    """Naive: all tasks that it sends are announced, so each hop wakes a worker for nothing; or none
-    is, and one waits.
+    """Fails if: all tasks that it sends are announced, so each hop wakes a worker for nothing; or
+    none is, and one waits.
     """
     flow = Workflow("fan")
     first = flow.add(flows.act, name="first")
@@ -573,7 +573,7 @@ def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(
 def test_of_a_run_of_many_nodes_a_pass_reads_those_that_it_moves(
     engine: Engine, connect: Connect
 ) -> None:
-    """Naive: with the run as a constant, a plan of an empty table reads all nodes of the run for
+    """Fails if: with the run as a constant, a plan of an empty table reads all nodes of the run for
     each of its tasks.
     """
     for _ in range(100):

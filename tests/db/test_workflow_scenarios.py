@@ -35,8 +35,8 @@ def tasks_of(handle: WorkflowHandle) -> int:
 def test_any_runs_at_the_first_success_and_a_quorum_is_skipped_as_soon_as_it_cannot_be_met(
     hand: Hand,
 ) -> None:
-    """Naive: they wait for all, each success sends "any" again, or the last one brings the quorum
-    back.
+    """Fails if: they wait for all, each success sends "any" again, or the last one brings the
+    quorum back.
     """
     flow = Workflow("joins")
     nodes = [flow.add(flows.act, name=name) for name in "abcd"]
@@ -60,7 +60,7 @@ def test_any_runs_at_the_first_success_and_a_quorum_is_skipped_as_soon_as_it_can
 
 
 def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
-    """Naive: it waits for all branches that are arguments, or fails because one is missing."""
+    """Fails if: it waits for all branches that are arguments, or fails because one is missing."""
     flow = Workflow("arguments")
     slow = flow.add(flows.number, 1, name="slow")
     fast = flow.add(flows.number, 2, name="fast")
@@ -78,8 +78,8 @@ def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
 
 @pytest.mark.parametrize("on_error", ["fail", "stop", "pause"])
 def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -> None:
-    """Naive: a node with a quorum that is skipped counts as a failure, whatever it was skipped for,
-    or for an argument that failed, although only a condition kept the branches from running.
+    """Fails if: a node with a quorum that is skipped counts as a failure, whatever it was skipped
+    for, or for an argument that failed, although only a condition kept the branches from running.
     """
     flow = Workflow("skipped", on_error=on_error)
     page = flow.add(flows.number, 1)
@@ -101,7 +101,7 @@ def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -
 
 
 def test_an_input_never_counts_in_a_quorum() -> None:
-    """Naive: it is there from the start, so the quorum is met before anything has run."""
+    """Fails if: it is there from the start, so the quorum is met before anything has run."""
     child = Workflow("child")
     a = child.input("a", int)
     child.returns(
@@ -154,8 +154,8 @@ def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
 def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(
     hand: Hand, verb: str, ended: str
 ) -> None:
-    """Naive: the parent is not paused itself, and none of its nodes has failed, so both do nothing
-    and it waits for ever.
+    """Fails if: the parent is not paused itself, and none of its nodes has failed, so both do
+    nothing and it waits for ever.
     """
     child = Workflow("child", on_error="pause")
     child.add(flows.act, name="bad")
@@ -190,7 +190,7 @@ def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(
 def test_whatever_ends_a_task_is_found_once(
     hand: Hand, columns: dict[str, Any], expected: str
 ) -> None:
-    """Naive: only engines that settle advance a run; or a missing result stops it."""
+    """Fails if: only engines that settle advance a run; or a missing result stops it."""
     flow = Workflow("found")
     flow.add(flows.act, flow.add(flows.act, name="first"), allow_failed=True, name="second")
     handle = hand.send(flow)
@@ -213,7 +213,7 @@ def test_whatever_ends_a_task_is_found_once(
 def test_ready_nodes_that_a_turn_left_are_found_page_by_page(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: what is more than one turn sends is remembered only by the engine that dies."""
+    """Fails if: what is more than one turn sends is remembered only by the engine that dies."""
     monkeypatch.setattr(advancer, "LIMIT", 2)
     flow = Workflow("many")
     root = flow.add(flows.act, name="root")
@@ -243,7 +243,7 @@ def settled(hand: Hand, many: int) -> list[WorkflowHandle]:
 
 
 def test_a_run_that_cannot_be_advanced_does_not_hold_up_the_others(hand: Hand) -> None:
-    """Naive: one poisoned run ends the round trip of eight; all wait as long as it does."""
+    """Fails if: one poisoned run ends the round trip of eight; all wait as long as it does."""
     handles = settled(hand, 5)
     poisoned = handles[2]
 
@@ -263,7 +263,7 @@ def test_a_run_that_cannot_be_advanced_does_not_hold_up_the_others(hand: Hand) -
 def test_an_error_of_many_runs_is_logged_once_without_rows(
     hand: Hand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naive: a line of kilobytes for each run, again every 5 s; 300 such runs filled a disk."""
+    """Fails if: a line of kilobytes for each run, again every 5 s; 300 such runs filled a disk."""
     settled(hand, 9)
     with refused("horsies_workflow_nodes"):
         hand.engine.advancer.turn(hand.engine.workflows, seconds=60)
@@ -391,7 +391,7 @@ def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
 def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_in_all_attempts(
     hand: Hand, code: str | None, status: str, node: str, runs: int
 ) -> None:
-    """Naive: an advance takes the new node up while the task still runs, whose outcome is then
+    """Fails if: an advance takes the new node up while the task still runs, whose outcome is then
     lost.
     """
     flow = Workflow("adds")
@@ -506,8 +506,8 @@ def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand:
 def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(
     hand: Hand, connect: Connect
 ) -> None:
-    """Naive: it commits after the run has continued, and is never looked at, or stays with the run
-    that has ended.
+    """Fails if: it commits after the run has continued, and is never looked at, or stays with the
+    run that has ended.
     """
     following = Workflow("second")
     following.continue_as(third(), after=following.add(flows.act, name="two"))

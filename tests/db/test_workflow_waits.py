@@ -134,8 +134,8 @@ def test_a_signal_is_the_value_of_the_node_that_takes_it() -> None:
 
 @pytest.mark.parametrize("chained", [False, True])
 def test_an_advance_takes_some_of_many_signals_and_all_are_taken_in_order(chained: bool) -> None:
-    """Naive: it takes all of them, and runs into a statement timeout; or the rest waits for another
-    reason to advance.
+    """Fails if: it takes all of them, and runs into a statement timeout; or the rest waits for
+    another reason to advance.
     """
     flow = Workflow("many")
     many = 210
@@ -159,7 +159,7 @@ def test_an_advance_takes_some_of_many_signals_and_all_are_taken_in_order(chaine
 def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_the_error_says_why() -> (
     None
 ):
-    """Naive: what cannot be stored is refused by the database, which ends the transaction."""
+    """Fails if: what cannot be stored is refused by the database, which ends the transaction."""
     flow = Workflow("refuses")
     flow.signal("paid")
     flow.gate("approve")
@@ -219,8 +219,8 @@ def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_t
 
 
 def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
-    """Naive: it is accepted, and the task that takes it fails; the run cannot be repaired, because
-    no node waits any more.
+    """Fails if: it is accepted, and the task that takes it fails; the run cannot be repaired,
+    because no node waits any more.
     """
     flow = Workflow("several")
     flow.signal("paid", annotation=dict[str, int])
@@ -262,7 +262,7 @@ def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
 def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(
     key: str | None,
 ) -> None:
-    """Naive: a run that gets many signals times nothing out, until it has seen them all."""
+    """Fails if: a run that gets many signals times nothing out, until it has seen them all."""
     flow = Workflow("noise")
     flow.signal("noise", key="x")
     flow.signal("go", key=key, name="none came", timeout=DAY)
@@ -446,7 +446,7 @@ def test_a_running_task_adds_waits_and_those_of_a_map_have_names_of_their_own() 
 
 
 def test_signals_and_waits_of_a_run_that_was_deleted_by_hand_are_deleted() -> None:
-    """Naive: they are found for ever."""
+    """Fails if: they are found for ever."""
     flow = Workflow("gone")
     flow.signal("go")
     flow.sleep(DAY)

@@ -51,8 +51,8 @@ def sleeping(many: int) -> list[Any]:
 def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(
     engines: Engines, aside: Aside
 ) -> None:
-    """Naive: each engine gives its signal to the node, and the second value replaces the first, or
-    both are marked as taken.
+    """Fails if: each engine gives its signal to the node, and the second value replaces the first,
+    or both are marked as taken.
     """
     one = engines()
     two = engines()
@@ -74,7 +74,7 @@ def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(
 def test_a_signal_that_commits_during_an_advance_is_not_seen(
     engines: Engines, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: all unseen signals are marked at the end.
+    """Fails if: all unseen signals are marked at the end.
 
     The advance stands still after it has read the signals.
     """
@@ -98,7 +98,7 @@ def test_a_signal_that_commits_during_an_advance_is_not_seen(
 def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(
     engine: Engine, aside: Aside
 ) -> None:
-    """Naive: the signal wakes a node of a run that has ended, or is looked for for ever."""
+    """Fails if: the signal wakes a node of a run that has ended, or is looked for for ever."""
     handle = waiting()
 
     with transaction.atomic():
@@ -117,7 +117,7 @@ def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(
 def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(
     engines: Engines,
 ) -> None:
-    """Naive: the second worker waits for the runs that the first one holds, or finds only those."""
+    """Fails if: the second worker waits for the runs that the first one holds, or finds only those."""
     one = engines()
     two = engines()
     two.conn.execute("SET lock_timeout = '5s'")
@@ -134,7 +134,7 @@ def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(
 
 
 def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engines: Engines) -> None:
-    """Naive: one error rolls back all that wake together, each second again."""
+    """Fails if: one error rolls back all that wake together, each second again."""
     handles = sleeping(5)
     let_time_pass()
 
@@ -146,7 +146,7 @@ def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engines: Eng
 
 
 def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engines: Engines) -> None:
-    """Naive: what was woken together is not told on, and one of them waits for months."""
+    """Fails if: what was woken together is not told on, and one of them waits for months."""
     child = Workflow("child")
     waits = Workflow("waits")
     child.sleep(1_000)
@@ -209,8 +209,8 @@ WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
 def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(
     engines: Engines,
 ) -> None:
-    """Naive: what is done for many at once forgets a join, a condition, a limit, a pause, or a node
-    that only waits.
+    """Fails if: what is done for many at once forgets a join, a condition, a limit, a pause, or a
+    node that only waits.
     """
 
     def ends(wake: Callable[[Engine], object]) -> list[Any]:
@@ -260,7 +260,7 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(
 def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_has_done_it(
     engines: Engines,
 ) -> None:
-    """Naive: every worker of a large fleet advances, and locks, each run that gets a signal."""
+    """Fails if: every worker of a large fleet advances, and locks, each run that gets a signal."""
     one = engines()
     two = engines()
     handle = waiting()
@@ -381,7 +381,7 @@ def test_a_gate_waits_for_a_person_and_tells_who_decided() -> None:
 
 
 def test_a_decision_does_not_open_the_gate_that_a_retry_opens_anew() -> None:
-    """Naive: a decision is kept by name and taken by whoever waits next."""
+    """Fails if: a decision is kept by name and taken by whoever waits next."""
     handle = gated()
     handle.reject("legal", actor="ada")
     refuses(ALREADY.format("rejected"), handle.approve, "legal", actor="bob")
@@ -476,8 +476,8 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
 def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_does_not_decide() -> (
     None
 ):
-    """Naive: a decision that was checked against an unprotected gate opens one of that name with a
-    permission.
+    """Fails if: a decision that was checked against an unprotected gate opens one of that name with
+    a permission.
     """
     ada = User.objects.create_user("ada")
     bob = User.objects.create_user("bob")

@@ -66,8 +66,8 @@ def refuses(
     ],
 )
 def test_a_condition_that_raises_in_spite_of_silent_is_false(path: str) -> None:
-    """Naive: the value of one tenant lets each advance of the run raise, and it stays RUNNING for
-    ever.
+    """Fails if: the value of one tenant lets each advance of the run raise, and it stays RUNNING
+    for ever.
     """
     flow = Workflow("raises")
     page = flow.add(flows.page, "2025-12-24", 12)
@@ -280,7 +280,7 @@ def test_the_error_of_a_map_says_what_became_of_one_of_its_tasks_that_failed() -
 def test_async_tasks_grow_and_read_results_which_leave_out_no_node_although_two_have_one_name() -> (
     None
 ):
-    """Naive: they are kept by name, and one hides the other."""
+    """Fails if: they are kept by name, and one hides the other."""
     flow = Workflow("async")
     for n in (1, 2):
         flow.add(flows.grows_async, n)
@@ -305,7 +305,7 @@ def test_async_tasks_grow_and_read_results_which_leave_out_no_node_although_two_
 def test_a_second_attempt_that_adds_another_node_is_told(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naive: the earlier node is kept in silence, mixed with those of the later attempt."""
+    """Fails if: the earlier node is kept in silence, mixed with those of the later attempt."""
     flow = Workflow("grows anew")
     flow.add(flows.grows_anew, what, 30)
 
@@ -386,7 +386,7 @@ def values(handle: Any) -> dict[str, Any]:
 
 
 def test_elements_that_were_passed_over_are_not_open_in_progress() -> None:
-    """Naive: the elements that the second map passed over count as open until it has ended."""
+    """Fails if: the elements that the second map passed over count as open until it has ended."""
     flow = Workflow("evens")
     even = flow.map(flows.odd_skips, n=[0, 1, 3, 4])
     flow.map(flows.number.with_options(delay=60), n=even)
@@ -397,8 +397,8 @@ def test_elements_that_were_passed_over_are_not_open_in_progress() -> None:
 def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress_and_what_a_cancel_kept_back_a_failure() -> (
     None
 ):
-    """Naive: skipped elements count as failed, because it is known how many they are; or what was
-    not sent as completed.
+    """Fails if: skipped elements count as failed, because it is known how many they are; or what
+    was not sent as completed.
     """
     flow = Workflow("skipped", max_in_flight=1)
     flow.map(flows.plus, a=[1, 2, 3], name="map")
@@ -433,8 +433,8 @@ def mixed(flow: Workflow) -> list[Any]:
 
 
 def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Naive: its place is None, and left out of Results; a page ends with a node, or an empty page
-    ends the list.
+    """Fails if: its place is None, and left out of Results; a page ends with a node, or an empty
+    page ends the list.
     """
     flow = Workflow("mixed")
     nodes = mixed(flow)
@@ -455,7 +455,7 @@ def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyP
 
 
 def test_a_redacted_result_or_element_of_a_map_fails_what_takes_it() -> None:
-    """Naive: only results of plain nodes are looked at, and None takes the place of the element."""
+    """Fails if: only results of plain nodes are looked at, and None takes the place of the element."""
     flow = Workflow("redacted")
     nodes = mixed(flow)
     plain = flow.add(flows.number, 1, name="one")
@@ -508,8 +508,8 @@ def small_payloads(settings: Any) -> None:
 
 @pytest.mark.usefixtures("small_payloads")
 def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too(settings: Any) -> None:
-    """Naive: it is COMPLETED, and only get() says that there is no value, or None is the value of
-    its node; or all that completed is undone; or it cannot be retried, as no task of its has
+    """Fails if: it is COMPLETED, and only get() says that there is no value, or None is the value
+    of its node; or all that completed is undone; or it cannot be retried, as no task of its has
     failed.
     """
     flow = large()
@@ -546,8 +546,8 @@ def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too(settings: An
 def test_the_values_of_a_map_are_as_large_as_their_json(
     element: Any, many: int, status: str
 ) -> None:
-    """Naive: as large as what is stored: a long text is compressed there, and a small number takes
-    more.
+    """Fails if: as large as what is stored: a long text is compressed there, and a small number
+    takes more.
     """
     flow = Workflow("sizes")
     flow.returns(flow.map(flows.anything, value=[element] * many))
@@ -557,7 +557,7 @@ def test_the_values_of_a_map_are_as_large_as_their_json(
 
 @pytest.mark.parametrize("how", ["itself", "timeout"])
 def test_a_child_whose_output_was_skipped_skips_its_node(how: str) -> None:
-    """Naive: the node is COMPLETED, and None is its value."""
+    """Fails if: the node is COMPLETED, and None is its value."""
     child = Workflow("skipped")
     wait = {"timeout": 0, "on_timeout": "skip"}
     child.returns(child.add(flows.skips) if how == "itself" else child.signal("never", **wait))
@@ -578,7 +578,7 @@ def test_a_child_whose_output_was_skipped_skips_its_node(how: str) -> None:
 
 @pytest.mark.parametrize("output", ["task", "map"])
 def test_a_run_whose_output_was_redacted_has_failed(output: str) -> None:
-    """Naive: it is COMPLETED, and None is what its parent gets."""
+    """Fails if: it is COMPLETED, and None is what its parent gets."""
     child = Workflow("redacted")
     node = child.add(flows.number, 7) if output == "task" else child.map(flows.number, n=[7])
     child.gate("go")
@@ -597,7 +597,7 @@ def test_a_run_whose_output_was_redacted_has_failed(output: str) -> None:
 
 
 def test_a_child_that_failed_says_with_which_code() -> None:
-    """Naive: only that a run inside the run has failed."""
+    """Fails if: only that a run inside the run has failed."""
     child = Workflow("fails")
     child.add(flows.broken)
 
@@ -634,8 +634,8 @@ def test_the_value_of_a_workflow_that_returns_another_one_has_its_type() -> None
 
 
 def test_the_data_of_a_signal_has_the_type_of_its_annotation() -> None:
-    """Naive: a date that was sent is a str as the value of the run; or get() raises if the type has
-    changed since.
+    """Fails if: a date that was sent is a str as the value of the run; or get() raises if the type
+    has changed since.
     """
     flow = Workflow("waiting")
     changed = Workflow("waiting")

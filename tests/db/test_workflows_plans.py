@@ -196,8 +196,8 @@ def read(engine: Engine, length: int) -> int:
 def test_an_advance_reads_no_more_in_a_large_run(
     engines: Engines, connect: Connect, state: str
 ) -> None:
-    """Naive: a join whose plan reads all nodes of the run, or all unfinished nodes there are, for
-    each finished task.
+    """Fails if: a join whose plan reads all nodes of the run, or all unfinished nodes there are,
+    for each finished task.
     """
     fill(state, connect())
     engine = engines()
@@ -213,8 +213,8 @@ def test_an_advance_reads_no_more_in_a_large_run(
 def test_an_advance_reads_no_more_among_tasks_that_finished_since(
     engines: Engines, connect: Connect
 ) -> None:
-    """Naive: while none has finished, the index of all finished tasks will do, and the plan stays
-    when they are many.
+    """Fails if: while none has finished, the index of all finished tasks will do, and the plan
+    stays when they are many.
     """
     admin = connect()
     engine = engines()
@@ -234,7 +234,7 @@ def test_an_advance_reads_no_more_among_tasks_that_finished_since(
 def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
     engines: Engines, connect: Connect
 ) -> None:
-    """Naive: each batch reads the tasks that are left, to see that none of them runs."""
+    """Fails if: each batch reads the tasks that are left, to see that none of them runs."""
     admin = connect()
     engine = engines()
     fill("new", admin)
@@ -275,8 +275,8 @@ def retry(engine: Engine, run: Any) -> int:
 
 
 def retry_of_a_chain(engine: Engine, many: int) -> int:
-    """Naive: lists of numbers that are compared with each row, and joins that read all nodes of the
-    run for each node.
+    """Fails if: lists of numbers that are compared with each row, and joins that read all nodes of
+    the run for each node.
     """
     run = chain(*map(str, range(many))).send()
     engine.end(*engine.take(1), code="BROKEN")
@@ -285,8 +285,8 @@ def retry_of_a_chain(engine: Engine, many: int) -> int:
 
 
 def failure_and_retry_of_a_fan(engine: Engine, many: int) -> int:
-    """Naive: whether a node below runs nevertheless, or was skipped, is asked by reading all nodes
-    of the run for each edge.
+    """Fails if: whether a node below runs nevertheless, or was skipped, is asked by reading all
+    nodes of the run for each edge.
     """
     flow = Workflow(f"fan of {many}")
     first = flow.add(flows.number, 1)
@@ -302,7 +302,7 @@ def failure_and_retry_of_a_fan(engine: Engine, many: int) -> int:
 
 
 def cancel_with_undos(engine: Engine, many: int) -> int:
-    """Naive: the nodes that its task added are looked for among all nodes of the run, for each
+    """Fails if: the nodes that its task added are looked for among all nodes of the run, for each
     node. 10,000 took a minute.
     """
     flow = Workflow(f"{many} undos")
@@ -347,7 +347,7 @@ def retry_of_undos(engine: Engine, many: int) -> int:
 def test_what_acts_on_many_nodes_reads_as_much_for_each_of_them(
     engines: Engines, connect: Connect, act: Callable[[Engine, int], int], state: str
 ) -> None:
-    """Naive: half a run, or all of it, is read for each node.
+    """Fails if: half a run, or all of it, is read for each node.
 
     Entries of dead rows count, too: 15 to 65 are read for a node.
     """
@@ -437,7 +437,7 @@ def undone(engine: Engine) -> None:
 def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(
     connect: Connect, state: str
 ) -> None:
-    """Naive: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers
+    """Fails if: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers
     woke in 38 seconds.
 
     Who sends keeps its plans, which are made in this state: of an older session they would be those

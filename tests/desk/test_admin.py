@@ -346,7 +346,7 @@ def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(
 
 
 def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(boss: Client) -> None:
-    """Naive: the time in its row, which an idle worker writes every 30 seconds, makes it red."""
+    """Fails if: the time in its row, which an idle worker writes every 30 seconds, makes it red."""
     past = now() - dt.timedelta(minutes=2, seconds=5)
     beats = {
         "up": {},

@@ -311,7 +311,7 @@ READ = {  # what the pages read from an address
 def test_no_value_in_the_address_of_a_page_is_an_error_of_the_server_or_markup(
     boss: Client, page: str
 ) -> None:
-    """Naive: Python refuses to make a number of 5,000 digits."""
+    """Fails if: Python refuses to make a number of 5,000 digits."""
     name, _, usual = page.partition("?")
     workflows("short")
     run = WorkflowNode.objects.filter(number=0).get().workflow_id
@@ -368,7 +368,7 @@ def test_an_address_that_asks_for_nonsense_leads_back_to_the_list_and_no_lookup_
     "odd", [5, "text", [1, None], {}, {"task": [5]}, {"task": None, "begun": 5}], ids=str
 )
 def test_json_of_an_unexpected_shape_is_no_error_of_the_server(boss: Client, odd: Any) -> None:
-    """Naive: the page of a node takes the undo for an object with a task, as the code of this
+    """Fails if: the page of a node takes the undo for an object with a task, as the code of this
     release writes it.
     """
     addresses = [address for address in workflows("short") if "/workflowrun/" in address]

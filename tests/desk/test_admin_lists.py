@@ -49,7 +49,7 @@ def links(page: str, text: str) -> list[str]:
 
 
 def test_each_field_of_the_list_is_exact(boss: Client) -> None:
-    """Naive: a field that the page does not know is left out, and the list shows more than was
+    """Fails if: a field that the page does not know is left out, and the list shows more than was
     asked for.
 
     What all of them find together, ``tests/db/test_selection.py`` asks of what they are made of.
@@ -105,7 +105,7 @@ def test_each_field_of_the_list_is_exact(boss: Client) -> None:
 def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(
     boss: Client, query: dict[str, str], words: str
 ) -> None:
-    """Naive: a server error, or a list of all tasks, on which somebody clicks Retry."""
+    """Fails if: a server error, or a list of all tasks, on which somebody clicks Retry."""
     TaskFactory(status="RUNNING")
 
     for address, given in ((LIST, query), (ALL, {"status": "FAILED", **query})):
@@ -115,8 +115,8 @@ def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(
 
 
 def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -> None:
-    """Naive: the list shows the failures of a night at one site, and "all that match" are all that
-    ever failed.
+    """Fails if: the list shows the failures of a night at one site, and "all that match" are all
+    that ever failed.
     """
     fields = {
         "status": "FAILED",
@@ -143,7 +143,7 @@ def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -
 
 
 def test_partitions_are_for_those_who_may_see_payloads() -> None:
-    """Naive: whoever may not see the keys finds them by trying; or the field is ignored, and the
+    """Fails if: whoever may not see the keys finds them by trying; or the field is ignored, and the
     act is on all partitions.
     """
     TaskFactory(queue_name="mail", partition_key="ann", parked=True)
@@ -203,7 +203,7 @@ def rows(page: str) -> list[list[str]]:
 def test_failures_for_good_are_counted_by_task_and_code_the_most_frequent_first(
     boss: Client,
 ) -> None:
-    """Naive: retries and returned errors are counted, or each queue has a row of its own."""
+    """Fails if: retries and returned errors are counted, or each queue has a row of its own."""
     counted(
         ("mail", "shop.pay", "OH_NO", 3),
         ("bulk", "shop.pay", "OH_NO", 4),
@@ -226,7 +226,7 @@ def test_failures_for_good_are_counted_by_task_and_code_the_most_frequent_first(
 
 
 def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings: Any) -> None:
-    """Naive: the row in which the span begins is left out, and half of a night's first hour with
+    """Fails if: the row in which the span begins is left out, and half of a night's first hour with
     it.
     """
     for hours, minutes in (
@@ -263,7 +263,7 @@ def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings
 def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(
     boss: Client, monkeypatch: Any
 ) -> None:
-    """Naive: the first attempts are counted, or "Retry all" retries what failed elsewhere."""
+    """Fails if: the first attempts are counted, or "Retry all" retries what failed elsewhere."""
     counted(("mail", "shop.pay", "OH_NO", 5))
     late = fail("ValueError", PAY, "the newest")
     wanted = {late.pk, fail("ValueError", PAY, "older", HOUR / 4).pk}
@@ -364,7 +364,7 @@ def test_a_nights_failures_are_retried_in_four_clicks(boss: Client) -> None:
 def test_an_act_that_takes_long_or_is_refused_says_how_far_it_is_and_why_and_goes_on(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: a page that only says why, and nobody knows what was done."""
+    """Fails if: a page that only says why, and nobody knows what was done."""
 
     monkeypatch.setattr(selection, "BATCH", 2)
     *_, last = failures(5)
@@ -400,7 +400,7 @@ def test_an_act_that_takes_long_or_is_refused_says_how_far_it_is_and_why_and_goe
 def test_a_page_counts_the_first_entries_and_an_act_reads_all(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: nothing can be done to tasks that are behind those that were counted."""
+    """Fails if: nothing can be done to tasks that are behind those that were counted."""
     monkeypatch.setattr(selection, "DEEPEST", 2)
     failures(3, task_name="shop.pay")
     failures(1, task_name="shop.late", finished_at=now())

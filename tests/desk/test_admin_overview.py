@@ -288,7 +288,7 @@ def test_the_span_that_is_chosen_is_that_of_the_figures(
 
 @pytest.mark.parametrize("codename", SEEN)
 def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> None:
-    """Naive: all of it for everybody who may view one of the models."""
+    """Fails if: all of it for everybody who may view one of the models."""
     viewer = client_with(codename, "operate_task", "configure_queue", "view_payload")
 
     html = seen(viewer)
@@ -309,8 +309,8 @@ def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> No
 def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_view(
     boss: Client, troubled: Any
 ) -> None:
-    """Naive: links lead to Django's own site, and a permission is enough where has_view_permission
-    says no.
+    """Fails if: links lead to Django's own site, and a permission is enough where
+    has_view_permission says no.
     """
     html = boss.get(reverse("backstage:app_list", args=("horsies",))).content.decode()
     html = html.partition('class="horsies-overview"')[2].partition('id="content-main"')[0]

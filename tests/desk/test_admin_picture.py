@@ -360,7 +360,7 @@ def test_a_gate_is_skipped_with_its_permission_only() -> None:
 def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payload(
     verb: str, after: str
 ) -> None:
-    """Naive: the value of the gate is hidden, and the audit beside it tells the reason."""
+    """Fails if: the value of the gate is hidden, and the audit beside it tells the reason."""
     handle = gated("horsies.configure_queue")
     may = ("view_workflowrun", "view_auditentry", "operate_workflow")
     client = client_with(*may, "configure_queue", "view_payload")

@@ -422,7 +422,7 @@ def test_a_queue_shows_its_permits_its_busiest_partitions_and_what_waits_and_no_
 
 
 def test_a_queue_shows_its_last_day_as_a_chart_with_figures(boss: Client) -> None:
-    """Naive: of the minutes, which are kept for hours only; or of all queues; or waits with what
+    """Fails if: of the minutes, which are kept for hours only; or of all queues; or waits with what
     else has no duration.
     """
     assert table(body(boss, url("change")), "horsies-day") == []

@@ -207,7 +207,7 @@ def test_the_newest_tasks_are_read_down_the_primary_key(boss: Client) -> None:
 def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_full_partition_last(
     boss: Client,
 ) -> None:
-    """Naive: 200,000 that wait are all read and sorted for a page of fifty."""
+    """Fails if: 200,000 that wait are all read and sorted for a page of fifty."""
     moment = now()
     kinds: list[dict[str, Any]] = [
         {"parked": True, "partition_key": "x"},
@@ -267,7 +267,7 @@ SLOW = {  # a page, the table that somebody has locked, and what the page says
 def test_what_takes_too_long_to_read_is_left_out_of_a_page_that_says_so(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """Naive: a page of the queues that nobody can open while a table is locked; or a list that
+    """Fails if: a page of the queues that nobody can open while a table is locked; or a list that
     seems to be empty.
     """
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 100)

@@ -394,7 +394,7 @@ def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task_o
 
 
 def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
-    """Naive: the second click on "Send a copy" sends another one, and "Retry" runs a task that
+    """Fails if: the second click on "Send a copy" sends another one, and "Retry" runs a task that
     failed again meanwhile.
     """
     task = failed()
@@ -498,7 +498,7 @@ def test_every_reason_has_a_line_with_links_to_the_few_that_hold_it_up_and_a_fin
 def test_arguments_and_priority_of_a_task_of_django_are_shown_as_django_names_them(
     boss: Client,
 ) -> None:
-    """Naive: they are shown as stored, so that nobody sees for which parameter a value is."""
+    """Fails if: they are shown as stored, so that nobody sees for which parameter a value is."""
     call = {"args": ["Ann"], "kwargs": {"loud": True}, "names": ["name"]}
 
     page = html.unescape(body(boss, page_of(TaskFactory(codec="plain", priority=101, kwargs=call))))

@@ -393,8 +393,8 @@ def changes(page: Page, permissions: set[str]) -> bool:
 def test_each_page_answers_each_kind_of_user(
     kind: str, boss: Client, pages: list[Page], given: Given
 ) -> None:
-    """Naive: a page that forgot to ask, or asks for one of two permissions; or whose POST does not
-    ask; or shows payload.
+    """Fails if: a page that forgot to ask, or asks for one of two permissions; or whose POST does
+    not ask; or shows payload.
     """
     permissions = USERS[kind]
     name = "boss" if kind == "superuser" else kind
@@ -448,7 +448,7 @@ def test_each_page_answers_each_kind_of_user(
 def test_links_and_buttons_lead_only_where_the_user_may_go(
     missing: str, boss: Client, pages: list[Page]
 ) -> None:
-    """Naive: the page of a node offers to skip it to whoever may look."""
+    """Fails if: the page of a node offers to skip it to whoever may look."""
     client = client_with(*EVERYTHING - {missing})
     found = False
 

@@ -382,7 +382,7 @@ def test_a_node_is_skipped_from_its_page(boss: Client) -> None:
 
 @pytest.mark.parametrize("kind", ["task", "workflowrun"])
 def test_lists_offer_no_action_of_the_whole_site(boss: Client, kind: str) -> None:
-    """Naive: the project's export reads arguments and results for those who may not see them."""
+    """Fails if: the project's export reads arguments and results for those who may not see them."""
     sent()
     admin.site.add_action(lambda *_of: None, "export")
 

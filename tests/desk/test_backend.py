@@ -51,8 +51,8 @@ def row(result: Any) -> Task:
 
 
 def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
-    """Naive: ``enqueued_at`` is Python's clock, the arguments are those of ``@task``, or the id is
-    longer than 64 characters.
+    """Fails if: ``enqueued_at`` is Python's clock, the arguments are those of ``@task``, or the id
+    is longer than 64 characters.
     """
     result = tasks.note.using(priority=30, queue_name="mail").enqueue(1, ("two",), three={"f": 4})
 
@@ -97,8 +97,8 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
 
 
 def test_a_task_belongs_to_the_transaction_of_its_caller() -> None:
-    """Naive: it is sent after the commit (``on_commit``), so it is lost if the process dies between
-    the two.
+    """Fails if: it is sent after the commit (``on_commit``), so it is lost if the process dies
+    between the two.
     """
     with pytest.raises(LookupError), transaction.atomic():
         # It is there inside the transaction already.
@@ -133,7 +133,7 @@ def test_async_code_sends_and_reads_without_blocking_its_loop() -> None:
 def test_run_after_may_be_a_moment_or_a_time_from_now_and_naive_only_without_time_zones(
     settings: Any,
 ) -> None:
-    """Naive: a timedelta raises AttributeError in the validation, or counts from Python's clock."""
+    """Fails if: a timedelta raises AttributeError in the validation, or counts from Python's clock."""
     moment = timezone.now() + dt.timedelta(hours=3)
     at = tasks.note.using(run_after=moment).enqueue()
     assert row(at).enqueued_at == moment
@@ -187,8 +187,8 @@ def test_an_option_that_cannot_be_is_refused_where_it_is_written(name: str) -> N
 
 
 def test_what_cannot_be_sent_breaks_no_transaction() -> None:
-    """Naive: the database refuses it, and all else in the caller's transaction; or it fails in the
-    worker.
+    """Fails if: the database refuses it, and all else in the caller's transaction; or it fails in
+    the worker.
     """
     for task_, args, error, said in (
         (tasks.note, ["a\x00b"], TaskSendError, "tests.apps.errands.tasks.note: .*NUL byte"),
@@ -237,8 +237,8 @@ def counts():  # type: ignore[no-untyped-def]
 def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_modules_of_tasks_are_imported() -> (
     None
 ):
-    """Naive: a wrapper has the name of the function that it wraps, so the worker runs that one, or
-    whichever came last.
+    """Fails if: a wrapper has the name of the function that it wraps, so the worker runs that one,
+    or whichever came last.
     """
 
     @functools.wraps(tasks.add.func)
@@ -269,8 +269,8 @@ def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_mo
 def test_the_queues_in_tasks_as_they_are_at_the_send_may_be_named_and_without_them_each_declared_one() -> (
     None
 ):
-    """Naive: only the construction of the task is validated; or Django's default, which allows no
-    queue of an app's own.
+    """Fails if: only the construction of the task is validated; or Django's default, which allows
+    no queue of an app's own.
     """
     elsewhere = tasks.note.using(queue_name="bulk")
 
@@ -298,7 +298,7 @@ def test_a_task_and_its_result_can_be_pickled() -> None:
 
 
 def test_our_decorator_makes_a_task_of_the_backend_that_it_names() -> None:
-    """Naive: with Django's own backends, as in tests, the options make the import of the module
+    """Fails if: with Django's own backends, as in tests, the options make the import of the module
     fail.
     """
     assert isinstance(tasks.tried, HorsiesTask)
@@ -402,8 +402,8 @@ def test_options_that_are_right_are_no_problem_and_read_once(settings: Any) -> N
     django.VERSION < (6, 0), reason="the app of the backport registers its own check"
 )
 def test_django_runs_the_check_though_nothing_imports_django_tasks() -> None:
-    """Naive: Django's check of TASKS is registered when django.tasks is imported, which no module
-    of the site may do.
+    """Fails if: Django's check of TASKS is registered when django.tasks is imported, which no
+    module of the site may do.
     """
     with configured(OPTIONS={"MAX_ATTEMPTS": 0}):
         assert "horsies.E025" in [message.id for message in run_checks()]
@@ -437,7 +437,7 @@ def output(code: str, **settings: str) -> str:
 
 
 def test_decorating_while_apps_load_imports_no_model() -> None:
-    """Naive: AppRegistryNotReady, because the backend imports models, and Django makes it at the
+    """Fails if: AppRegistryNotReady, because the backend imports models, and Django makes it at the
     first @task.
     """
     code = (
@@ -475,8 +475,8 @@ def test_a_module_of_the_options_that_cannot_be_imported_is_told(module: str) ->
 def test_a_name_imports_nothing_and_so_ends_nobody(
     forgotten: None, settings: Any, name: str
 ) -> None:
-    """Naive: whoever can write a row makes workers import any module of an installed app, one that
-    calls sys.exit as well.
+    """Fails if: whoever can write a row makes workers import any module of an installed app, one
+    that calls sys.exit as well.
     """
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.apps.errands"]
     before = set(sys.modules)

@@ -87,7 +87,7 @@ def test_a_success_has_its_value_its_times_and_its_worker() -> None:
 def test_a_failure_or_a_value_that_cannot_be_stored_has_the_class_and_the_traceback_of_its_exception(
     task: Any, argument: str, raised: type[BaseException], end: str
 ) -> None:
-    """Naive: the task counts as successful, and the database refuses its result."""
+    """Fails if: the task counts as successful, and the database refuses its result."""
     result = ran(task, argument)
 
     assert (result.status, result.attempts) == (FAILED, 1)
@@ -156,8 +156,8 @@ def plain_row(**columns: Any) -> Task:
 
 
 def test_a_task_that_waits_for_its_next_attempt_is_ready_and_keeps_its_errors() -> None:
-    """Naive: the next attempt overwrites the error of the one before, or ``started_at`` is that of
-    the last attempt.
+    """Fails if: the next attempt overwrites the error of the one before, or ``started_at`` is that
+    of the last attempt.
     """
     result = ran(tasks.waits, "first")
 
@@ -179,7 +179,7 @@ NO_IDS = (None, 123, "'; DROP TABLE", "0190a9b2-0000-7000-8000-000000000000", "x
 def test_a_result_belongs_to_the_task_and_the_backend_through_which_it_was_sent_and_what_is_no_id_to_none() -> (
     None
 ):
-    """Naive: the database refuses what is no id, and every later query of the transaction fails."""
+    """Fails if: the database refuses what is no id, and every later query of the transaction fails."""
     first = tasks.add.enqueue(1)
     second = tasks.add.using(backend="second").enqueue(1)
     own = ours.add.send(1, 2)
@@ -195,7 +195,7 @@ def test_a_result_belongs_to_the_task_and_the_backend_through_which_it_was_sent_
 
 
 def test_a_result_outlives_the_function_and_the_queue_of_its_task() -> None:
-    """Naive: ImportError, or a ``task`` of None, whose ``module_path`` cannot be read."""
+    """Fails if: ImportError, or a ``task`` of None, whose ``module_path`` cannot be read."""
     result = ran(tasks.add.using(queue_name="mail", priority=4), 20, 1)
     Task.objects.filter(pk=result.id).update(task_name="shop.tasks.gone")
 
@@ -239,7 +239,7 @@ def test_a_redacted_task_keeps_its_status_and_nothing_else_and_a_running_one_cou
 
 
 def test_a_task_learns_its_id_and_attempt_without_a_query_and_its_times_when_it_asks() -> None:
-    """Naive: the result for the context is read from the table before each task."""
+    """Fails if: the result for the context is read from the table before each task."""
     result = tasks.which.enqueue()
     attempt = tasks.which.enqueue("attempt")
 
@@ -261,7 +261,7 @@ def test_a_task_learns_its_id_and_attempt_without_a_query_and_its_times_when_it_
 
 @pytest.mark.parametrize("alias", ["default", "second"])
 def test_a_task_knows_through_which_backend_it_was_sent(alias: str) -> None:
-    """Naive: it is the one that the decorator names, and a refresh in the task finds nothing."""
+    """Fails if: it is the one that the decorator names, and a refresh in the task finds nothing."""
     assert ran(tasks.which.using(backend=alias), "backend").return_value == alias
     assert ran(tasks.refreshes.using(backend=alias)).return_value == ["RUNNING", 1]
 
@@ -302,7 +302,7 @@ def test_a_number_is_exact_a_list_is_one_delay_for_each_retry_and_without_either
 
 
 def test_a_function_is_asked_with_the_exception_and_the_result() -> None:
-    """Naive: it is asked although the attempt was the last one, or twice."""
+    """Fails if: it is asked although the attempt was the last one, or twice."""
     result = ran(tasks.paused, "no", until=dt.timedelta(minutes=5))
 
     assert (result.status, result.attempts) == (FAILED, 3)
@@ -317,7 +317,7 @@ def test_a_function_is_asked_with_the_exception_and_the_result() -> None:
 def test_a_function_that_is_wrong_does_not_lose_the_retry(
     message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naive: its exception takes the place of the task's, or the task is not tried again."""
+    """Fails if: its exception takes the place of the task's, or the task is not tried again."""
     with caplog.at_level(logging.ERROR, "horsies.task"):
         result = ran(tasks.paused, message)
 

@@ -45,7 +45,7 @@ class Both:
     """What is the same in a TestCase and outside of one."""
 
     def test_each_send_tells_what_where_and_when(self) -> None:
-        """Naive: arguments are those of the JSON, positions are lost, or defaults are made up."""
+        """Fails if: arguments are those of the JSON, positions are lost, or defaults are made up."""
         with captured_tasks() as sent:
             first = framed.send(tasks.Point(1, 2), dt.date(2026, 11, 23), loud=True)
             tasks.mail.with_options(priority=3, delay=HOUR).send("a@example.org")
@@ -67,7 +67,7 @@ class Both:
         assert sent[0].handle.get(0).is_ok()
 
     def test_the_block_has_what_was_sent_in_it_in_that_order_and_can_be_asked_in_it(self) -> None:
-        """Naive: the list is empty until the block ends, or has what was sent before and after."""
+        """Fails if: the list is empty until the block ends, or has what was sent before and after."""
         tasks.add.send(0)
 
         with captured_tasks() as sent:
@@ -83,7 +83,7 @@ class Both:
         )
 
     def test_what_tasks_and_workflows_send_is_sent_too(self) -> None:
-        """Naive: only calls of send() are noticed, and what SQL sends is not."""
+        """Fails if: only calls of send() are noticed, and what SQL sends is not."""
         flow = Workflow("two")
         flow.add(flows.plus, a=flow.add(flows.number, 4))
 
@@ -100,8 +100,8 @@ class Both:
         assert sent[3].kwargs == {"a": 4}
 
     def test_what_is_rolled_back_is_told_apart_and_a_send_that_finds_a_task_is_none(self) -> None:
-        """Naive: it counts as sent, or nobody can see why the assertion fails; or only plain sends
-        are looked at.
+        """Fails if: it counts as sent, or nobody can see why the assertion fails; or only plain
+        sends are looked at.
         """
         keyed = tasks.echo.with_options(key="once")
 
@@ -158,8 +158,8 @@ class Both:
 
 class InATestCase(Both, TestCase):
     def test_an_error_in_a_broken_transaction_is_not_hidden(self) -> None:
-        """Naive: the list is read at the end of the block, and the error of that query replaces the
-        one of the test.
+        """Fails if: the list is read at the end of the block, and the error of that query replaces
+        the one of the test.
         """
         for broken in ("SELECT 1 / 0", None):
             with (
@@ -223,7 +223,7 @@ def test_an_assertion_returns_what_it_has_found() -> None:
 
 
 def test_arguments_are_compared_as_a_whole_with_their_defaults_and_by_value() -> None:
-    """Naive: the row's JSON is compared, in which a default is missing and a list is no tuple."""
+    """Fails if: the row's JSON is compared, in which a default is missing and a list is no tuple."""
     tasks.add.send(1)
     assert_sent(tasks.add, kwargs={"a": 1, "b": 0})
     assert_sent(tasks.add, kwargs={"a": 1})
@@ -275,8 +275,8 @@ def test_a_failed_assertion_says_what_was_sent_instead_and_ends_if_that_is_much(
 
 
 def test_an_assertion_that_can_never_hold_is_an_error_of_the_test() -> None:
-    """Naive: assert_sent(count=0) passes for a task that does not exist, and for arguments that it
-    does not take.
+    """Fails if: assert_sent(count=0) passes for a task that does not exist, and for arguments that
+    it does not take.
     """
     with pytest.raises(ValueError, match="cannot be sent with these arguments: .*'user'"):
         assert_sent(tasks.add, kwargs={"user": 1}, count=0)
@@ -305,7 +305,7 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kind: str) -> None:
-    """Naive: with Django's own backend, the module of the task cannot be imported: unexpected
+    """Fails if: with Django's own backend, the module of the task cannot be imported: unexpected
     keyword argument.
     """
     declare: Any = backends.task(
@@ -339,8 +339,8 @@ def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kin
 
 
 def test_the_kit_takes_tasks_of_django() -> None:
-    """Naive: the statement of the backend is not noticed, and its arguments are shown as they are
-    stored.
+    """Fails if: the statement of the backend is not noticed, and its arguments are shown as they
+    are stored.
     """
     with captured_tasks() as sent, immediate():
         result = errands.add.using(queue_name="mail").enqueue(1, b=2)

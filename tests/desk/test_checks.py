@@ -313,7 +313,7 @@ PRODUCED: dict[str, dict[str, Any]] = {
 def test_a_code_that_the_project_may_produce_is_no_warning(
     settings: Any, add_app: AddApp, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Naive: the code of a project that was installed like a library is none of its own."""
+    """Fails if: the code of a project that was installed like a library is none of its own."""
     monkeypatch.setattr(produced_codes, "INSTALLED", ("/",))
     given = {"produced": "'OTHER'", "options": "", "helpers": "", "late": "", **PRODUCED[how]}
     settings.HORSIES = {

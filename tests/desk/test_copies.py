@@ -51,7 +51,7 @@ WAYS = pytest.mark.parametrize(
 def test_copies_of_handles_read_the_result_as_their_task_declares_it(
     made_of: Callable[[Any], Any],
 ) -> None:
-    """Naive: a cache refuses the handle, or the value of its copy is plain JSON."""
+    """Fails if: a cache refuses the handle, or the value of its copy is plain JSON."""
     handle = tasks.add.send(1, 2)
     first = made_of(handle)
     drain()
@@ -91,7 +91,7 @@ def test_the_pickle_of_a_task_that_is_gone_names_it() -> None:
 
 @WAYS
 def test_copies_of_exceptions_and_results_keep_what_they_say(made_of: Callable[[Any], Any]) -> None:
-    """Naive: a process pool, which pickles exceptions, dies of one that takes two arguments."""
+    """Fails if: a process pool, which pickles exceptions, dies of one that takes two arguments."""
     failed = TaskFailed(TaskError("OH_NO", "said", data={"a": 1}))
     assert (str(made_of(failed)), made_of(failed).error) == (str(failed), failed.error)
 

@@ -273,7 +273,7 @@ FIRST = pytest.mark.parametrize("first", ["the urlconf", "the modules of tasks"]
 def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(
     depot: Site, first: str
 ) -> None:
-    """Naive: whether the check knows them depends on which check Django happens to run first."""
+    """Fails if: whether the check knows them depends on which check Django happens to run first."""
     depot(urls=URLS, views=f"from depot import jobs{own('remind')}", jobs=plain("tidy"))
 
     ((message, hint, where),) = warned(first)
@@ -308,8 +308,8 @@ IMPORTS = {
 def test_tasks_that_a_module_of_tasks_imports_are_not_named(
     depot: Site, form: str, first: str
 ) -> None:
-    """Naive: a task that is defined beside tasks.py and imported there counts as one that no worker
-    knows.
+    """Fails if: a task that is defined beside tasks.py and imported there counts as one that no
+    worker knows.
     """
     line, kind = IMPORTS[form]
     between = "from .jobs import tidy\nclass Between: ..."
@@ -322,7 +322,7 @@ def test_tasks_that_a_module_of_tasks_imports_are_not_named(
 def test_tasks_that_django_imports_when_it_starts_are_not_named(
     depot: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: the tasks of a module that AppConfig.ready() imports are named, though each process
+    """Fails if: the tasks of a module that AppConfig.ready() imports are named, though each process
     knows them.
     """
     depot(urls="urlpatterns = []", jobs=own("tidy"))
@@ -336,7 +336,7 @@ def test_tasks_that_django_imports_when_it_starts_are_not_named(
 
 
 def test_lazy_objects_of_a_module_of_tasks_are_not_asked_what_they_are(depot: Site) -> None:
-    """Naive: isinstance() evaluates them, with a query while manage.py checks."""
+    """Fails if: isinstance() evaluates them, with a query while manage.py checks."""
     lazy = (
         "from django.utils.functional import SimpleLazyObject\nLAZY = SimpleLazyObject(lambda: 1 / "
         "0)"
@@ -347,7 +347,7 @@ def test_lazy_objects_of_a_module_of_tasks_are_not_asked_what_they_are(depot: Si
 
 
 def test_tasks_of_tests_are_not_named(depot: Site) -> None:
-    """Naive: test runners run the checks, too, and then each project with tasks in its tests is
+    """Fails if: test runners run the checks, too, and then each project with tasks in its tests is
     warned.
     """
     for place in (
@@ -369,7 +369,7 @@ def test_tasks_of_tests_are_not_named(depot: Site) -> None:
 def test_the_first_send_of_a_task_that_no_worker_is_sure_to_import_is_logged_once_with_the_line_for_the_settings(
     depot: Site, caplog: pytest.LogCaptureFixture, imports: str, lines: int
 ) -> None:
-    """Naive: a site imports no module of tasks, so it does not know what they import."""
+    """Fails if: a site imports no module of tasks, so it does not know what they import."""
     depot(jobs=plain("tidy"), tasks=imports)
     tidy = import_module("depot.jobs").tidy
 

@@ -27,14 +27,14 @@ class Both:
     """What is the same in a TestCase, in which nothing is committed, and outside of one."""
 
     def test_a_task_runs_before_its_send_returns_and_its_result_is_there(self) -> None:
-        """Naive: it runs when the block ends, so the next line of the test sees nothing of it."""
+        """Fails if: it runs when the block ends, so the next line of the test sees nothing of it."""
         with immediate():
             handle = tasks.note.send("one")
             assert names() == ["one"]
             assert handle.get(0).is_ok()
 
     def test_a_task_runs_after_the_outermost_transaction_and_not_before(self) -> None:
-        """Naive: it runs at the send, in the middle of what its sender has not finished; or in a
+        """Fails if: it runs at the send, in the middle of what its sender has not finished; or in a
         TestCase never.
         """
         with immediate():
@@ -47,8 +47,8 @@ class Both:
             assert names() == ["from inside", "written later"]
 
     def test_the_end_of_a_transaction_without_a_savepoint_counts_too(self) -> None:
-        """Naive: only RELEASE SAVEPOINT is watched, which the atomic() of delete() does not send in
-        a TestCase.
+        """Fails if: only RELEASE SAVEPOINT is watched, which the atomic() of delete() does not send
+        in a TestCase.
         """
 
         def receiver(**kwargs: Any) -> None:
@@ -62,7 +62,7 @@ class Both:
             assert names() == ["told"]
 
     def test_what_is_rolled_back_does_not_run(self) -> None:
-        """Naive: the send itself is run, not its row."""
+        """Fails if: the send itself is run, not its row."""
         with immediate():
             with pytest.raises(LookupError), transaction.atomic():
                 tasks.note.send("never")
@@ -77,7 +77,7 @@ class Both:
         assert names() == ["once"]
 
     def test_tasks_that_tasks_send_run_after_them_but_not_those_for_later(self) -> None:
-        """Naive: the send of a running task runs what it has sent, inside of that task."""
+        """Fails if: the send of a running task runs what it has sent, inside of that task."""
         with immediate():
             tasks.sends_more.send(3)
             first, *others = Task.objects.order_by("id")
@@ -96,7 +96,7 @@ class Both:
             assert async_to_sync(tasks.add.asend)(1).get(0).ok_value == 1
 
     def test_workflows_signals_gates_and_second_chances_run_on(self) -> None:
-        """Naive: only sends are noticed, so a workflow that waits for a person stops halfway."""
+        """Fails if: only sends are noticed, so a workflow that waits for a person stops halfway."""
         flow = Workflow("order")
         paid = flow.signal("paid", annotation=dict[str, int])
         flow.gate("ship", after=paid)
@@ -122,8 +122,8 @@ class Both:
             assert retried.get(0).ok_value == 2
 
     def test_failures_are_raised_by_the_block_and_not_by_the_send(self) -> None:
-        """Naive: send() raises what the task raises, and the code under test takes a path that it
-        has only in tests.
+        """Fails if: send() raises what the task raises, and the code under test takes a path that
+        it has only in tests.
         """
         went_on = []
 
@@ -144,7 +144,7 @@ class Both:
         assert "immediate(raise_errors=False)" in caught.value.__notes__[0]
 
     def test_the_error_of_the_test_comes_first_and_names_the_tasks_that_failed(self) -> None:
-        """Naive: the failed task hides the assertion, or the assertion hides why it failed."""
+        """Fails if: the failed task hides the assertion, or the assertion hides why it failed."""
         with pytest.raises(AssertionError, match="nothing was noted") as caught, immediate():
             tasks.raises.send("no such thing")
             raise AssertionError("nothing was noted")
@@ -165,7 +165,7 @@ class Both:
             pass
 
     def test_a_task_whose_orm_call_breaks_a_constraint_fails_alone(self) -> None:
-        """Naive: the savepoint of the attempt cannot be rolled back once Django has marked the
+        """Fails if: the savepoint of the attempt cannot be rolled back once Django has marked the
         transaction as broken.
         """
         with immediate(raise_errors=False):
@@ -177,7 +177,7 @@ class Both:
         assert names() == ["once", "twice"]
 
     def test_after_the_block_nothing_runs_by_itself_any_more(self) -> None:
-        """Naive: what the block has changed stays changed for the next test."""
+        """Fails if: what the block has changed stays changed for the next test."""
         leave = transaction.Atomic.__exit__
         with immediate():
             pass
@@ -204,7 +204,7 @@ class Both:
 
     @immediate()
     def test_as_a_decorator_it_is_a_block_for_each_call_and_refuses_classes(self) -> None:
-        """Naive: it wraps a class in a function, too, and unittest finds no test in it."""
+        """Fails if: it wraps a class in a function, too, and unittest finds no test in it."""
         assert tasks.add.send(1).get(0).ok_value == 1
 
         with pytest.raises(TypeError, match="self.enterContext"):
@@ -220,7 +220,7 @@ class InATestCase(Both, TestCase):
         assert handle.get(0).ok_value == 1
 
     def test_a_block_in_a_broken_transaction_ends_with_the_error_of_the_test(self) -> None:
-        """Naive: the tasks are run at the end of the block, and their first statement hides the
+        """Fails if: the tasks are run at the end of the block, and their first statement hides the
         error.
         """
         with pytest.raises(LookupError), transaction.atomic(), immediate():
@@ -239,7 +239,7 @@ class InATestCase(Both, TestCase):
         assert names() == [], "nor does its end raise TransactionManagementError"
 
     async def test_in_async_tests_it_runs_what_async_code_sends(self) -> None:
-        """Naive: it watches the connection of the event loop's thread, on which nothing is sent."""
+        """Fails if: it watches the connection of the event loop's thread, on which nothing is sent."""
 
         @transaction.atomic
         def inside() -> str:
@@ -288,8 +288,8 @@ class InATransactionTestCase(Both, TransactionTestCase):
 
 @pytest.mark.django_db
 def test_an_ordered_key_stops_and_goes_on_when_it_is_skipped() -> None:
-    """Naive: what waits behind a failed task runs nevertheless, or does not run when somebody has
-    decided.
+    """Fails if: what waits behind a failed task runs nevertheless, or does not run when somebody
+    has decided.
     """
     queues.change(
         "mail", {"partition_by_args": ["message"], "partition_policy": "stop"}, actor="ann"
@@ -306,7 +306,7 @@ def test_an_ordered_key_stops_and_goes_on_when_it_is_skipped() -> None:
 
 @pytest.mark.django_db
 def test_tasks_that_were_sent_before_their_queue_became_ordered_run() -> None:
-    """Naive: the queue waits for the maintenance of a worker, which a test does not have."""
+    """Fails if: the queue waits for the maintenance of a worker, which a test does not have."""
     handles = [tasks.add.with_options(queue="mail").send(1, number) for number in range(3)]
     queues.change("mail", {"partition_by_args": ["a"], "partition_policy": "stop"}, actor="ann")
 

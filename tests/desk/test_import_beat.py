@@ -134,8 +134,8 @@ MOMENTS = st.datetimes(
 def test_a_crontab_fires_when_celery_would_fire_it(
     tab: crontab, moments: list[dt.datetime]
 ) -> None:
-    """Naive: the text of the fields is taken over, and days match either of two fields, or a range
-    that wraps is refused.
+    """Fails if: the text of the fields is taken over, and days match either of two fields, or a
+    range that wraps is refused.
     """
     try:
         pattern = pattern_of(tab, "UTC")
@@ -171,8 +171,8 @@ def test_a_crontab_keeps_the_text_that_means_the_same(tab: crontab, text: str) -
 def test_entries_become_schedules_with_their_zone_arguments_and_options(
     beat: dict[str, Any],
 ) -> None:
-    """Naive: the crontab moves to UTC, positional arguments are lost, or the seconds of ``expires``
-    are milliseconds.
+    """Fails if: the crontab moves to UTC, positional arguments are lost, or the seconds of
+    ``expires`` are milliseconds.
     """
     beat["nightly"] = NIGHTLY
     more = {"args": (1,), "kwargs": {"b": 2}, "options": {"expires": 60}}
@@ -243,7 +243,7 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(
 def test_what_cannot_be_imported_is_named(
     beat: dict[str, Any], entry: dict[str, Any], why: str
 ) -> None:
-    """Naive: one entry ends the import, or is created in another meaning and nobody hears of it."""
+    """Fails if: one entry ends the import, or is created in another meaning and nobody hears of it."""
     beat["good"] = NIGHTLY
     beat["odd"] = {**NIGHTLY, **entry}
 
@@ -257,8 +257,8 @@ def test_what_cannot_be_imported_is_named(
 def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choose(
     beat: dict[str, Any],
 ) -> None:
-    """Naive: what somebody changed here since is overwritten by the next run, or the run fails on
-    the first name.
+    """Fails if: what somebody changed here since is overwritten by the next run, or the run fails
+    on the first name.
     """
     beat["nightly"] = NIGHTLY
     run()
@@ -294,7 +294,7 @@ def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choos
 def test_what_is_printed_for_the_settings_is_what_would_be_created(
     beat: dict[str, Any], settings: Any
 ) -> None:
-    """Naive: the printed arguments are JSON, and the settings declare another schedule than the
+    """Fails if: the printed arguments are JSON, and the settings declare another schedule than the
     table would have.
     """
     beat["nightly"] = NIGHTLY
@@ -334,8 +334,8 @@ def add_periodic_tasks(sender: Celery, **_: Any) -> None:
 def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds(
     settings: Any, monkeypatch: Any
 ) -> None:
-    """Naive: only ``beat_schedule`` is read before the signals of the app have run; or the zone is
-    that of the site.
+    """Fails if: only ``beat_schedule`` is read before the signals of the app have run; or the zone
+    is that of the site.
     """
     run("--app", f"{__name__}.app")
 
@@ -396,7 +396,7 @@ def add(models: Any) -> Callable[..., Any]:
 def test_rows_become_schedules_and_win_over_entries(
     models: Any, add: Any, beat: dict[str, Any]
 ) -> None:
-    """Naive: a row that is switched off starts to fire, or every crontab has the zone of Celery."""
+    """Fails if: a row that is switched off starts to fire, or every crontab has the zone of Celery."""
     tokyo = models.CrontabSchedule.objects.create(
         minute="0", hour="9", day_of_week="1-5", timezone="Asia/Tokyo"
     )
@@ -445,7 +445,7 @@ def test_rows_become_schedules_and_win_over_entries(
 def test_what_beat_fires_as_well_after_an_import_is_named(
     models: Any, add: Callable[..., Any], settings: Any
 ) -> None:
-    """Naive: the tasks of such a row are sent by both, every night."""
+    """Fails if: the tasks of such a row are sent by both, every night."""
     settings.CELERY_BEAT_SCHEDULE = {"nightly": NIGHTLY}
     add("on")
     add("off", enabled=False)
@@ -465,8 +465,8 @@ def test_what_beat_fires_as_well_after_an_import_is_named(
 
 
 def test_rows_that_cannot_be_imported_are_named(models: Any, add: Callable[..., Any]) -> None:
-    """Naive: a one-off task fires every day, a schedule outlives its end, or a row that is no JSON
-    ends the import.
+    """Fails if: a one-off task fires every day, a schedule outlives its end, or a row that is no
+    JSON ends the import.
     """
     later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
     quick = models.IntervalSchedule.objects.create(every=500, period="microseconds")

@@ -164,7 +164,7 @@ def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they
 
 
 def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
-    """Naive: without a problem there is no series, and nobody can tell that from a site that is
+    """Fails if: without a problem there is no series, and nobody can tell that from a site that is
     down.
     """
     found = problems(client)
@@ -183,7 +183,7 @@ def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
 def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_no_figure(
     client: Client, connect: Connect
 ) -> None:
-    """Naive: no worker lives and no task waits, because none could be counted."""
+    """Fails if: no worker lives and no task waits, because none could be counted."""
     lock = connect()
 
     with lock.transaction():
@@ -207,8 +207,8 @@ def problems(client: Client) -> dict[tuple[str, str], float]:
 def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(
     connect: Connect, fails: bool
 ) -> None:
-    """Naive: each finds the metrics too old, and a slow database gets as many readers as there are
-    scrapers.
+    """Fails if: each finds the metrics too old, and a slow database gets as many readers as there
+    are scrapers.
 
     Or each tries again after all before it, and while the database is away scrapers take more and
     more threads.

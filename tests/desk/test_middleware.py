@@ -140,7 +140,7 @@ def test_what_a_task_leaves_for_its_failure_is_told_with_it(
 def test_what_it_raises_or_passes_on_wrongly_is_the_error_of_the_task(
     sender: Any, name: str
 ) -> None:
-    """Naive: an exception outside of the function ends the child, or leaves the task RUNNING."""
+    """Fails if: an exception outside of the function ends the child, or leaves the task RUNNING."""
     handle = sender.send()
 
     with using("MIDDLEWARE", name):
@@ -181,7 +181,7 @@ def test_what_the_function_raises_passes_through_it_and_policies_hold() -> None:
 def test_a_factory_that_returns_something_else_is_named_before_the_first_task(
     name: str, message: str
 ) -> None:
-    """Naive: each task fails with "'NoneType' object is not callable"."""
+    """Fails if: each task fails with "'NoneType' object is not callable"."""
     handle = tasks.noop.send()
 
     with (
@@ -237,7 +237,7 @@ def stored(handle: Any) -> Any:
 
 
 def test_each_attempt_reads_what_was_sent_and_its_arguments_are_the_same_as_without() -> None:
-    """Naive: it travels in the first message to the child only."""
+    """Fails if: it travels in the first message to the child only."""
     handle = tells.with_options(metadata=GIVEN, timeout_ms=500).send(attempts=2)
     without = tells.send()
 
@@ -304,7 +304,7 @@ def test_sources_give_metadata_to_every_send_later_ones_win_and_the_sender_above
 
 @pytest.mark.django_db(transaction=True)
 def test_a_source_runs_in_the_context_of_an_async_sender() -> None:
-    """Naive: the thread for sync code has no context variables."""
+    """Fails if: the thread for sync code has no context variables."""
 
     async def view() -> Any:
         around.trace.set("of the request")
@@ -380,8 +380,8 @@ def keyed(metadata: dict[str, Any] | None, number: int = 1, priority: int = 5) -
 
 
 def test_a_key_finds_its_run_also_with_other_metadata_or_none() -> None:
-    """Naive: the trace is part of the graph's hash, and a view that is called twice cannot send its
-    workflow again.
+    """Fails if: the trace is part of the graph's hash, and a view that is called twice cannot send
+    its workflow again.
     """
     first = keyed({"trace": "1"}).send()
 
@@ -468,7 +468,7 @@ def ended(exporter: InMemorySpanExporter) -> ReadableSpan:
 
 
 def test_the_carrier_gives_the_span_of_the_sender_alone_and_what_is_too_long_not_at_all() -> None:
-    """Naive: it is the propagator of the project, and baggage of any size, or a state of 10 KiB,
+    """Fails if: it is the propagator of the project, and baggage of any size, or a state of 10 KiB,
     fails the send.
     """
     assert contrib.carrier() == {}
@@ -532,8 +532,8 @@ def test_metadata_of_others_under_these_names_fails_no_task(
 def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(
     spans: InMemorySpanExporter, how: str
 ) -> None:
-    """Naive: the text of the exception raises while it is recorded, and the task fails for another
-    reason.
+    """Fails if: the text of the exception raises while it is recorded, and the task fails for
+    another reason.
     """
     _, kind, code = HOW[how]
 

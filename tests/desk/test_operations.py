@@ -369,7 +369,7 @@ def test_durations_are_written_as_elsewhere() -> None:
 
 
 def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_options() -> None:
-    """Naive: the dict goes to ``send`` as it is, and is refused because it is no Point."""
+    """Fails if: the dict goes to ``send`` as it is, and is refused because it is no Point."""
     sent = run("send", tasks.mirror.name, "--kwargs", '{"point": {"x": 1, "y": 2}}')[0].strip()
     drain()
     assert get_handle(sent).get(0).ok_value == {"x": 2, "y": 1}
@@ -383,7 +383,7 @@ def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_opti
 
 
 def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None:
-    """Naive: without ``until`` all results go; one transaction; waiting tasks are cancelled."""
+    """Fails if: without ``until`` all results go; one transaction; waiting tasks are cancelled."""
     ended = {
         "queue_name": "mail",
         "status": "FAILED",
@@ -488,8 +488,8 @@ def failures(count: int, **columns: Any) -> list[Task]:
 def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_and_no_others(
     words: str, counted: str, done: str, after: dict[str, str | None]
 ) -> None:
-    """Naive: each of 1,823 tasks by its id; or a purge is also of what a worker has claimed, or of
-    a task of a run.
+    """Fails if: each of 1,823 tasks by its id; or a purge is also of what a worker has claimed, or
+    of a task of a run.
     """
     mail = {"queue_name": "mail"}
     pay = {"queue_name": "bulk", "task_name": "shop.pay"}

@@ -97,7 +97,7 @@ def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(
 
 @pytest.mark.parametrize("key", [7, "7", True, None, 1.5, [1, "a"], {"b": 1, "a": "ü"}])
 def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) -> None:
-    """Naive: 7 and "7" are one key, or the order of the keys of an object counts."""
+    """Fails if: 7 and "7" are one key, or the order of the keys of an object counts."""
     ordered()
     (id_,) = put(queue="mail", kwargs=[json.dumps({"other": 1, "customer": key})])
 
@@ -293,7 +293,7 @@ def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_
 def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Naive: every failure of an ordered queue, also a retried one, or one whose policy goes on."""
+    """Fails if: every failure of an ordered queue, also a retried one, or one whose policy goes on."""
     got: list[dict[str, Any]] = []
 
     def note(**values: Any) -> None:
@@ -356,7 +356,7 @@ def declared(settings: Any) -> None:
 def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(
     request: Any, send: Callable[[], Any]
 ) -> None:
-    """Naive: what was ordered live refuses by the error of the driver, as DataError."""
+    """Fails if: what was ordered live refuses by the error of the driver, as DataError."""
     queues.change("mail", LIVE, actor="ann")
     said = 'queue "mail" is ordered: its tasks run in the order'
 
@@ -381,7 +381,7 @@ def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(
 def test_usual_sends_to_an_ordered_queue_are_sent_and_run_in_the_order_of_the_calls(
     declared: None,
 ) -> None:
-    """Naive: the rows of one INSERT have the same time, and their ids or the lanes decide."""
+    """Fails if: the rows of one INSERT have the same time, and their ids or the lanes decide."""
     queues.change("mail", LIVE, actor="ann")
     tasks.add.with_options(queue="mail", priority=100).send(1, 2)
     tasks.add.with_options(queue="mail").send_many([{"a": 1, "b": 2}] * 2)

@@ -230,7 +230,7 @@ def test_a_transaction_that_has_locked_a_table_for_five_seconds_is_told_by_both(
 
 
 def test_a_transaction_that_waits_for_a_lock_blocks_those_behind_it(connect: Connect) -> None:
-    """Naive: only who holds a lock is named, and an ALTER TABLE behind a long query stops every
+    """Fails if: only who holds a lock is named, and an ALTER TABLE behind a long query stops every
     worker unnamed.
     """
     reader = connect()
@@ -523,8 +523,8 @@ def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(
 def test_a_schedule_that_nobody_has_imported_counts(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: no module of tasks is imported where nothing sends them, and their schedules are not
-    known.
+    """Fails if: no module of tasks is imported where nothing sends them, and their schedules are
+    not known.
     """
     text = (
         'from horsies_django import task\n@task(name="shop.late", schedule="every hour")\ndef '

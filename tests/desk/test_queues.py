@@ -259,7 +259,7 @@ def test_an_override_that_cannot_be_is_refused_and_nothing_changes() -> None:
 def test_a_change_is_compared_with_what_the_queue_has_already(
     columns: dict[str, Any], words: str
 ) -> None:
-    """Naive: each column is valid by itself, and the queue has a policy without a rule."""
+    """Fails if: each column is valid by itself, and the queue has a policy without a rule."""
     queues.change("mail", ORDERED, actor="ann")
 
     with pytest.raises(QueueError, match=words):

@@ -337,7 +337,7 @@ def stored(handle: Any) -> Any:
 def test_a_value_that_is_not_kept_is_not_stored_but_an_error_and_that_the_task_completed_are() -> (
     None
 ):
-    """Naive: the typed handle decodes null as an int, and tells of a result that does not fit."""
+    """Fails if: the typed handle decodes null as an int, and tells of a result that does not fit."""
     handle = tasks.add.with_options(keep_result=False).send(40, b=2)
     coroutine = tasks.anoop.with_options(keep_result=False).send()
     drain()

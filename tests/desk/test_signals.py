@@ -76,7 +76,7 @@ def test_it_is_told_in_the_sender_s_transaction(watch: Watch) -> None:
 def test_each_way_to_send_is_one_signal_with_all_its_ids(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: a signal for each of 100,000 rows, or one for each INSERT."""
+    """Fails if: a signal for each of 100,000 rows, or one for each INSERT."""
     got = watch("task_sent")
     monkeypatch.setattr("horsies_django.tasks.enqueue.CHUNK", 2)
 
@@ -105,7 +105,7 @@ def test_each_way_to_send_is_one_signal_with_all_its_ids(
 def test_a_receiver_that_raises_is_named_and_the_task_sent(
     watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naive: Django's own method raises AttributeError for a receiver that is an object."""
+    """Fails if: Django's own method raises AttributeError for a receiver that is an object."""
     early = watch("task_sent")
     broken = partial(refuses)
     signals.task_sent.connect(broken)
@@ -236,7 +236,7 @@ def told() -> Iterator[Told]:
 def test_each_start_and_the_end_if_there_is_one_are_told_with_the_backend_class_as_sender(
     told: Told, task: Any, args: tuple[Any, ...], starts: int, end: Any
 ) -> None:
-    """Naive: the sender is an instance, or the end is told when the exception can no longer be
+    """Fails if: the sender is an instance, or the end is told when the exception can no longer be
     reported.
     """
     errands.CALLS.clear()
@@ -255,7 +255,7 @@ def test_each_start_and_the_end_if_there_is_one_are_told_with_the_backend_class_
 def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Naive: ``finished_at`` is Python's clock, which may be before ``started_at``."""
+    """Fails if: ``finished_at`` is Python's clock, which may be before ``started_at``."""
     seen: list[Any] = []
 
     def hear(task_result: Any, **kwargs: Any) -> None:

@@ -469,8 +469,8 @@ def test_a_task_that_snoozes_too_often_fails(
 
 
 def test_a_node_of_a_workflow_snoozes_and_a_pause_keeps_its_task() -> None:
-    """Naive: the pause takes it for a task that nobody has tried, and deletes it with its steps and
-    its snoozes.
+    """Fails if: the pause takes it for a task that nobody has tried, and deletes it with its steps
+    and its snoozes.
     """
     flow = Workflow[int]("asks later")
     flow.returns(flow.add(flows.plus, flow.add(tasks.snoozes, 2)))

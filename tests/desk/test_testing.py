@@ -151,7 +151,7 @@ def test_what_is_later_or_not_drained_is_not_touched() -> None:
 def test_a_run_that_cannot_be_advanced_ends_the_drain_with_what_the_database_says(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: it is tried again and again, and the test never ends."""
+    """Fails if: it is tried again and again, and the test never ends."""
     monkeypatch.setattr(advancer, "BUSY_TRIES", 3)
     flow = Workflow("refused")
     flow.add(flows.number, 1)
@@ -227,7 +227,7 @@ def test_the_next_attempts_of_that_task_fail_without_running_and_the_later_ones_
 def test_a_failure_is_mapped_and_retried_as_a_real_one(
     handle: Any, failing: Any, error: Any, first: Any
 ) -> None:
-    """Naive: it is an error that the task returned, which the usual policy does not retry."""
+    """Fails if: it is an error that the task returned, which the usual policy does not retry."""
     sent = handle()
 
     with fail_next(failing, error):
@@ -267,8 +267,8 @@ def test_what_is_not_to_be_retried_is_final_and_what_a_task_can_ask_for_can_be_a
 
 
 def test_a_failure_that_did_not_happen_fails_the_test() -> None:
-    """Naive: the test passes although the task was never run in the block, and the next test gets
-    the failure.
+    """Fails if: the test passes although the task was never run in the block, and the next test
+    gets the failure.
     """
     record.send("done")
     words = r"2 attempts of .*record were to fail, and 1 were made"
@@ -310,8 +310,8 @@ def test_what_cannot_be_is_refused(call: Callable[[], Any], words: str) -> None:
 
 class InAsyncTests(TestCase):
     async def test_failures_and_time_are_those_of_async_code_too(self) -> None:
-        """Naive: the time is set in the thread that entered the block, and async code does not see
-        it.
+        """Fails if: the time is set in the thread that entered the block, and async code does not
+        see it.
         """
         async with travel(MOMENT), fail_next(call, "GONE"):
             handle = await call.asend()
@@ -353,7 +353,7 @@ def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(
 
 
 def test_what_is_due_by_then_runs_there_as_if_no_worker_had_run_since() -> None:
-    """Naive: tasks run at their own times on the way, as by drain(until=...), and none expires."""
+    """Fails if: tasks run at their own times on the way, as by drain(until=...), and none expires."""
     policy = RetryPolicy.fixed([60], jitter=False)
     late = tasks.add.schedule(HOUR, 1)
     retried = tasks.mails.with_options(retry_policy=policy).send(1)

@@ -64,8 +64,8 @@ def runs_again(
 def test_code_whose_claim_was_lost_is_over_before_its_task_runs_again_under_the_same_number(
     worker: Start, server: Server, tmp_path: Path, how: str
 ) -> None:
-    """Naive: the worker claims the task once more, holds (id, generation) twice, and the first of
-    both is written.
+    """Fails if: the worker claims the task once more, holds (id, generation) twice, and the first
+    of both is written.
     """
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
     process = worker("--processes=3", **server.environment).ready()

@@ -435,7 +435,7 @@ def send(name: str, *words: str) -> subprocess.CompletedProcess[str]:
 def test_with_wait_it_prints_the_result_and_fails_if_the_task_did(
     shared_worker: WorkerProcess,
 ) -> None:
-    """Naive: it waits in the transaction in which it has sent, where no worker sees the task."""
+    """Fails if: it waits in the transaction in which it has sent, where no worker sees the task."""
     done = send("add", "--kwargs", '{"a": 4, "b": 5}')
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["9"])
 

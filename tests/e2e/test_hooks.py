@@ -169,7 +169,7 @@ def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
 
 
 def test_timeouts_and_cancels_interrupt_middleware(hooked: Start) -> None:
-    """Naive: only the function can be interrupted, and the process is killed for the middleware
+    """Fails if: only the function can be interrupted, and the process is killed for the middleware
     around it.
     """
     process = hooked("--processes=1", **given(MIDDLEWARE=[f"{AROUND}.holding"])).ready()
@@ -202,7 +202,7 @@ def test_timeouts_and_cancels_interrupt_middleware(hooked: Start) -> None:
 def test_a_worker_with_wrong_middleware_refuses_to_start(
     hooked: Start, options: tuple[str, ...], name: str, message: str
 ) -> None:
-    """Naive: it starts, and each task fails."""
+    """Fails if: it starts, and each task fails."""
     handle = tasks.noop.send()
     process = hooked(*options, **given(MIDDLEWARE=[f"{AROUND}.{name}"]))
 

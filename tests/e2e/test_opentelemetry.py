@@ -63,7 +63,7 @@ def spans(collector: Collector) -> list[dict[str, Any]]:
 def test_every_span_arrives_over_many_processes_but_that_of_a_task_which_is_killed(
     tracing: Start, collector: Collector
 ) -> None:
-    """Naive: a process ends while its last spans wait, or has the threads of another one."""
+    """Fails if: a process ends while its last spans wait, or has the threads of another one."""
     process = tracing(
         "--processes=2", "--max-tasks-per-child=1", HORSIES_TEST_KILL_GRACE_MS="100"
     ).ready()

@@ -189,7 +189,7 @@ def test_one_of_two(many):
 
 @pytest.mark.django_db
 def test_fixtures_and_marker_do_what_they_say(tmp_path: Path) -> None:
-    """Naive: a failed task is an error of the teardown; the marker of one parameter is on all; a
+    """Fails if: a failed task is an error of the teardown; the marker of one parameter is on all; a
     fixture is set up too late.
     """
     files = {
@@ -238,7 +238,7 @@ def test_at_once(horsies_immediate):
 
 
 def test_a_project_without_django_pays_nothing_and_is_told_what_is_missing(tmp_path: Path) -> None:
-    """Naive: every pytest run in the environment imports Django, or breaks for want of settings."""
+    """Fails if: every pytest run in the environment imports Django, or breaks for want of settings."""
     files = {"test_without.py": WITHOUT, "pytest.ini": "[pytest]\naddopts = --strict-markers\n"}
 
     done = run_pytest(tmp_path, files, "-p", "no:django")

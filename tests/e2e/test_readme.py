@@ -339,7 +339,7 @@ def test_make_wheel_leaves_one_wheel_and_says_how_to_install_it(tmp_path: Path) 
 def test_a_wheel_has_the_package_with_its_marker_for_type_checkers_and_nothing_else(
     distributions: Distributions,
 ) -> None:
-    """Naive: SQL and templates are left out, or the tests are installed beside the package."""
+    """Fails if: SQL and templates are left out, or the tests are installed beside the package."""
     with zipfile.ZipFile(distributions.wheel) as archive:
         names = set(archive.namelist())
         (metadata,) = [name for name in names if name.endswith("/METADATA")]
@@ -367,7 +367,7 @@ def test_a_wheel_has_the_package_with_its_marker_for_type_checkers_and_nothing_e
 def test_an_archive_has_what_is_in_the_checkout_and_nothing_that_happens_to_lie_there(
     distributions: Distributions, tmp_path: Path
 ) -> None:
-    """Naive: a list that forgets a new folder, without which the tests or make do not run."""
+    """Fails if: a list that forgets a new folder, without which the tests or make do not run."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -400,7 +400,7 @@ def test_the_index_would_take_both(distributions: Distributions, tmp_path: Path)
 def test_the_tests_of_an_archive_pass_where_it_was_unpacked(
     distributions: Distributions, tmp_path: Path
 ) -> None:
-    """Naive: tests need what only a checkout has."""
+    """Fails if: tests need what only a checkout has."""
     python = environment_of(distributions.wheel, tmp_path / "env", beside=True)
     with tarfile.open(distributions.sdist) as archive:
         archive.extractall(tmp_path / "archive", filter="data")

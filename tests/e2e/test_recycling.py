@@ -111,8 +111,8 @@ def test_a_memory_limit_below_what_a_child_takes_at_its_start_is_refused_and_one
 
 
 def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> None:
-    """Naive: each of them is replaced at once, until the fork server has no room for another, and
-    the worker ends.
+    """Fails if: each of them is replaced at once, until the fork server has no room for another,
+    and the worker ends.
     """
     process = worker(
         "--processes=1", f"--max-memory-per-child-mb={refused_at(worker) + 25}", "--loglevel=INFO"

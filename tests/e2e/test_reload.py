@@ -167,7 +167,7 @@ def ctrl_c(process: WorkerProcess) -> None:
 def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_time_and_the_log_says_which_file_it_was(
     reloaded: Start, project: Project, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """Naive: Django's autoreload runs the worker in a thread, which cannot handle signals, and
+    """Fails if: Django's autoreload runs the worker in a thread, which cannot handle signals, and
     exits in the middle of tasks.
     """
     process = reloaded(*options, "--shutdown-timeout=0.5").ready()
@@ -200,7 +200,7 @@ def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_t
 def test_code_that_cannot_be_imported_is_named_and_the_next_change_starts_the_worker(
     reloaded: Start, project: Project
 ) -> None:
-    """Naive: the command exits, or starts the broken code again and again."""
+    """Fails if: the command exits, or starts the broken code again and again."""
     project.write("shop/models.py", "")
     process = reloaded().ready()
 
@@ -242,8 +242,8 @@ def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
 def test_one_ctrl_c_lets_running_tasks_finish_and_a_second_one_ends_them_whoever_gets_it(
     reloaded: Start, tmp_path: Path, send: Callable[[int, int], None], times: int
 ) -> None:
-    """Naive: a terminal sends the signal to both, the outer process passes it on, and two of them
-    kill the tasks.
+    """Fails if: a terminal sends the signal to both, the outer process passes it on, and two of
+    them kill the tasks.
     """
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
@@ -267,7 +267,7 @@ def test_one_ctrl_c_lets_running_tasks_finish_and_a_second_one_ends_them_whoever
 def test_a_busy_task_finishes_before_the_restart_and_ctrl_c_meanwhile_is_a_first_one(
     reloaded: Start, project: Project, tmp_path: Path
 ) -> None:
-    """Naive: the reloader sends SIGTERM, so Ctrl-C during the restart is the second signal, and
+    """Fails if: the reloader sends SIGTERM, so Ctrl-C during the restart is the second signal, and
     kills the task.
     """
     process = reloaded().ready()
@@ -289,7 +289,7 @@ def test_a_busy_task_finishes_before_the_restart_and_ctrl_c_meanwhile_is_a_first
 def test_a_worker_whose_outer_process_was_killed_stops_in_order(
     reloaded: Start, tmp_path: Path
 ) -> None:
-    """Naive: the worker runs on with old code, and nobody restarts it or sends it Ctrl-C."""
+    """Fails if: the worker runs on with old code, and nobody restarts it or sends it Ctrl-C."""
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
     processes = process.family()
@@ -361,8 +361,8 @@ FRAGILE = """
 def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_the_module_are_called(
     project: Project, worker: Start, method: str
 ) -> None:
-    """Naive: the worker claims it, and its child, which imports the modules of tasks only, fails it
-    at the first attempt.
+    """Fails if: the worker claims it, and its child, which imports the modules of tasks only, fails
+    it at the first attempt.
 
     A module that fresh interpreters cannot import is named, and only its tasks fail.
     """
@@ -519,7 +519,7 @@ ON_LINUX = pytest.mark.skipif(
 def test_nothing_is_left_of_it_when_it_or_its_worker_is_killed(
     worker: Start, project: Project, killed: str
 ) -> None:
-    """Naive: the next ``horsies_dev`` finds its port taken, and two workers run."""
+    """Fails if: the next ``horsies_dev`` finds its port taken, and two workers run."""
     desk = Desk(worker, project).ready()
     outer = psutil.Process(desk.process.process.pid)
     processes = desk.process.family()

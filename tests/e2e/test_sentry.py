@@ -66,8 +66,8 @@ SHAPES = [("--processes=1",), ("--processes=1", "--start-method=spawn"), ("--pro
 def test_failures_are_grouped_by_their_place_and_each_is_one_event(
     reporting: Start, events: Events, options: tuple[str, ...]
 ) -> None:
-    """Naive: the log reports them, all as one class without frames, and a retried or returned one,
-    too.
+    """Fails if: the log reports them, all as one class without frames, and a retried or returned
+    one, too.
     """
     process = reporting(*options).ready()
     sent = {"metadata": {"sentry-trace": f"{TRACE}-{SPAN}-1"}}
@@ -103,7 +103,7 @@ def test_failures_are_grouped_by_their_place_and_each_is_one_event(
 def test_a_process_that_is_killed_or_ended_for_its_timeout_is_one_event_and_a_retried_death_is_none(
     reporting: Start, events: Events
 ) -> None:
-    """Naive: the line of the log about the process is a second event, and all such tasks are one
+    """Fails if: the line of the log about the process is a second event, and all such tasks are one
     group.
     """
     process = reporting("--processes=1", HORSIES_TEST_KILL_GRACE_MS="100").ready()
@@ -145,7 +145,7 @@ def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(
 def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(
     reporting: Start, collector: Collector
 ) -> None:
-    """Naive: the receiver waits for Sentry, so further signals wait, too, and the worker's end
+    """Fails if: the receiver waits for Sentry, so further signals wait, too, and the worker's end
     gives them up.
     """
     collector.answers.clear()
@@ -164,7 +164,7 @@ def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(
 def test_what_waits_for_sentry_is_sent_before_a_process_ends(
     reporting: Start, collector: Collector, name: str
 ) -> None:
-    """Naive: the process ends while the events of its last tasks are in the queue of the SDK's
+    """Fails if: the process ends while the events of its last tasks are in the queue of the SDK's
     thread.
     """
     collector.answers.clear()

@@ -396,7 +396,7 @@ def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: S
 def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_is_killed(
     worker: Start,
 ) -> None:
-    """Naive: the counters of begun tasks are those of the child that was there before."""
+    """Fails if: the counters of begun tasks are those of the child that was there before."""
     process = worker("--processes=1").ready()
     assert all(handle.get().is_ok() for handle in tasks.add.send_many([{"a": 1}] * 5))
     first = tasks.pid.send().get().ok_value

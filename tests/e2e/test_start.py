@@ -136,7 +136,7 @@ def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_to
 def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_that_can(
     worker: Start,
 ) -> None:
-    """Naive: a URLconf that starts a thread costs each child the import of the project."""
+    """Fails if: a URLconf that starts a thread costs each child the import of the project."""
     process = worker("--processes=2", **apps("project", "hasty"), HASTY_WORKER="1").ready()
 
     assert (
@@ -151,7 +151,7 @@ def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_t
 def test_children_draw_other_numbers_and_share_what_a_fork_may_share(
     worker: Start, tmp_path: Path
 ) -> None:
-    """Naive: numpy's generator is copied, so that all children draw the same numbers."""
+    """Fails if: numpy's generator is copied, so that all children draw the same numbers."""
     left = tmp_path / "left"
     one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's library starts threads when it is loaded
     process = worker(

@@ -288,7 +288,7 @@ def test_a_worker_whose_fork_servers_are_killed_alone_or_with_their_children_tim
 
 
 def test_a_worker_whose_template_is_killed_ends_and_its_tasks_crashed(worker: Start) -> None:
-    """Naive: it waits for children that nobody can start any more."""
+    """Fails if: it waits for children that nobody can start any more."""
     process = worker("--processes=2").ready()
     lost = tasks.hold.send("lost")
     wait_until(lambda: Group.objects.count() == 1, "it runs")

@@ -77,7 +77,7 @@ def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_end
 def test_a_task_that_prints_to_an_output_that_broke_goes_on(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    """Naive: once the disk is full, or a pipe's reader has gone, each task that prints fails."""
+    """Fails if: once the disk is full, or a pipe's reader has gone, each task that prints fails."""
     process = worker(*options, prefix=("sh", "-c", 'exec "$@" >/dev/full', "sh")).ready()
 
     assert tasks.prints.send("x" * 100_000).get(timeout_ms=SECONDS_30).is_ok()

@@ -55,7 +55,7 @@ def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
 def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_zero(
     worker: Start,
 ) -> None:
-    """Naive: the last minute of every worker is missing in the history, and so all of one that
+    """Fails if: the last minute of every worker is missing in the history, and so all of one that
     lives for less than a minute.
     """
     handles = tasks.add.send_many([{"a": number} for number in range(20)])

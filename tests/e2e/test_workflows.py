@@ -49,7 +49,7 @@ def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
 def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(
     worker: Start, connect: Connect
 ) -> None:
-    """Naive: a run with very many nodes is tried again for ever, because each statement of that
+    """Fails if: a run with very many nodes is tried again for ever, because each statement of that
     thread ends after a second.
     """
     process = worker("--processes=1").ready()
@@ -81,7 +81,7 @@ def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(
 def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_its_run_is_paused(
     shared_worker: WorkerProcess,
 ) -> None:
-    """Naive: the worker gives it back, and claims it again."""
+    """Fails if: the worker gives it back, and claims it again."""
     child = tasks.pid.send().get().ok_value
     os.kill(child, signal.SIGSTOP)
 

@@ -244,7 +244,7 @@ def imported(code: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_what_the_code_of_a_page_imports_exists(page: Path) -> None:
-    """Naive: a name is renamed, the page still compiles, and its reader gets an ImportError."""
+    """Fails if: a name is renamed, the page still compiles, and its reader gets an ImportError."""
     for block in blocks(page):
         for module, name in imported(block.code) if block.language == "python" else []:
             found = import_module(module)
@@ -253,7 +253,7 @@ def test_what_the_code_of_a_page_imports_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=ids)
 def test_every_block_of_a_guide_says_what_the_tests_do_with_it(page: Path) -> None:
-    """Naive: a new example is added without a comment, no test runs it, and it is wrong a year
+    """Fails if: a new example is added without a comment, no test runs it, and it is wrong a year
     later.
     """
     for block in blocks(page):
@@ -278,7 +278,7 @@ def test_settings_that_a_page_shows_are_valid(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_commands_that_a_page_shows_have_these_verbs_and_options(page: Path) -> None:
-    """Naive: an option is renamed, and the page sends its reader into a usage message."""
+    """Fails if: an option is renamed, and the page sends its reader into a usage message."""
     for line in page.read_text().splitlines():
         if not line.startswith(("    python manage.py", "python manage.py")):
             continue
@@ -291,7 +291,7 @@ def test_commands_that_a_page_shows_have_these_verbs_and_options(page: Path) -> 
 
 
 def test_every_public_name_shows_its_docstring() -> None:
-    """Naive: a public name is added to the list, and the site does not document its parameters."""
+    """Fails if: a public name is added to the list, and the site does not document its parameters."""
     text = (DOCS / "reference" / "api.md").read_text()
     shown = set(re.findall(r"^\.\. auto\w+:: (\w+)", text, re.MULTILINE))
 

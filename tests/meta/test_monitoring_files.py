@@ -65,7 +65,7 @@ def test_each_metric_of_the_page_is_on_the_dashboard() -> None:
 def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_children_end() -> (
     None
 ):
-    """Naive: a result is added, and the dashboard shows it as a failure."""
+    """Fails if: a result is added, and the dashboard shows it as a failure."""
     (excluded,) = {
         found[1] for found in map(re.compile(r'result!~"([^"]*)"').search, PANELS) if found
     }

@@ -253,7 +253,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_lowest_versions_that_are_tested_are_those_that_installers_may_choose() -> None:
-    """Naive: a bound is raised in one place only, and nobody ever ran the version that the other
+    """Fails if: a bound is raised in one place only, and nobody ever ran the version that the other
     one promises.
     """
     bounds: dict[str, Version] = {}

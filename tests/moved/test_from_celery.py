@@ -67,8 +67,8 @@ def project(transactional_db: None, tmp_path: Path) -> Iterator[Callable[[str], 
 def test_the_moved_project_does_the_same_as_celery_in_eager_mode(
     project: Callable[[str], Project],
 ) -> None:
-    """Naive: an idiom of the page retries once more or less, passes another argument, or runs what
-    was rolled back.
+    """Fails if: an idiom of the page retries once more or less, passes another argument, or runs
+    what was rolled back.
     """
     before = project("before").tell()
 
@@ -83,8 +83,8 @@ def test_the_moved_project_does_the_same_as_celery_in_eager_mode(
 
 
 def test_schedules_and_messages_of_celery_are_taken_over(project: Callable[[str], Project]) -> None:
-    """Naive: a crontab loses its zone, a positional argument its name, or both systems refuse the
-    same name of a task.
+    """Fails if: a crontab loses its zone, a positional argument its name, or both systems refuse
+    the same name of a task.
     """
     moved = project("after")
     settings = moved.directory / "shop" / "settings.py"

@@ -38,7 +38,7 @@ def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(
 
 
 def test_nothing_is_called_a_problem_while_workers_are_only_replaced(tmp_path: Path) -> None:
-    """Naive: each deploy wakes whoever is on call."""
+    """Fails if: each deploy wakes whoever is on call."""
     verdict = verdict_of(
         "soak",
         DRAIN,

@@ -106,8 +106,8 @@ print(json.dumps(len(rows())))
 
 
 def test_wagtail_indexes_its_pages_in_a_worker(project: Project) -> None:
-    """Naive: a task of Wagtail is refused, not found by the worker, or sent although its page was
-    rolled back.
+    """Fails if: a task of Wagtail is refused, not found by the worker, or sent although its page
+    was rolled back.
     """
     sent = project.tell(WRITE)
     names = {
@@ -171,8 +171,8 @@ print(json.dumps(paths))
     not find_spec("pictures"), reason="django-pictures sends by Django's own tasks, since 6.0"
 )
 def test_pictures_are_made_in_a_worker(project: Project) -> None:
-    """Naive: nested tuples and lists are refused as arguments, or the queue that the app names is
-    not served.
+    """Fails if: nested tuples and lists are refused as arguments, or the queue that the app names
+    is not served.
     """
     assert project.tell(SAVE) == [
         ["pictures.tasks.process_picture_with_django_tasks", "pictures", "PENDING"]

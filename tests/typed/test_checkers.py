@@ -104,7 +104,7 @@ def differences(said: dict[Found, str], expected: set[Found]) -> list[str]:
 def test_mypy_knows_the_types(
     installed: Installed, config: str, stubs: bool, without: tuple[str, ...]
 ) -> None:
-    """Naive: py.typed is missing, a decorator answers Any, or importing the app while the plugin
+    """Fails if: py.typed is missing, a decorator answers Any, or importing the app while the plugin
     sets Django up fails.
     """
     python = installed.beside if stubs else sys.executable

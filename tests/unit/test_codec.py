@@ -189,7 +189,7 @@ def test_an_error_names_the_place_deep_inside() -> None:
 def test_an_error_never_shows_values_or_keys_of_data_because_logs_read_it(
     refused: Callable[[], CodecError],
 ) -> None:
-    """Naive: an address that is a key, or the name of an argument that another release had, is
+    """Fails if: an address that is a key, or the name of an argument that another release had, is
     written into each log.
     """
     error = refused()
@@ -246,7 +246,7 @@ def test_a_model_instance_is_refused_whatever_is_declared() -> None:
 def test_stored_text_that_is_no_such_call_is_refused_without_naming_what_is_in_it(
     codec: Codec, text: Any, problem: str
 ) -> None:
-    """Naive: the error is Python's own, and whoever reads the log reads a key of the arguments."""
+    """Fails if: the error is Python's own, and whoever reads the log reads a key of the arguments."""
     error = str(error_of(codec.decode, text))
 
     assert problem in error

@@ -400,7 +400,7 @@ class Checked(BaseModel):
     ids=label,
 )
 def test_a_model_comes_back_equal_wherever_it_is_nested(annotation: Any, value: Any) -> None:
-    """Naive: str() of the model, or model_dump() with its datetimes, which JSON cannot hold."""
+    """Fails if: str() of the model, or model_dump() with its datetimes, which JSON cannot hold."""
     back = wire(annotation, value)
 
     assert back == value
@@ -408,7 +408,7 @@ def test_a_model_comes_back_equal_wherever_it_is_nested(annotation: Any, value: 
 
 
 def test_a_model_is_stored_as_the_json_of_its_own_schema() -> None:
-    """Naive: the fields are written by our rules: a set would be refused, an alias not be known."""
+    """Fails if: the fields are written by our rules: a set would be refused, an alias not be known."""
 
     class Person(BaseModel):
         model_config = ConfigDict(extra="forbid")
@@ -459,8 +459,8 @@ def test_a_model_is_stored_as_the_json_of_its_own_schema() -> None:
 def test_stored_data_that_a_model_refuses_have_a_position(
     annotation: Any, stored: Any, path: str, problem: str
 ) -> None:
-    """Naive: pydantic's ValidationError passes through, and its text shows the values to everybody
-    who reads the log.
+    """Fails if: pydantic's ValidationError passes through, and its text shows the values to
+    everybody who reads the log.
     """
     error = unreadable(annotation, stored)
 
@@ -495,8 +495,8 @@ def test_stored_data_that_a_model_refuses_have_a_position(
 def test_a_model_that_could_not_be_read_back_is_not_sent(
     annotation: Any, value: Any, message: str
 ) -> None:
-    """Naive: only the class is checked; what was assigned to a field later fails the task, at the
-    worker.
+    """Fails if: only the class is checked; what was assigned to a field later fails the task, at
+    the worker.
     """
     assert message in str(refusal(annotation, value))
 
@@ -518,7 +518,7 @@ def test_two_models_without_a_discriminator_are_refused_with_what_to_write() -> 
 def test_a_root_model_and_a_model_with_its_own_serializer_are_not_taken_for_objects_in_a_union() -> (
     None
 ):
-    """Naive: every model is an object: a list then is read by the other member, or by none."""
+    """Fails if: every model is an object: a list then is read by the other member, or by none."""
 
     class Short(BaseModel):
         a: int
@@ -556,7 +556,7 @@ def lose(lost: Lost) -> None: ...
 
 
 def test_a_model_whose_field_is_defined_later_is_compiled_at_its_first_use() -> None:
-    """Naive: the decorator raises what pydantic says of the model, and modules that import one
+    """Fails if: the decorator raises what pydantic says of the model, and modules that import one
     another cannot be written.
     """
     value = Early(item=Later(size=3))
@@ -569,7 +569,7 @@ def test_a_model_whose_field_is_defined_later_is_compiled_at_its_first_use() -> 
 
 
 def test_a_project_without_models_never_imports_pydantic() -> None:
-    """Naive: ``import pydantic`` in the codec: every process of a project that has it installed
+    """Fails if: ``import pydantic`` in the codec: every process of a project that has it installed
     pays for it.
     """
     code = (

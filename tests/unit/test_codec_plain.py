@@ -95,7 +95,7 @@ LOOSE = st.recursive(
 @CALM
 @given(LOOSE)
 def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
-    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the
+    """Fails if: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the
     database refuses or changes.
     """
     try:
@@ -128,7 +128,7 @@ def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
     ],
 )
 def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
-    """Naive: a member of an enum, or a str whose __str__ says something else, is stored as its
+    """Fails if: a member of an enum, or a str whose __str__ says something else, is stored as its
     text.
     """
     found = json.loads(ANYTHING.encode([value], {}))["args"][0]
@@ -173,7 +173,7 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
 def test_what_is_no_json_is_refused_with_its_position(
     value: Any, said: str, inside: Callable[[Any], Any], path: str
 ) -> None:
-    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the
+    """Fails if: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the
     database refuses or changes.
     """
     by_keyword = error_of(ANYTHING.encode, [], {"user": inside(value)})
@@ -223,7 +223,7 @@ def test_a_call_is_stored_as_it_was_made_with_the_names_that_the_function_has(
 
 
 def test_a_context_is_no_argument() -> None:
-    """Naive: the call is bound to the whole signature, so the first argument is taken for the
+    """Fails if: the call is bound to the whole signature, so the first argument is taken for the
     context.
     """
     codec = PlainArguments(with_context, takes_context=True)
@@ -239,7 +239,7 @@ def test_a_context_is_no_argument() -> None:
 def test_arguments_that_were_given_by_name_reach_positional_only_parameters() -> None:
     """A workflow and a schedule put arguments together by name.
 
-    Naive: f(x=1) for def f(x, /) raises.
+    Fails if: f(x=1) for def f(x, /) raises.
     """
     codec = PlainArguments(at)
 
@@ -268,7 +268,7 @@ def test_a_node_of_a_workflow_binds_by_name() -> None:
 
 
 def test_annotations_of_a_plain_function_do_not_matter() -> None:
-    """Naive: a name that only a type checker knows makes the definition fail."""
+    """Fails if: a name that only a type checker knows makes the definition fail."""
 
     def typed(when: Undefined, who: set[int] = {1}) -> Undefined:  # type: ignore[name-defined]  # noqa: B006, F821
         return None

@@ -205,7 +205,7 @@ def test_a_value_of_its_declared_type_is_stored_as_ever_and_comes_back(
 
 
 def test_a_validator_that_changes_a_value_changes_it_once() -> None:
-    """Naive: what is sent is validated and stored as it came out, and the worker validates it
+    """Fails if: what is sent is validated and stored as it came out, and the worker validates it
     again.
     """
     shape = shape_of(Annotated[str, AfterValidator(lambda text: text + "!")], "here")

@@ -354,8 +354,8 @@ def test_each_way_in_which_an_attempt_ends_is_counted_as_one_result(
 def test_only_the_codes_of_final_failures_are_failures_also_those_that_are_named_as_another_result(
     code: str,
 ) -> None:
-    """Naive: a task that fails with EXPIRED is told by no problem, and one that fails with CLAIMED
-    counts as a claim.
+    """Fails if: a task that fails with EXPIRED is told by no problem, and one that fails with
+    CLAIMED counts as a claim.
     """
     assert code_problem(code) is None, "projects may use it"
 

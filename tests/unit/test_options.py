@@ -39,8 +39,8 @@ from tests.unit.shapes import PLAIN, TEXT
 def test_what_is_sent_is_read_and_only_what_the_release_before_cannot_read_is_in_the_new_format() -> (
     None
 ):
-    """Naive: all tasks carry the new version, so that workers of the release before leave each of
-    them to others.
+    """Fails if: all tasks carry the new version, so that workers of the release before leave each
+    of them to others.
     """
     assert (NAMED_WIRE, WIRE) == (1, 2)
     assert read_options(options_text(RetryPolicy.fixed([1] * 100), 500)) == TaskOptions(
@@ -123,7 +123,7 @@ OPTIONS = [None, options_text(None, 500), options_text(RetryPolicy.fixed([1, 2])
 def test_what_is_sent_is_read_beside_the_other_options(
     metadata: dict[str, Any], options: str | None
 ) -> None:
-    """Naive: metadata with the text "[{" in it, or the key "wire", spoils the options."""
+    """Fails if: metadata with the text "[{" in it, or the key "wire", spoils the options."""
     text = with_metadata(options, encode_metadata(metadata))
 
     assert read_metadata(text) == metadata
@@ -133,7 +133,7 @@ def test_what_is_sent_is_read_beside_the_other_options(
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_most_brackets_that_are_sent_leave_the_options_readable(options: str | None) -> None:
-    """Naive: 500 brackets in a text, and the task fails in the worker instead of at the send."""
+    """Fails if: 500 brackets in a text, and the task fails in the worker instead of at the send."""
     text = encode_metadata({"text": "[" * (MOST_BRACKETS - 1)})
 
     assert read_options(with_metadata(options, text)).problem is None
@@ -164,7 +164,7 @@ def test_metadata_cannot_be_changed_where_it_is_read() -> None:
 
 
 def test_a_release_without_metadata_reads_the_other_options() -> None:
-    """Naive: a format version of its own, and workers of the last release leave such tasks alone
+    """Fails if: a format version of its own, and workers of the last release leave such tasks alone
     during a deploy.
     """
     assert read_options(with_metadata(None, '{"a":1}')) == TaskOptions()

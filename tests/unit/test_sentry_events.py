@@ -103,7 +103,7 @@ def deep(depth: int = 50) -> None:
 
 
 def test_an_exception_has_its_class_its_text_and_frames_like_those_of_the_sdk_itself() -> None:
-    """Naive: without the module, the same error of a view and of a task are two groups."""
+    """Fails if: without the module, the same error of a view and of a task are two groups."""
     error = caught(refuse)
     (found,) = exceptions(error)
 
@@ -149,7 +149,7 @@ def test_frames_are_in_app_unless_they_belong_to_python_to_packages_or_to_horsie
 
 
 def test_modules_that_the_settings_of_sentry_list_are_left_to_the_sdk() -> None:
-    """Naive: in_app is set for all, and the SDK does not look at its own options."""
+    """Fails if: in_app is set for all, and the SDK does not look at its own options."""
     text = "".join(
         f'  File "/srv/{path}", line 1, in pay\n'
         for path in ("shop/legacy.py", "shop/legacy/a.py", "shops.py")
@@ -208,7 +208,7 @@ LookupError: no
 
 
 def test_source_of_several_lines_and_source_that_is_missing() -> None:
-    """Naive: the next frame, or a line of markers, is taken for the source."""
+    """Fails if: the next frame, or a line of markers, is taken for the source."""
     (found,) = exceptions(MULTILINE)
     frames = found["stacktrace"]["frames"]
 
@@ -230,7 +230,7 @@ def test_the_end_of_a_long_text_is_enough_and_what_is_no_traceback_is_no_frame()
 
 
 def test_a_traceback_in_the_text_of_an_exception_is_not_its_own() -> None:
-    """Naive: what a program printed is taken for frames and causes, and all its callers are one
+    """Fails if: what a program printed is taken for frames and causes, and all its callers are one
     group, or one without frames.
     """
     printed = "".join(traceback.format_exception(caught(while_handling)))
@@ -321,7 +321,7 @@ def test_the_carrier_fits_into_metadata_and_says_nothing_without_sentry(
 
 
 def test_only_a_client_with_the_integration_gets_events() -> None:
-    """Naive: Sentry is started again without it, by a test for example, and still gets them."""
+    """Fails if: Sentry is started again without it, by a test for example, and still gets them."""
     kept: list[Any] = []
     client = sentry_sdk.Client(
         "http://key@127.0.0.1/1",

@@ -143,7 +143,7 @@ def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(
 def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Naive: a pool refuses an age, or a connection kept for ever is closed after a minute."""
+    """Fails if: a pool refuses an age, or a connection kept for ever is closed after a minute."""
     given = {
         "short": {"CONN_MAX_AGE": 0},
         "long": {"CONN_MAX_AGE": 600},

@@ -153,8 +153,8 @@ def lose(id_: uuid.UUID, columns: str) -> None:
 def test_a_task_whose_claim_or_start_was_lost_ends_the_worker_s_life_and_its_outcome_is_dropped(
     here: Here, columns: str, finished: bool
 ) -> None:
-    """Naive: the worker claims it again under its old number, and the outcome of the lost claim is
-    written for the new one.
+    """Fails if: the worker claims it again under its old number, and the outcome of the lost claim
+    is written for the new one.
     """
     one = here.runs_one()
     if finished:
@@ -174,8 +174,8 @@ def test_a_task_whose_claim_or_start_was_lost_ends_the_worker_s_life_and_its_out
 
 
 def test_a_prefetched_task_whose_claim_was_lost_leaves_the_buffer(here: Here) -> None:
-    """Naive: claimed anew and running, it is found running under the old claim too, and dispatched
-    once more.
+    """Fails if: claimed anew and running, it is found running under the old claim too, and
+    dispatched once more.
     """
     here.runs_one()
     two = here.send("two")
@@ -244,7 +244,7 @@ def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_s
     gathers: bool,
     counted: list[int],
 ) -> None:
-    """Naive: each pass that settles some of them is followed by an advance, which takes as long.
+    """Fails if: each pass that settles some of them is followed by an advance, which takes as long.
 
     The first one always is.
     """
@@ -281,7 +281,7 @@ def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_s
 def test_an_element_that_failed_is_counted_at_once(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: it waits for others like those that completed, and on_error acts later."""
+    """Fails if: it waits for others like those that completed, and on_error acts later."""
     monkeypatch.setattr(advancer, "GATHER_SECONDS", 3600.0)
     parts = build(threads=2)
     flow = Workflow("map")

@@ -236,7 +236,7 @@ def test_a_fork_server_that_ends_while_it_is_asked_for_a_child_is_replaced(
 def test_the_next_fork_server_has_the_deadline_of_the_last_beat(
     worker: Callable[..., Worker],
 ) -> None:
-    """Naive: a worker that is stopped before its next beat leaves tasks that go on when it does."""
+    """Fails if: a worker that is stopped before its next beat leaves tasks that go on when it does."""
     running = worker("forkserver", seconds=3.0, heart="beats once")
 
     os.kill(running.event("child")["fork_server"], signal.SIGKILL)

@@ -344,7 +344,7 @@ def test_each_way_to_end_has_its_line_whose_colors_are_neither_in_its_name_nor_i
 ) -> None:
     """The task is named "shop.failed".
 
-    Naive: the first "failed" of the line is colored, which belongs to its name.
+    Fails if: the first "failed" of the line is colored, which belongs to its name.
     """
     outcome = failed(task_name="shop.failed", **told)
     TaskLog().settled([outcome], {str(outcome.id): decided})
@@ -386,7 +386,7 @@ FORGED = f"a\n[12:00:00] [worker] [CRITICAL] \x1b[2J\u202e\ud800 {'x' * 200}"
 
 
 def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCaptureFixture) -> None:
-    """Naive: only the worker's own formatter escapes it, and handlers of the project write the
+    """Fails if: only the worker's own formatter escapes it, and handlers of the project write the
     lines of an attacker.
     """
     (one,) = done(1, FORGED)
@@ -462,7 +462,7 @@ def test_what_could_end_or_hide_a_line_is_escaped() -> None:
 def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Naive: services that group errors by class see one for all tasks."""
+    """Fails if: services that group errors by class see one for all tasks."""
     told = {"type": "Tray.NoPaper", "module": "shop.errors", "message": "tray 2\nis empty"}
     told["traceback"] = "first\n  second\n"
     outcome = failed()._replace(

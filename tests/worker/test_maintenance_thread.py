@@ -174,8 +174,8 @@ def test_a_worker_that_stops_says_so_once(parts: Supervisor, conn: Any) -> None:
 
 
 def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn: Any) -> None:
-    """Naive: after an outage that was shorter than the time between two beats, the engine waits out
-    its delay.
+    """Fails if: after an outage that was shorter than the time between two beats, the engine waits
+    out its delay.
     """
     heartbeat = parts.maintenance.heartbeat
     outage = parts.engine.outage
@@ -240,8 +240,8 @@ def set_back(parts: Supervisor) -> None:
 def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(
     what: Callable[[Supervisor], None], parts: Supervisor, conn: Any
 ) -> None:
-    """Naive: only a heartbeat that was sent and failed counts as a gap, and the first worker back
-    declares the others dead.
+    """Fails if: only a heartbeat that was sent and failed counts as a gap, and the first worker
+    back declares the others dead.
     """
     thread = parts.maintenance
     (beat, reap, *_) = parts.maintenance.jobs
@@ -392,8 +392,8 @@ def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them_and_
 
 
 def test_the_session_of_the_thread_forgets_its_plans_every_ten_seconds(parts: Supervisor) -> None:
-    """Naive: workflows that wait are woken by a plan that reads all nodes there are, if the worker
-    began with empty tables.
+    """Fails if: workflows that wait are woken by a plan that reads all nodes there are, if the
+    worker began with empty tables.
     """
     thread = parts.maintenance
     plan = with_a_bad_plan(thread.connected())
@@ -452,7 +452,7 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(
 def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_none_too(
     connect: Connect,
 ) -> None:
-    """Naive: only the worker that ran the task knows how long it is kept; once it has stopped,
+    """Fails if: only the worker that ran the task knows how long it is kept; once it has stopped,
     nobody deletes it.
     """
     conn = connect()

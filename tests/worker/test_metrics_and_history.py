@@ -192,7 +192,7 @@ def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(
 def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_waiting(
     parts: Supervisor,
 ) -> None:
-    """Naive: a scrape asks the database, and the metrics are gone when they are needed."""
+    """Fails if: a scrape asks the database, and the metrics are gone when they are needed."""
     assert scraped(parts).get("horsies_unwritten_outcomes") == 0
 
     parts.outbox.disconnect()
@@ -227,8 +227,8 @@ def test_a_worker_without_children_has_its_own_memory_names_its_version_and_coun
 def test_who_renders_hands_over_the_interpreter_at_once(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: each time that the engine waits for the interpreter while 300 tasks are rendered, it
-    waits for 5 ms.
+    """Fails if: each time that the engine waits for the interpreter while 300 tasks are rendered,
+    it waits for 5 ms.
     """
     before = sys.getswitchinterval()
     seen = list[float]()
@@ -322,7 +322,7 @@ def test_without_prometheus_client_the_answer_says_what_to_install(
 def test_a_worker_and_a_site_import_nothing_of_prometheus_client_until_somebody_scrapes_them() -> (
     None
 ):
-    """Naive: a project without the extra cannot start workers, and each worker takes its memory."""
+    """Fails if: a project without the extra cannot start workers, and each worker takes its memory."""
     code = (
         "import django, sys; django.setup()\n"
         "from horsies_django import urls\n"
@@ -418,7 +418,7 @@ class Lossy(NamedTuple):
 def test_what_was_sent_again_after_a_lost_reply_counts_once(
     writer: HistoryWriter, connect: Connect, arrived: bool
 ) -> None:
-    """Naive: the counts of a minute twice, or never, if the connection breaks while they are
+    """Fails if: the counts of a minute twice, or never, if the connection breaks while they are
     written.
     """
     conn = connect()
@@ -465,7 +465,7 @@ def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in
 
 
 def test_a_worker_that_lives_writes_what_it_has_counted_every_minute(build: Build) -> None:
-    """Naive: it is written only when the worker stops, so nobody sees what happens now."""
+    """Fails if: it is written only when the worker stops, so nobody sees what happens now."""
     parts = build(started=False)
     thread = parts.maintenance
     thread.history.worker = thread.heartbeat.worker = WorkerFactory().pk
@@ -508,7 +508,7 @@ def test_old_minutes_and_hours_are_deleted(writer: HistoryWriter, connect: Conne
 def test_the_reaper_counts_what_it_rescues_under_the_code_with_which_it_ended(
     build: Build, connect: Connect, claimer: Claimers, most: int, once: str, again: str
 ) -> None:
-    """Naive: a task that ended its workers again and again is counted as one crash among others."""
+    """Fails if: a task that ended its workers again and again is counted as one crash among others."""
     parts = build(replace(config(), recovery=Recovery(max_crashes=most)), started=False)
     retry = {"intervals": [1], "strategy": "fixed", "codes": ["WORKER_CRASHED"]}
 

@@ -220,7 +220,7 @@ def test_claims_that_never_arrived_are_given_back(outbox: Outbox) -> None:
 def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
     outbox: Outbox, connect: Connect
 ) -> None:
-    """Naive: the same batch again and again, which meets the same time limit again and again."""
+    """Fails if: the same batch again and again, which meets the same time limit again and again."""
     outbox.outcomes += [completed(claim) for claim in running(outbox, 64)]
 
     other = connect()
@@ -520,7 +520,7 @@ def with_a_bad_plan(conn: psycopg.Connection[Any]) -> Callable[[], str]:
 
 
 def test_the_session_of_the_engine_forgets_its_plans_every_ten_seconds(outbox: Outbox) -> None:
-    """Naive: a plan of empty tables reads all tasks there are, in each pass, until the next
+    """Fails if: a plan of empty tables reads all tasks there are, in each pass, until the next
     ANALYZE.
     """
     plan = with_a_bad_plan(outbox.connection_or_raise())

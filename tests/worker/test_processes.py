@@ -221,7 +221,7 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(
 def test_what_a_worker_without_children_leaves_behind_when_it_starts_anew_does_not_end_it_later() -> (
     None
 ):
-    """Naive: its lanes find their channels closed, and take that for a worker that hangs."""
+    """Fails if: its lanes find their channels closed, and take that for a worker that hangs."""
     with selectors.DefaultSelector() as selector:
         pool = Pool(WorkerOptions(("default",), processes=0), selector)
         pool.start()
@@ -291,7 +291,7 @@ def nested() -> None:
     ids=["Python", "Django", "a cause", "this package"],
 )
 def test_frames_of_libraries_are_passed_over(function: Any, arguments: Any, name: str) -> None:
-    """Naive: all failures of a kind are one group, which is named after a line of the standard
+    """Fails if: all failures of a kind are one group, which is named after a line of the standard
     library or of Django.
     """
     error = raised(function, *(() if arguments is None else (arguments,)))
@@ -391,7 +391,7 @@ def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
 
 
 def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_first() -> None:
-    """Naive: the outer handler writes what it had computed before, and the worker waits for its
+    """Fails if: the outer handler writes what it had computed before, and the worker waits for its
     tasks for ten minutes.
     """
     for instruction in count():
@@ -447,7 +447,7 @@ def test_sigterm_twice_within_a_second_is_one(signals: str, urgency: int) -> Non
 def test_once_it_shall_end_now_further_signals_are_ignored(
     handlers: dict[int, Any], ends_process: bool
 ) -> None:
-    """Naive: a volley of signals keeps the main thread in their handler, which remembers each of
+    """Fails if: a volley of signals keeps the main thread in their handler, which remembers each of
     them.
     """
     with Shutdown(ends_process=ends_process) as stopping:

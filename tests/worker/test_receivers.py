@@ -66,7 +66,7 @@ class Slow:
 
 
 def test_only_signals_that_somebody_receives_are_queued(receivers: Receivers) -> None:
-    """Naive: every task costs an event that is thrown away later."""
+    """Fails if: every task costs an event that is thrown away later."""
     slow = Slow(signals.task_retried)
     _ = Slow(signals.task_rescued)
     slow.gate.set()
@@ -89,7 +89,7 @@ def test_only_signals_that_somebody_receives_are_queued(receivers: Receivers) ->
 def test_a_flood_is_bounded_and_what_is_dropped_is_counted_while_the_engine_goes_on(
     receivers: Receivers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Naive: the queue grows until the worker has no memory, or adding to it waits."""
+    """Fails if: the queue grows until the worker has no memory, or adding to it waits."""
     monkeypatch.setattr(receivers_module, "MOST_WAITING", 100)
     slow = Slow(signals.task_started)
     first, *rest = claims(101)
@@ -148,7 +148,7 @@ def test_a_receiver_that_does_not_return_is_named_and_a_worker_that_stops_does_n
 def test_a_receiver_that_raises_or_exits_ends_nothing(
     receivers: Receivers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naive: SystemExit ends the thread, and the queue fills up."""
+    """Fails if: SystemExit ends the thread, and the queue fills up."""
     got = []
 
     def raises(**values: Any) -> None:
@@ -180,7 +180,7 @@ def test_a_receiver_that_raises_or_exits_ends_nothing(
 def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used_again(
     receivers: Receivers,
 ) -> None:
-    """Naive: after an outage of the database every query of a receiver fails until the worker is
+    """Fails if: after an outage of the database every query of a receiver fails until the worker is
     started again.
     """
     held: list[Any] = []
@@ -229,7 +229,7 @@ def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_
 def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
     receivers: Receivers,
 ) -> None:
-    """Naive: so is a failure that is retried, an error that was returned, or a task that was
+    """Fails if: so is a failure that is retried, an error that was returned, or a task that was
     cancelled.
     """
     told = noted(signals.task_failed)
@@ -323,7 +323,7 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
 def test_the_end_of_the_worker_is_always_told_last(
     receivers: Receivers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naive: whoever has to send what it collected is told nothing by a worker in which no task
+    """Fails if: whoever has to send what it collected is told nothing by a worker in which no task
     failed.
     """
     got: list[Any] = []

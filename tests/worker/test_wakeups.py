@@ -402,7 +402,7 @@ def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(
 def test_there_are_no_marks_while_a_pass_reads_few_dead_entries_however_long_it_takes(
     cursors: ScanCursors,
 ) -> None:
-    """Naive: a pass that only settles reads none, and ends the use of cursors although an old
+    """Fails if: a pass that only settles reads none, and ends the use of cursors although an old
     transaction is open.
     """
     cursors.learn(passed(p5=NOW, far=False), 0.0, 0.0)

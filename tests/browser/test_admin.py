@@ -397,9 +397,10 @@ def picture(page: Any, name: str, scheme: str) -> None:
         )
 
 
-def test_every_page_of_tasks_is_readable_and_keeps_to_a_strict_policy(
+def test_pages_of_tasks_are_readable_under_a_strict_policy(
     look: Look, library: Task, night: None, crowded: Queue
 ) -> None:
+    """Every page of tasks is readable and keeps to a strict policy."""
     tasks = reverse("admin:horsies_task_changelist")
     of = "?since=day&task=mail.tasks.send_receipt&code=PROVIDER_REFUSED"
     waiting, running = (
@@ -420,9 +421,8 @@ def test_every_page_of_tasks_is_readable_and_keeps_to_a_strict_policy(
     assert_all_readable(look, addresses, tasks=50, task=1)
 
 
-def test_every_page_of_queues_and_workers_is_readable_and_keeps_to_a_strict_policy(
-    look: Look, crowded: Queue
-) -> None:
+def test_pages_of_queues_are_readable_under_a_strict_policy(look: Look, crowded: Queue) -> None:
+    """Every page of queues and workers is readable and keeps to a strict policy."""
     worker = Worker.objects.get(hostname="web-1")
     addresses = {
         f"{name}s": reverse(f"admin:horsies_{name}_changelist") for name in ("worker", "queue")
@@ -465,9 +465,10 @@ def test_a_person_reads_why_a_task_failed_and_retries_it_once(look: Look, librar
     assert AuditEntry.objects.filter(action="task.retry", subject=str(library.pk)).count() == 1
 
 
-def test_a_person_retries_all_that_failed_and_the_page_goes_on_by_itself(
+def test_retrying_all_failed_tasks_refreshes_the_page_by_itself(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A person retries all that failed and the page goes on by itself."""
     monkeypatch.setattr(selection, "BATCH", 2)
     monkeypatch.setattr(all_page, "REQUEST_SECONDS", 0.0)
     TaskFactory.create_batch(

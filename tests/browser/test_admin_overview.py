@@ -121,9 +121,8 @@ def test_it_is_readable_at_any_width(look: Look, busy: None) -> None:
         )
 
 
-def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(
-    look: Look, busy: None
-) -> None:
+def test_a_refresh_shows_a_new_failure_and_keeps_the_focus(look: Look, busy: None) -> None:
+    """It shows a new failure without a reload and keeps the focus."""
     page = look(overview("?span=day"))
     held(page)
 

@@ -101,9 +101,8 @@ def order(transactional_db: None) -> Any:
     return handle
 
 
-def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(
-    look: Look, order: Any
-) -> None:
+def test_only_the_frame_of_a_picture_scrolls_sideways(look: Look, order: Any) -> None:
+    """A picture is readable at any width and only its frame scrolls sideways."""
     page = look(address(order))
 
     for scheme, width in itertools.product(("light", "dark"), (1_280, NARROW)):
@@ -133,9 +132,8 @@ def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(
         ), "the first box is in sight"
 
 
-def test_the_picture_of_an_import_is_readable_while_it_waits_and_when_it_was_undone(
-    look: Look, transactional_db: None
-) -> None:
+def test_the_picture_of_an_undone_import_is_readable(look: Look, transactional_db: None) -> None:
+    """The picture of an import is readable while it waits and when it was undone."""
     flow = Workflow("import file")
     read = flow.add(flows.numbers, 12, name="read_file", undo=flows.note_undo)
     split = flow.add(flows.numbers, 12, name="split_document", after=read)
@@ -156,9 +154,8 @@ def test_the_picture_of_an_import_is_readable_while_it_waits_and_when_it_was_und
     assert_readable(look(address(handle)), "workflow-undone", 1)
 
 
-def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(
-    look: Look, order: Any
-) -> None:
+def test_the_keyboard_walks_through_the_boxes_and_opens_one(look: Look, order: Any) -> None:
+    """A person walks through the boxes with the keyboard and opens one."""
     focused = "document.activeElement.id"
     top = "document.activeElement.closest('g[transform]').transform.baseVal[0].matrix.f"
     outline = (
@@ -195,9 +192,8 @@ def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(
     playwright.expect(page.locator("#horsies-node-1")).to_be_in_viewport()
 
 
-def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
-    look: Look, order: Any
-) -> None:
+def test_a_picture_follows_its_run_and_keeps_the_focus(look: Look, order: Any) -> None:
+    """A picture follows its run and keeps the focus the place and the size."""
     page = look(address(order))
     page.set_viewport_size({"width": NARROW, "height": 900})
     page.reload()
@@ -229,9 +225,8 @@ def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
     playwright.expect(page.get_by_text("follows the run")).to_have_count(0)
 
 
-def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(
-    look: Look, transactional_db: None
-) -> None:
+def test_a_picture_of_a_thousand_nodes_fits_on_request(look: Look, transactional_db: None) -> None:
+    """A thousand nodes are drawn and fit when they are asked to."""
     chance = random.Random(3)
     flow = Workflow("large")
     rows: list[list[Any]] = []
@@ -281,9 +276,8 @@ def test_without_script_the_picture_is_all_there(look: Look, order: Any) -> None
 # The other pages of runs
 
 
-def test_every_page_of_workflows_is_readable_and_keeps_to_a_strict_policy(
-    look: Look, order: Any
-) -> None:
+def test_pages_of_workflows_are_readable_under_a_strict_policy(look: Look, order: Any) -> None:
+    """Every page of workflows is readable and keeps to a strict policy."""
     order.pause(actor="grace", reason="Look at parcel 3 first.")
     id_ = order.workflow_id
     task = Task.objects.filter(workflow_id=id_, node__isnull=False)[0]

@@ -63,9 +63,8 @@ def timetable(transactional_db: None) -> None:
     force(BOARD, error="shop.tasks.mail: argument 'to': expected str, got int", error_at=now())
 
 
-def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
-    look: Look, timetable: None
-) -> None:
+def test_pages_of_schedules_are_readable_under_a_strict_policy(look: Look, timetable: None) -> None:
+    """The pages about schedules are readable and keep to a strict policy."""
     pages = {
         "schedule": ("change", INDEX),
         "schedule-broken": ("change", BOARD),

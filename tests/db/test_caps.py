@@ -56,14 +56,17 @@ def finish(worker: Claimer, claims: list[Claim], **more: Any) -> list[Claim]:
     ],
     ids=["a full queue is passed over", "all of the cluster", "the cluster's by priority"],
 )
-def test_no_more_than_the_caps_of_queues_and_cluster_runs_on_all_workers(
+def test_all_workers_together_respect_queue_and_cluster_caps(
     claimer: Claimers,
     queues: dict[str, Any],
     cluster: int | None,
     turns: Any,
     expected: dict[str, int],
 ) -> None:
-    """``turns``: how many slots each worker has, and how many tasks it gets for them."""
+    """No more than the caps of queues and cluster runs on all workers.
+
+    ``turns``: how many slots each worker has, and how many tasks it gets for them.
+    """
     workers = [claimer(**{name: priority for name, (priority, _) in queues.items()}) for _ in turns]
     limit("*", max_concurrency=cluster)
     for name, (_, cap) in queues.items():
@@ -83,9 +86,10 @@ def test_no_more_than_the_caps_of_queues_and_cluster_runs_on_all_workers(
         assert running() == expected, "a failure frees its permit at once"
 
 
-def test_a_changed_cap_holds_from_the_next_pass_on_which_says_if_it_left_tasks_behind(
+def test_a_changed_cap_holds_from_the_next_pass_on(
     claimer: Claimers,
 ) -> None:
+    """A changed cap holds from the next pass on which says if it left tasks behind."""
     worker = claimer()
     put(20)
     claims = worker.run_pass(sync=5).claims
@@ -134,9 +138,10 @@ def ahead(worker: Claimer, count: int = 1, **owed: Any) -> list[Claim]:
 
 
 @pytest.mark.promise("S2.8")
-def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behind_it(
+def test_a_task_that_expires_in_the_buffer_strands_no_other(
     claimer: Claimers,
 ) -> None:
+    """A task past its good until in the buffer expires and strands none behind it."""
     limit("default", partition_by_args=["a"], partition_max_concurrency=1)
     *_, parked = put(3, kwargs=['{"a": 1}'] * 3)
 
@@ -158,9 +163,10 @@ def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behin
 
 
 @pytest.mark.promise("S0.3", "S0.26", "S1.3", "S1.44")
-def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(
+def test_a_start_gives_back_claims_beyond_the_cap(
     claimer: Claimers,
 ) -> None:
+    """A cap counts what runs and the start gives back what has no room."""
     worker = claimer()
     other = claimer()
     limit("default", max_concurrency=2)
@@ -186,9 +192,10 @@ def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(
     )
 
 
-def test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker(
+def test_a_buffered_claim_takes_no_permit_from_another_worker(
     claimer: Claimers,
 ) -> None:
+    """What waits in a buffer keeps no permit of its partition from another worker."""
     put(5, kwargs=['{"tenant": "a"}'] * 4 + ['{"tenant": "b"}'])
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     busy = claimer()
@@ -208,9 +215,10 @@ def test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_wo
 
 
 @pytest.mark.promise("S0.24")
-def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_the_example(
+def test_the_example_prefetches_four_tasks_for_five_seconds(
     claimer: Claimers,
 ) -> None:
+    """Four tasks wait beyond those that run under a lease of five seconds in the example."""
     put(9)
     example = capacity(
         Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2)
@@ -241,10 +249,12 @@ def locks(worker: Claimer) -> int:
 
 
 @pytest.mark.promise("S1.47")
-def test_workers_of_different_capped_queues_do_not_wait_for_each_other_and_a_mixed_pass_holds_up_both(
+def test_different_capped_queues_do_not_block_each_other(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Fails if: one lock for all caps, on which the second pass, impatient, would fail; or lock,
+    """Workers of different capped queues do not wait for each other and a mixed pass holds up both.
+
+    Fails if: one lock for all caps, on which the second pass, impatient, would fail; or lock,
     count and claim in one statement.
 
     The snapshot of that is older than its wait for the lock, so it does not count what was claimed
@@ -307,10 +317,12 @@ def test_under_a_cap_of_the_cluster_all_passes_take_turns(
         ({"partition_by_args": ["a"], "partition_max_concurrency": 1}, 3, 1, True),
     ],
 )
-def test_a_pass_locks_and_counts_only_where_a_cap_is_read_and_acted_upon(
+def test_a_pass_counts_only_where_a_cap_is_in_force(
     claimer: Claimers, columns: dict[str, Any], count: int, locked: int, counts: bool
 ) -> None:
-    """Counting is told by the scans of the index of tasks in flight, which is read for nothing
+    """A pass locks and counts only where a cap is read and acted upon.
+
+    Counting is told by the scans of the index of tasks in flight, which is read for nothing
     else.
     """
     limit("default", **columns)
@@ -352,10 +364,12 @@ EACH = {"partition_by_args": ["a"], "partition_max_concurrency": 1}
 @pytest.mark.parametrize(
     "limits", [{"mail": 3, "bulk": 5}, {"*": 7, "mail": 3}, {"mail": EACH}], ids=str
 )
-def test_six_claimers_at_once_never_exceed_a_cap_and_strand_no_task(
+def test_six_concurrent_claimers_never_exceed_a_cap(
     claimer: Claimers, aside: Aside, limits: dict[str, Any]
 ) -> None:
-    """Fails if: no lock at all, or one taken by the statement that counts. Both run more than the
+    """Six claimers at once never exceed a cap and strand no task.
+
+    Fails if: no lock at all, or one taken by the statement that counts. Both run more than the
     cap within a few passes.
 
     Or unparking that looks before it has the lock: some partition ends with tasks parked and
@@ -439,10 +453,12 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(
     assert "died" not in deciding.result()
 
 
-def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(
+def test_a_claim_of_a_worker_being_declared_dead_is_rescued(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Fails if: rescue only in the tick that declares the death.
+    """What a worker claims while it is declared dead is rescued.
+
+    Fails if: rescue only in the tick that declares the death.
 
     The claim was not committed then, and would run for ever.
     """
@@ -462,8 +478,11 @@ def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(
     assert len(other.run_pass(sync=1).claims) == 1
 
 
-def test_a_paused_cluster_is_no_limit_that_a_settled_task_could_lift(claimer: Claimers) -> None:
-    """Fails if: a worker with --until-empty waits for the end of the pause."""
+def test_until_empty_does_not_wait_for_a_paused_cluster(claimer: Claimers) -> None:
+    """A paused cluster is no limit that a settled task could lift.
+
+    Fails if: a worker with --until-empty waits for the end of the pause.
+    """
     put()
     queues.pause("*", actor="ann", reason="a move")
 

@@ -482,9 +482,11 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
     "S4.16",
 )
 @pytest.mark.promise("S0.1", "S0.2", "S1.1", "S1.49", "S4.17", "S4.20", "S4.21", "S4.22")
-def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_else(
+def test_a_pass_claims_the_tasks_of_the_model_in_its_order(
     conn: psycopg.Connection[Any],
 ) -> None:
+    """The pass takes what the model says in its order and touches nothing else."""
+
     @CALM
     @example(TWO_ROUNDS)
     @example(HIDDEN)
@@ -534,10 +536,12 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
 
 @pytest.mark.thorough
 @pytest.mark.promise("S0.40", "S1.44")
-def test_what_waits_in_a_buffer_starts_as_the_model_says_and_the_rest_goes_back(
+def test_buffered_claims_start_or_go_back_as_in_the_model(
     conn: psycopg.Connection[Any],
 ) -> None:
-    """The start counts what runs, by the same arithmetic, and takes the claims in the order in
+    """What waits in a buffer starts as the model says and the rest goes back.
+
+    The start counts what runs, by the same arithmetic, and takes the claims in the order in
     which the worker asks.
     """
 

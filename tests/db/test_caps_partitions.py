@@ -64,7 +64,8 @@ def by(*names: str, most: int | None = 1, **columns: Any) -> None:
 
 
 @pytest.mark.promise("S4.7")
-def test_what_a_full_partition_cannot_start_is_parked_and_passed_over(claimer: Claimers) -> None:
+def test_a_pass_parks_tasks_of_a_full_partition(claimer: Claimers) -> None:
+    """What a full partition cannot start is parked and passed over."""
     by("customer_id")
     worker = claimer()
     of(*"a" * 100, "b", *"a" * 4_000, "c")
@@ -136,9 +137,10 @@ def test_each_lane_gets_a_parked_task_when_a_permit_comes_free(claimer: Claimers
         ({"partition_max_concurrency": None, "partition_by_args": None}, 12, 1),
     ],
 )
-def test_a_sweep_unparks_as_many_as_a_raised_limit_has_room_for_and_all_when_limit_or_rule_goes(
+def test_a_sweep_unparks_as_many_tasks_as_a_raised_limit_allows(
     claimer: Claimers, limits: dict[str, Any], unparked: int, partitions: int
 ) -> None:
+    """A sweep unparks as many as a raised limit has room for and all when limit or rule goes."""
     by("customer_id")
     worker = claimer()
     of(*"a" * 5, *"b" * 5, *"c" * 5)
@@ -157,9 +159,10 @@ def test_a_sweep_unparks_as_many_as_a_raised_limit_has_room_for_and_all_when_lim
     assert len(worker.run_pass(sync=20).claims) == unparked
 
 
-def test_a_worker_that_joins_brings_its_share_of_a_limit_per_worker_with_the_next_net(
+def test_a_new_worker_adds_its_share_of_a_limit_per_worker(
     claimer: Claimers,
 ) -> None:
+    """A worker that joins brings its share of a limit per worker with the next net."""
     alone = register(claimer())
     joining = claimer()
     by("customer_id", most=None, partition_local_limit=1)
@@ -185,9 +188,8 @@ def test_keys_of_any_length_are_kept_apart(claimer: Claimers) -> None:
 
 
 @pytest.mark.parametrize("frees", ["with slots", "without slots", "with the reaper between"])
-def test_a_parked_task_that_expires_does_not_strand_those_behind_it(
-    claimer: Claimers, frees: str
-) -> None:
+def test_a_parked_task_that_expires_does_not_strand_the_next(claimer: Claimers, frees: str) -> None:
+    """A parked task that expires does not strand those behind it."""
     by("customer_id")
     worker = claimer()
     other = claimer()
@@ -289,9 +291,10 @@ def test_what_runs_counts_by_the_new_rule_at_once(
     assert started(worker) == [free]
 
 
-def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(
+def test_a_sweep_gives_waiting_tasks_the_keys_of_the_new_rule(
     claimer: Claimers,
 ) -> None:
+    """A sweep keys all that waits anew and unparks what the old rule parked."""
     by("a")
     worker = claimer()
     sent = send(*((1, b) for b in range(5)))
@@ -307,10 +310,10 @@ def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(
     assert started(worker, 20) == sent[1:] + later
 
 
-def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(
-    claimer: Claimers, connect: Connect
-) -> None:
-    """Fails if: the rule read under a lock that lasts as long as the sender's transaction, or a key
+def test_a_task_committed_late_counts_by_the_new_rule(claimer: Claimers, connect: Connect) -> None:
+    """What is committed late delays nobody and counts by the new rule.
+
+    Fails if: the rule read under a lock that lasts as long as the sender's transaction, or a key
     in the row that counts.
     """
     by("a")
@@ -336,10 +339,12 @@ def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(
 
 
 @pytest.mark.parametrize("slots", [0, 1])
-def test_a_task_that_is_being_parked_while_its_permit_comes_free_is_not_stranded(
+def test_a_task_parked_while_a_permit_comes_free_is_not_stranded(
     claimer: Claimers, connect: Connect, aside: Aside, slots: int
 ) -> None:
-    """Fails if: unpark without the lock.
+    """A task that is being parked while its permit comes free is not stranded.
+
+    Fails if: unpark without the lock.
 
     It does not see the task that the other pass has parked and not committed.
     """
@@ -359,10 +364,12 @@ def test_a_task_that_is_being_parked_while_its_permit_comes_free_is_not_stranded
 
 
 @pytest.mark.parametrize("slots", [0, 1])
-def test_a_task_that_is_sent_while_a_settle_is_about_to_commit_is_not_stranded(
+def test_a_task_sent_during_a_settle_is_not_stranded(
     claimer: Claimers, connect: Connect, aside: Aside, slots: int
 ) -> None:
-    """Fails if: a settle that finds nothing waiting takes no lock.
+    """A task that is sent while a settle is about to commit is not stranded.
+
+    Fails if: a settle that finds nothing waiting takes no lock.
 
     Another pass still counts its task, and parks what came since.
     """

@@ -131,7 +131,8 @@ def test_tasks_of_many_queues_come_in_one_order(
     assert worker.run_pass(sync=7).claims == []
 
 
-def test_a_task_that_is_due_later_is_announced_from_among_many_queues(claimer: Claimers) -> None:
+def test_a_pass_over_many_queues_returns_the_next_due_time(claimer: Claimers) -> None:
+    """A task that is due later is announced from among many queues."""
     worker = of_queues(claimer(), queues(50, 1))
     put(queue="queue-33", delay=timedelta(hours=1))
 
@@ -183,9 +184,10 @@ def claimed(worker: Claimer, sync: int = 10, **options: Any) -> list[uuid.UUID]:
     return [claim.id for claim in worker.run_pass(sync=sync, grace=GRACE, **options).claims]
 
 
-def test_what_one_worker_leaves_another_takes_with_its_first_attempt(
+def test_an_unknown_task_goes_to_another_worker_at_attempt_one(
     old: Claimer, claimer: Claimers
 ) -> None:
+    """What one worker leaves another takes with its first attempt."""
     (id_,) = put(name=STRANGE)
     (met,) = old.run_pass(sync=1).claims
 
@@ -210,7 +212,8 @@ def test_what_one_worker_leaves_another_takes_with_its_first_attempt(
 
 
 @pytest.mark.promise("S2.21")
-def test_what_has_been_due_for_as_long_as_the_grace_is_taken_whoever_knows_it(old: Claimer) -> None:
+def test_a_worker_takes_an_unknown_task_after_the_grace(old: Claimer) -> None:
+    """What has been due for as long as the grace is taken whoever knows it."""
     young, aged = put(2, name=STRANGE)
     Task.objects.filter(pk=aged).update(enqueued_at=now() - GRACE)
     Task.objects.filter(pk=young).update(sent_at=now() - 2 * GRACE)
@@ -224,9 +227,8 @@ def test_what_has_been_due_for_as_long_as_the_grace_is_taken_whoever_knows_it(ol
     assert passed.expired == past
 
 
-def test_what_a_newer_release_sent_is_left_to_workers_that_read_it(
-    old: Claimer, claimer: Claimers
-) -> None:
+def test_a_worker_leaves_tasks_of_a_newer_wire_format(old: Claimer, claimer: Claimers) -> None:
+    """What a newer release sent is left to workers that read it."""
     (newer,) = put(name=KNOWN, options='{"wire": 2}')
     (today,) = put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
 
@@ -234,7 +236,8 @@ def test_what_a_newer_release_sent_is_left_to_workers_that_read_it(
     assert claimed(knowing(claimer(), wire=2)) == [newer]
 
 
-def test_the_permit_of_what_is_given_back_goes_to_what_the_worker_knows(old: Claimer) -> None:
+def test_the_permit_of_a_released_task_goes_to_a_known_task(old: Claimer) -> None:
+    """The permit of what is given back goes to what the worker knows."""
     limit("default", max_concurrency=1)
     put(name=STRANGE)
     (met,) = old.run_pass(sync=5).claims
@@ -259,9 +262,10 @@ def test_a_worker_that_leaves_all_that_waits_wakes_nobody(old: Claimer, connect:
     assert heard(listener) == []
 
 
-def test_a_pass_that_asks_for_it_leaves_out_what_its_worker_does_not_name_as_does_its_buffer(
+def test_claims_and_prefetches_leave_out_unknown_tasks(
     old: Claimer,
 ) -> None:
+    """A pass that asks for it leaves out what its worker does not name as does its buffer."""
     put(5, name=STRANGE)
     known = put(5, name=KNOWN)
 
@@ -273,7 +277,8 @@ def test_a_pass_that_asks_for_it_leaves_out_what_its_worker_does_not_name_as_doe
     assert len(old.run_pass(sync=10).claims) == 5, "one that does not ask takes everything"
 
 
-def test_tasks_of_a_full_partition_that_nobody_here_knows_hide_nothing(old: Claimer) -> None:
+def test_unknown_tasks_of_a_full_partition_hide_no_other_task(old: Claimer) -> None:
+    """Tasks of a full partition that nobody here knows hide nothing."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     put(50, name=STRANGE, kwargs=['{"tenant": 1}'] * 50)
     first = put(1, name=KNOWN, kwargs=['{"tenant": 1}'])
@@ -282,9 +287,10 @@ def test_tasks_of_a_full_partition_that_nobody_here_knows_hide_nothing(old: Clai
     assert claimed(old) == first + second
 
 
-def test_leaving_tasks_out_reads_the_index_of_the_claim_and_never_sorts(
+def test_leaving_out_unknown_tasks_reads_the_index_of_the_claim(
     claimer: Claimers, connect: Connect
 ) -> None:
+    """Leaving tasks out reads the index of the claim and never sorts."""
     for state in states(connect(), name=STRANGE):
         worker = knowing(claimer())
         put(name=KNOWN)
@@ -527,9 +533,8 @@ def test_rows_that_somebody_holds_are_left_out_without_waiting(
 
 
 @pytest.mark.promise("S1.48", "S2.22")
-def test_eight_claimers_by_both_kinds_get_each_task_once_and_leave_none(
-    claimer: Claimers, aside: Aside
-) -> None:
+def test_eight_claimers_of_both_kinds_get_each_task_once(claimer: Claimers, aside: Aside) -> None:
+    """Eight claimers by both kinds get each task once and leave none."""
     ids = put(800)
     barrier = threading.Barrier(8)
 
@@ -569,9 +574,10 @@ def test_a_limit_that_appears_is_waited_for_and_then_kept(
     assert (passed.short, passed.claims, len(passed.landed)) == (False, [], len(outcomes))
 
 
-def test_no_limit_appears_between_what_it_settles_and_what_it_claims(
+def test_no_limit_appears_between_the_settle_and_the_claim(
     claimer: Claimers, connect: Connect
 ) -> None:
+    """No limit appears between what it settles and what it claims."""
     worker = claimer()
     changer = connect()
     put()

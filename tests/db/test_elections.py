@@ -124,7 +124,8 @@ def test_workers_that_can_run_other_tasks_elect_their_own(
     assert ours.places() == others.places() == [0, 1]
 
 
-def test_who_does_not_listen_is_not_elected_and_comes_back_to_its_place(team: Teams) -> None:
+def test_a_worker_that_does_not_listen_is_not_elected(team: Teams) -> None:
+    """Who does not listen is not elected and comes back to its place."""
     ours = team(5)
 
     assert ours.beat(1, listens=False) is None
@@ -136,9 +137,10 @@ def test_who_does_not_listen_is_not_elected_and_comes_back_to_its_place(team: Te
 
 
 @pytest.mark.parametrize(("column", "ago"), [("died_at", timedelta(0)), ("sent_at", FRESH)])
-def test_who_was_declared_dead_or_sends_no_heartbeats_is_not_elected(
+def test_a_worker_that_is_dead_or_silent_is_not_elected(
     team: Teams, column: str, ago: timedelta
 ) -> None:
+    """Who was declared dead or sends no heartbeats is not elected."""
     ours = team(4)
     Heartbeat.objects.filter(pk=ours.ids[0]).update(**{column: timezone.now() - ago})
 
@@ -155,9 +157,10 @@ def test_who_was_declared_dead_or_sends_no_heartbeats_is_not_elected(
         (2, 0, {1: "place 0"}),
     ],
 )
-def test_those_that_replace_an_elected_one_that_stops_are_told_at_once(
+def test_a_worker_that_replaces_an_elected_one_is_told_at_once(
     team: Teams, count: int, stops: int, told: dict[int, str]
 ) -> None:
+    """Those that replace an elected one that stops are told at once."""
     ours = team(count)
     ours.store.stop(ours.ids[stops])
 
@@ -268,9 +271,8 @@ def begin_burst(hear: Hear) -> None:
     assert hear() == ["!sync default"] * BURST
 
 
-def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(
-    hear: Hear, clock: list[float]
-) -> None:
+def test_sends_right_behind_an_announced_send_are_quiet(hear: Hear, clock: list[float]) -> None:
+    """In a burst the sends right behind an announced one are quiet."""
     begin_burst(hear)
     tasks.add.send(3)
     assert hear() == []
@@ -290,9 +292,8 @@ def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(
     assert Task.objects.count() == BURST + 4
 
 
-def test_a_send_in_a_transaction_and_every_other_way_to_insert_is_announced(
-    hear: Hear, clock: list[float]
-) -> None:
+def test_every_other_way_to_insert_a_task_is_announced(hear: Hear, clock: list[float]) -> None:
+    """A send in a transaction and every other way to insert is announced."""
     begin_burst(hear)
     with transaction.atomic():
         tasks.add.send(3)
@@ -332,9 +333,10 @@ def send(quiet_for: int | None = None, **columns: Any) -> int:
     return TaskStore(connection).send(new._replace(**columns), quiet_for)
 
 
-def test_a_send_for_another_table_or_due_before_the_last_one_or_before_an_insert_is_not_quiet(
+def test_a_send_that_is_due_before_the_last_one_is_not_quiet(
     hear: Hear,
 ) -> None:
+    """A send for another table or due before the last one or before an insert is not quiet."""
     table = send()
     assert hear() == ["!sync default"]
 
@@ -364,9 +366,10 @@ def slow_send(then: Callable[[], object] = list) -> Iterator[float]:
         yield LOOK_SECONDS + 0.001
 
 
-def test_a_quiet_send_that_took_long_is_announced_when_it_is_done(
+def test_a_quiet_send_that_took_long_is_announced_at_its_end(
     hear: Hear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A quiet send that took long is announced when it is done."""
     monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(slow_send().__next__))
     begin_burst(hear)
 
@@ -375,9 +378,10 @@ def test_a_quiet_send_that_took_long_is_announced_when_it_is_done(
     assert hear() == ["default"]
 
 
-def test_a_committed_task_that_cannot_be_announced_is_sent_all_the_same(
+def test_a_failed_announcement_does_not_undo_a_committed_send(
     hear: Hear, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A committed task that cannot be announced is sent all the same."""
     breaks = slow_send(lambda: connection.connection.close())
     monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(breaks.__next__))
     begin_burst(hear)
@@ -446,10 +450,12 @@ def serializable(using: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
-def test_sends_in_serializable_transactions_let_each_other_succeed(
+def test_serializable_transactions_can_send_side_by_side(
     declared: None, send: Callable[[], Any]
 ) -> None:
-    """PostgreSQL ends one of them with 40001 if each reads where the next one writes: no send may
+    """Sends in serializable transactions let each other succeed.
+
+    PostgreSQL ends one of them with 40001 if each reads where the next one writes: no send may
     read back what it wrote.
     """
     first, second, third = (connections["default"].copy() for _ in range(3))

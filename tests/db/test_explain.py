@@ -68,9 +68,10 @@ def living(worker: Claimer, **columns: Any) -> Claimer:
     return worker
 
 
-def test_a_task_that_nothing_holds_up_is_next_and_an_explanation_locks_nothing(
+def test_an_explanation_of_the_next_task_locks_nothing(
     claimer: Claimers,
 ) -> None:
+    """A task that nothing holds up is next and an explanation locks nothing."""
     worker = living(claimer())
     (id_,) = put()
 
@@ -87,7 +88,8 @@ def test_a_task_that_nothing_holds_up_is_next_and_an_explanation_locks_nothing(
         assert codes(id_) == ["RUNNING"]
 
 
-def test_a_finished_task_says_how_it_ended_and_one_that_is_unknown_or_no_id_is_an_error() -> None:
+def test_a_finished_task_is_explained_by_its_outcome() -> None:
+    """A finished task says how it ended and one that is unknown or no id is an error."""
     failed = TaskFactory(status="FAILED").id
     assert "It ended as FAILED with UNHANDLED_ERROR at " in text(failed, "FINISHED")
     assert details(failed, "FINISHED")["error_code"] == "UNHANDLED_ERROR"
@@ -99,9 +101,8 @@ def test_a_finished_task_says_how_it_ended_and_one_that_is_unknown_or_no_id_is_a
         explain("17")
 
 
-def test_a_running_task_says_where_and_one_of_a_worker_that_stopped_beating_when_it_is_rescued() -> (
-    None
-):
+def test_a_running_task_names_its_worker_and_its_rescue() -> None:
+    """A running task says where and one of a worker that stopped beating when it is rescued."""
     worker = serving()
     other = serving()
     id_ = TaskFactory(status="RUNNING", claimed_by=worker.id).id
@@ -132,9 +133,10 @@ def test_a_running_task_says_where_and_one_of_a_worker_that_stopped_beating_when
     assert codes(id_) == ["RUNNING"]
 
 
-def test_a_task_of_a_worker_without_a_heartbeat_is_what_the_reaper_calls_an_orphan(
+def test_a_worker_without_a_heartbeat_leaves_an_orphan(
     claimer: Claimers,
 ) -> None:
+    """A task of a worker without a heartbeat is what the reaper calls an orphan."""
     task = TaskFactory(status="RUNNING", sent_at=now() - dt.timedelta(seconds=30))
     assert codes(task.id) == ["CLAIMED_BY_SILENT_WORKER"]
     assert codes(TaskFactory(status="RUNNING").id) == ["RUNNING"]
@@ -145,9 +147,10 @@ def test_a_task_of_a_worker_without_a_heartbeat_is_what_the_reaper_calls_an_orph
     assert codes(task.id) == ["FINISHED"]
 
 
-def test_a_claim_in_a_buffer_says_so_until_its_lease_ends_and_holds_no_permit_in_soft_mode(
+def test_a_claim_in_a_buffer_is_explained_until_its_lease_ends(
     settings: Any,
 ) -> None:
+    """A claim in a buffer says so until its lease ends and holds no permit in soft mode."""
     worker = serving()
     id_ = TaskFactory(status="CLAIMED", claimed_by=worker.id, claim_expires_at=now() + HOUR).id
 
@@ -170,7 +173,8 @@ def test_a_claim_in_a_buffer_says_so_until_its_lease_ends_and_holds_no_permit_in
     assert re.search("has claimed it, .* is pending again", text(id_, "CLAIMED_BY_SILENT_WORKER"))
 
 
-def test_a_pause_says_who_and_why_and_a_cap_of_0_is_one_whoever_set_it() -> None:
+def test_a_pause_names_its_actor_and_reason() -> None:
+    """A pause says who and why and a cap of 0 is one whoever set it."""
     serving()
     (id_,) = put()
 
@@ -201,7 +205,8 @@ def test_a_pause_says_who_and_why_and_a_cap_of_0_is_one_whoever_set_it() -> None
 
 
 @pytest.mark.promise("S0.45", "S1.52")
-def test_a_task_that_is_not_due_waits_for_a_retry_or_is_past_its_good_until_says_so() -> None:
+def test_a_task_that_is_not_due_yet_names_its_reason() -> None:
+    """A task that is not due waits for a retry or is past its good until says so."""
     serving()
     (id_,) = put(delay=HOUR)
     assert codes(id_) == ["NOT_DUE"]
@@ -237,9 +242,10 @@ def test_a_cap_that_is_reached_names_who_holds_it(claimer: Claimers, name: str, 
     assert codes(last) == ["NEXT"]
 
 
-def test_a_full_partition_names_its_holders_whether_the_task_is_parked_yet_or_not(
+def test_a_full_partition_names_its_holders(
     claimer: Claimers,
 ) -> None:
+    """A full partition names its holders whether the task is parked yet or not."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     worker = living(claimer())
 
@@ -288,10 +294,13 @@ def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claime
     )
 
 
-def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(
+def test_the_first_task_of_a_partition_is_named_with_its_state(
     claimer: Claimers,
 ) -> None:
-    """Fails if: the partition is said to be at its limit, or to have a permit that is free now."""
+    """The task that comes first in its partition is named with what it does.
+
+    Fails if: the partition is said to be at its limit, or to have a permit that is free now.
+    """
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     worker = living(claimer())
     first, second, third = tenant("a", 3, max_retries=1)
@@ -338,8 +347,11 @@ def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(
     assert str(second) in text(third, "BEHIND_IN_ORDER")
 
 
-def test_of_equal_tasks_only_one_that_has_begun_comes_before_others(claimer: Claimers) -> None:
-    """Fails if: the second one waits for the first, though a pass may start either."""
+def test_a_task_is_behind_an_equal_task_only_once_that_has_begun(claimer: Claimers) -> None:
+    """Of equal tasks only one that has begun comes before others.
+
+    Fails if: the second one waits for the first, though a pass may start either.
+    """
     limit("default", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
     worker = living(claimer())
     first, second = put(2)
@@ -353,7 +365,8 @@ def test_of_equal_tasks_only_one_that_has_begun_comes_before_others(claimer: Cla
     assert f"Task {claim.id} comes before it" in text(third, "BEHIND_IN_ORDER")
 
 
-def test_a_queue_that_waits_for_the_order_of_its_waiting_tasks_says_so(claimer: Claimers) -> None:
+def test_a_task_waits_until_its_queue_has_been_put_in_order(claimer: Claimers) -> None:
+    """A queue that waits for the order of its waiting tasks says so."""
     worker = living(claimer())
     (id_,) = tenant("a")
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
@@ -366,7 +379,8 @@ def test_a_queue_that_waits_for_the_order_of_its_waiting_tasks_says_so(claimer: 
     assert len(worker.run_pass(sync=9).claims) == 1
 
 
-def test_a_queue_that_nobody_serves_who_was_heard_of_late_names_who_did_last() -> None:
+def test_a_queue_without_living_workers_names_its_last_one() -> None:
+    """A queue that nobody serves who was heard of late names who did last."""
     (id_,) = put()
     serving("mail")
     assert "No worker serves the queue 'default', and none ever has" in text(id_, "NO_LIVE_WORKER")
@@ -404,7 +418,8 @@ def test_a_worker_that_stops_is_not_said_to_take_a_task() -> None:
     assert "is stopping since" in reason.text
 
 
-def test_a_name_or_a_form_that_no_worker_knows_is_told_as_soon_as_no_worker_knows_it() -> None:
+def test_a_task_name_that_no_worker_knows_is_a_reason() -> None:
+    """A name or a form that no worker knows is told as soon as no worker knows it."""
     old = serving(task_names=["shop.tasks.old"], wire=1)
     (id_,) = put(name="shop.tasks.new", options='{"wire": 2}')
 
@@ -425,7 +440,8 @@ def test_a_name_or_a_form_that_no_worker_knows_is_told_as_soon_as_no_worker_know
     assert codes(id_) == ["NEXT"], "a worker of an earlier release does not say what it knows"
 
 
-def test_those_that_stand_before_it_are_counted_in_the_order_of_the_claim() -> None:
+def test_tasks_ahead_are_counted_in_the_order_of_the_claim() -> None:
+    """Those that stand before it are counted in the order of the claim."""
     limit("mail", priority=1)
     limit("bulk", priority=50)
     limit("twin", priority=50)
@@ -661,9 +677,10 @@ def build(
     shapes=st.lists(SHAPES, min_size=3, max_size=3),
     cap=CAPS,
 )
-def test_what_only_others_hold_up_is_claimed_if_it_waits_alone_and_nothing_else_is(
+def test_only_a_task_held_up_by_others_is_claimed_when_alone(
     rows: list[Row], shapes: list[dict[str, Any]], cap: int | None
 ) -> None:
+    """What only others hold up is claimed if it waits alone and nothing else is."""
     limits = {**project.HORSIES, "UNKNOWN_TASK_GRACE_MS": GRACE}
 
     with transaction.atomic(), override_settings(HORSIES=limits):

@@ -59,9 +59,10 @@ def codes(health: Health, **options: Any) -> list[str]:
     return [problem.code for problem in problems(health, **options)]
 
 
-def test_a_queue_says_how_long_its_oldest_due_task_waits_by_a_probe_per_lane_and_priority(
+def test_the_oldest_due_task_of_a_queue_is_found_by_probes(
     connect: Connect,
 ) -> None:
+    """A queue says how long its oldest due task waits by a probe per lane and priority."""
     TaskFactory(status="RUNNING", sent_at=now() - 2 * AGO)
     TaskFactory(status="COMPLETED", sent_at=now() - 2 * AGO)
     TaskFactory(parked=True, partition_key="[1]", sent_at=now() - 2 * AGO)
@@ -89,9 +90,10 @@ def test_a_queue_says_how_long_its_oldest_due_task_waits_by_a_probe_per_lane_and
     assert 300 <= waits["default"] < 400
 
 
-def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_have_ended(
+def test_unfinished_runs_are_counted_by_index_to_a_bound(
     connect: Connect,
 ) -> None:
+    """Unfinished runs are counted to a bound and by their index however many have ended."""
     conn = connect()
     run = (
         "INSERT INTO horsies_workflows (id, name, status, on_error, finished_at) SELECT "
@@ -119,9 +121,8 @@ def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_
         assert conn.execute(READ, ["horsies_workflows_unfinished"]).fetchall()[0][0] <= 30
 
 
-def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_holds_a_task_and_else_not() -> (
-    None
-):
+def test_a_worker_long_gone_is_listed_only_if_it_holds_a_task() -> None:
+    """Workers have a state and one that is long gone is told first if it holds a task and else not."""
     living = serving("default", hostname="a")
     stale = serving("default", silent=AGO, hostname="b")
     judged = serving("default", silent=AGO, hostname="c")
@@ -151,9 +152,8 @@ def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_hold
     assert codes(examine(connection)) == ["STALE_WORKER"]
 
 
-def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nobody_has_judged_it() -> (
-    None
-):
+def test_due_tasks_of_a_silent_worker_have_no_living_worker() -> None:
+    """Due tasks whose only worker is silent have no living worker even if nobody has judged it."""
     put(2)
     serving("default", silent=AGO)
 
@@ -204,10 +204,12 @@ def test_a_worker_without_a_ready_process_is_a_problem() -> None:
     assert [one.ready for one in health.workers] == [1]
 
 
-def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(
+def test_a_queue_counts_workers_beyond_the_listed_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fails if: with more than 500 workers, queues of those whose host comes last by name seem to
+    """A queue whose workers are beyond those listed has them all the same.
+
+    Fails if: with more than 500 workers, queues of those whose host comes last by name seem to
     have none.
     """
     for module in ("store.health", "monitoring.health.state"):
@@ -231,7 +233,8 @@ def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(
     assert codes(health) == []
 
 
-def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> None:
+def test_a_long_wait_is_a_problem_only_on_request() -> None:
+    """A long wait is a problem only when asked for and not in a pause."""
     serving("default")
     TaskFactory(sent_at=now() - AGO)
     health = examine(connection)
@@ -247,10 +250,10 @@ def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> No
     assert codes(examine(connection), max_wait_seconds=200) == [], "somebody wanted it so"
 
 
-def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_they_are_skipped() -> (
-    None
-):
-    """Fails if: nobody hears of them, because tasks behind a failed one are parked and count as no
+def test_stopped_keys_are_a_problem_of_each_ordered_queue() -> None:
+    """Keys that failed tasks stop are a problem of each ordered queue until they are skipped.
+
+    Fails if: nobody hears of them, because tasks behind a failed one are parked and count as no
     wait.
     """
     for name in ("default", "mail", "bulk"):
@@ -300,7 +303,8 @@ def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_t
     assert queue("default").stopped == 1
 
 
-def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_everybodys() -> None:
+def test_the_cluster_counts_all_workers_and_the_oldest_task() -> None:
+    """The cluster counts all workers and the oldest of all and its pause is everybodys."""
     limit("*", max_concurrency=5)
     TaskFactory(sent_at=now() - AGO)
     serving("mail")
@@ -342,7 +346,8 @@ def test_a_partition_waits_at_either_limit_whoever_set_it(name: str, overridden:
     assert codes(examine(connection), max_wait_seconds=None) == []
 
 
-def test_the_database_is_described_by_its_own_bookkeeping_and_told_when_it_is_nearly_full() -> None:
+def test_a_database_that_is_nearly_full_is_a_problem() -> None:
+    """The database is described by its own bookkeeping and told when it is nearly full."""
     health = examine(connection)
     database = health.database
     (version,) = connection.cursor().execute("SHOW server_version").fetchone()
@@ -363,7 +368,8 @@ def test_the_database_is_described_by_its_own_bookkeeping_and_told_when_it_is_ne
     assert "a replica" in problems(replica)[0].text
 
 
-def test_a_transaction_that_holds_back_xmin_is_named_until_it_ends(connect: Connect) -> None:
+def test_a_transaction_that_holds_back_xmin_is_named_to_its_end(connect: Connect) -> None:
+    """A transaction that holds back xmin is named until it ends."""
     holder = connect()
     with holder.transaction():
         holder.execute("SET LOCAL application_name = 'a long report'")
@@ -388,10 +394,13 @@ def test_a_transaction_that_holds_back_xmin_is_named_until_it_ends(connect: Conn
     ]
 
 
-def test_prepared_transactions_hold_back_xmin_and_block_and_hidden_ones_by_the_longest_wait(
+def test_a_prepared_transaction_holds_back_xmin(
     aside: Aside,
 ) -> None:
-    """Slots without an xmin hold back nothing, and another database is not told of."""
+    """Prepared transactions hold back xmin and block and hidden ones by the longest wait.
+
+    Slots without an xmin hold back nothing, and another database is not told of.
+    """
     with private_postgres(durable=False, max_prepared_transactions=2) as url, ExitStack() as opened:
 
         def join(name: str = "postgres") -> psycopg.Connection[Any]:
@@ -476,9 +485,8 @@ HELD = XminHolder(
         (HELD._replace(seconds=None, transactions=20_000), None),
     ],
 )
-def test_who_holds_back_xmin_for_an_hour_is_a_problem_with_a_remedy(
-    holder: XminHolder, words: str | None
-) -> None:
+def test_holding_back_xmin_for_an_hour_is_a_problem(holder: XminHolder, words: str | None) -> None:
+    """Who holds back xmin for an hour is a problem with a remedy."""
     health = examine(connection)
 
     found = problems(health._replace(database=health.database._replace(xmin_holders=[holder])))
@@ -487,7 +495,8 @@ def test_who_holds_back_xmin_for_an_hour_is_a_problem_with_a_remedy(
     assert words is None or words in f"{found[0].text}: {found[0].advice}"
 
 
-def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_sent() -> None:
+def test_a_schedule_that_is_not_sent_is_a_problem() -> None:
+    """A schedule that nobody sends is a problem and so is one that cannot be sent."""
     for name in ("late", "later", "in time", "broken", "off"):
         schedules.create(name, {"task": noop.name, "pattern": "every hour"}, actor="a test")
     schedules.disable("off", actor="a test")
@@ -539,9 +548,10 @@ def logged(log: pytest.LogCaptureFixture) -> list[str]:
     return sorted(record.args[0] for record in log.records if isinstance(record.args, tuple))
 
 
-def test_a_pause_whose_entry_is_lost_pauses_and_tells_who_and_why_each_minute(
+def test_a_pause_without_its_audit_entry_is_logged_each_minute(
     log: pytest.LogCaptureFixture,
 ) -> None:
+    """A pause whose entry is lost pauses and tells who and why each minute."""
     with refused("horsies_audit", event="INSERT"):
         with refused("horsies_lost_records", event="INSERT"):
             # Nor does a loss stop it that cannot be recorded either.
@@ -572,9 +582,10 @@ def test_a_pause_whose_entry_is_lost_pauses_and_tells_who_and_why_each_minute(
     assert "secret" not in told()[0] + log.text
 
 
-def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(
+def test_an_audited_change_is_made_although_its_entry_is_refused(
     log: pytest.LogCaptureFixture,
 ) -> None:
+    """Every audited change is made and logged if its entry is refused."""
     for name in ("nightly", "weekly"):
         schedules.create(name, {"task": noop.name, "pattern": "daily at 00:00"}, actor="ann")
     Schedule.objects.filter(pk="nightly").update(
@@ -623,7 +634,8 @@ def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(
     ]
 
 
-def test_a_pause_waits_neither_for_a_locked_audit_nor_for_another_loss(connect: Connect) -> None:
+def test_a_pause_does_not_wait_for_a_locked_audit(connect: Connect) -> None:
+    """A pause waits neither for a locked audit nor for another loss."""
     other = connect()
 
     with other.transaction():

@@ -89,9 +89,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("rule", "columns"), REFUSED)
-def test_a_row_that_no_statement_could_bear_or_contradicts_itself_fails(
-    rule: str, columns: dict[str, Any]
-) -> None:
+def test_a_contradictory_row_violates_a_check(rule: str, columns: dict[str, Any]) -> None:
+    """A row that no statement could bear or contradicts itself fails."""
     (id_,) = put()
 
     with (
@@ -185,8 +184,11 @@ def test_tasks_that_are_merged_in_a_circle_keep_nobody_waiting(codec: str | None
     sql("RESET statement_timeout")
 
 
-def test_runs_that_continue_one_another_in_a_circle_keep_nobody_waiting() -> None:
-    """Fails if: the search for the last of them goes round for ever."""
+def test_runs_continued_in_a_circle_keep_no_reader_waiting() -> None:
+    """Runs that continue one another in a circle keep nobody waiting.
+
+    Fails if: the search for the last of them goes round for ever.
+    """
     first = runs.sent()
     second = runs.sent()
 
@@ -299,9 +301,10 @@ def test_the_longest_key_of_a_partition_fits_into_its_indexes(claimer: Claimers)
     assert len(claimer().run_pass(sync=1).claims) == 1
 
 
-def test_a_claim_generation_at_its_maximum_blocks_no_pass_whole_or_short_and_no_prefetch(
+def test_a_claim_generation_at_its_maximum_blocks_no_pass(
     claimer: Claimers,
 ) -> None:
+    """A claim generation at its maximum blocks no pass whole or short and no prefetch."""
     worn, before, good, shortly, ahead = put(5)
     change(before, claim_generation=LAST - 1)
     for id_ in (worn, shortly, ahead):
@@ -428,9 +431,10 @@ def test_a_row_that_cannot_be_rescued_fails_alone(rescue: Callable[[], None]) ->
     assert set(written) == {task.pk for task in (together, *others)}
 
 
-def test_a_row_that_not_even_fails_is_named_once_and_the_others_are_rescued(
+def test_a_row_that_cannot_be_rescued_is_logged_once(
     rescue: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A row that not even fails is named once and the others are rescued."""
     stuck = orphan()
     good = orphan(claimed_by=stuck.claimed_by)
 
@@ -446,7 +450,8 @@ def test_a_row_that_not_even_fails_is_named_once_and_the_others_are_rescued(
     assert caplog.text.count(f"{stuck.pk} (attempt 1) of a dead worker cannot be rescued") == 1
 
 
-def test_the_admin_lists_and_shows_rows_whose_json_python_cannot_read(client: Client) -> None:
+def test_the_admin_shows_rows_with_json_that_python_cannot_read(client: Client) -> None:
+    """The admin lists and shows rows whose JSON Python cannot read."""
     client.force_login(User.objects.create_superuser("boss"))
     deep, digits = put(2)
     change(deep, options=DEEP, kwargs=DEEP)
@@ -469,7 +474,8 @@ def texts() -> list[Any]:
     return sql("SELECT kwargs::text, result::text FROM horsies_tasks ORDER BY id")
 
 
-def test_keys_keep_their_order_and_floats_stay_floats_from_the_send_to_the_result() -> None:
+def test_keys_keep_their_order_from_the_send_to_the_result() -> None:
+    """Keys keep their order and floats stay floats from the send to the result."""
     with captured_tasks() as sent:
         handle = flows.anything.send(KEYS)
     drain()
@@ -518,7 +524,8 @@ def test_lookups_work_as_on_any_field_of_json(lookup: dict[str, Any]) -> None:
     assert [task.pk for task in Task.objects.filter(**lookup)] == [right]
 
 
-def test_queries_can_name_the_columns_wherever_a_field_of_json_can_stand() -> None:
+def test_queries_can_name_columns_in_place_of_json_fields() -> None:
+    """Queries can name the columns wherever a field of JSON can stand."""
     put(2, kwargs=['{"b": 2, "a": 1}', '{"a": 1, "b": 2}'])
     rows = Task.objects.all()
     calls = [{"b": 2, "a": 1}, {"a": 1, "b": 2}]
@@ -572,9 +579,10 @@ def test_a_result_that_jsonb_cannot_read_fails_its_pass(claimer: Claimers, value
 
 
 @pytest.mark.parametrize("rule", [["a"], []], ids=["one", "all"])
-def test_calls_that_differ_only_in_the_order_of_their_keys_are_of_one_partition(
+def test_calls_with_keys_in_another_order_share_a_partition(
     rule: list[str],
 ) -> None:
+    """Calls that differ only in the order of their keys are of one partition."""
     limit("mail", partition_by_args=rule, partition_max_concurrency=1)
     put(
         2,

@@ -70,9 +70,10 @@ def cancel(*tasks: uuid.UUID) -> None:
 @pytest.mark.parametrize(
     ("most", "status", "stops"), [(0, "FAILED", "stop"), (9, "CANCELLED", None)]
 )
-def test_a_snooze_that_ends_its_task_stops_the_key_only_if_the_task_has_failed(
+def test_a_snooze_stops_the_key_only_if_its_task_has_failed(
     claimer: Claimers, most: int, status: str, stops: str | None
 ) -> None:
+    """A snooze that ends its task stops the key only if the task has failed."""
     ordered()
     worker = claimer()
     first, later = of(*"aa")
@@ -92,9 +93,10 @@ def test_a_snooze_that_ends_its_task_stops_the_key_only_if_the_task_has_failed(
     assert (ended.status, ended.order_stop) == (status, stops)
 
 
-def test_what_is_sent_after_the_failure_is_not_cancelled_though_what_was_sent_before_is_only_now(
+def test_a_late_cancel_spares_tasks_sent_after_the_failure(
     claimer: Claimers, connect: Connect
 ) -> None:
+    """What is sent after the failure is not cancelled though what was sent before is only now."""
     ordered("cancel")
     worker = claimer()
     other = connect()
@@ -112,9 +114,10 @@ def test_what_is_sent_after_the_failure_is_not_cancelled_though_what_was_sent_be
     assert started(worker) == [new]
 
 
-def test_what_was_sent_before_the_failed_task_and_became_visible_after_its_start_is_not_cancelled(
+def test_a_failure_cancels_no_task_that_became_visible_later(
     claimer: Claimers, connect: Connect
 ) -> None:
+    """What was sent before the failed task and became visible after its start is not cancelled."""
     ordered("cancel")
     worker = claimer()
     sender = connect()
@@ -204,10 +207,13 @@ def test_a_delay_or_a_priority_is_refused_whoever_inserts(columns: dict[str, Any
     assert not Task.objects.exists()
 
 
-def test_a_queue_that_becomes_ordered_starts_none_before_all_have_a_place(
+def test_a_newly_ordered_queue_places_all_tasks_before_a_start(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Fails if: what is sent after the change stands before older rows that no pass has met yet."""
+    """A queue that becomes ordered starts none before all have a place.
+
+    Fails if: what is sent after the change stands before older rows that no pass has met yet.
+    """
     limit("default")
     worker = claimer()
     other = connect()
@@ -232,10 +238,10 @@ def test_a_queue_that_becomes_ordered_starts_none_before_all_have_a_place(
 
 
 @pytest.mark.parametrize("redacted", [False, True])
-def test_a_key_stays_stopped_under_a_new_rule_unless_it_is_unknown_or_none(
-    claimer: Claimers, redacted: bool
-) -> None:
-    """Fails if: the failed task stops a key that no task has any more, for ever.
+def test_a_key_stays_stopped_under_a_new_rule(claimer: Claimers, redacted: bool) -> None:
+    """A key stays stopped under a new rule unless it is unknown or none.
+
+    Fails if: the failed task stops a key that no task has any more, for ever.
 
     Or, redacted, its key is made of the arguments that it has no more, and it stops all tasks
     without them.
@@ -281,10 +287,10 @@ def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
     assert store.prune_runs(dt.timedelta(days=1), 100)[0] == 1
 
 
-def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(
-    claimer: Claimers, connect: Connect
-) -> None:
-    """Fails if: a pass parks the second one while the first is being cancelled; nobody unparks it
+def test_a_locked_head_parks_no_task_behind_it(claimer: Claimers, connect: Connect) -> None:
+    """A head that another session has locked parks nothing behind it.
+
+    Fails if: a pass parks the second one while the first is being cancelled; nobody unparks it
     for half a minute.
     """
     ordered()
@@ -304,10 +310,12 @@ def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(
     assert started(worker) == [second]
 
 
-def test_a_run_that_is_paused_or_retried_lets_the_next_task_of_its_key_start(
+def test_a_paused_or_retried_run_lets_the_next_task_start(
     claimer: Claimers,
 ) -> None:
-    """Fails if: its tasks are deleted or replaced, and what is parked behind them waits for the
+    """A run that is paused or retried lets the next task of its key start.
+
+    Fails if: its tasks are deleted or replaced, and what is parked behind them waits for the
     periodic sweep.
     """
     limit("default", partition_by_args=["n"], partition_policy="stop")
@@ -351,8 +359,10 @@ def test_a_retried_undo_lets_the_next_task_of_its_key_start(claimer: Claimers) -
     assert started(worker) == [later]
 
 
-def test_a_cancel_in_a_long_transaction_holds_up_no_change_of_limits(connect: Connect) -> None:
-    """Fails if: it reads the limits in force, and a pause waits for its transaction, and all passes
+def test_a_cancel_in_a_long_transaction_blocks_no_limit_change(connect: Connect) -> None:
+    """A cancel in a long transaction holds up no change of limits.
+
+    Fails if: it reads the limits in force, and a pause waits for its transaction, and all passes
     for the pause.
     """
     ordered()
@@ -378,10 +388,10 @@ def merged() -> dict[uuid.UUID, uuid.UUID]:
     return dict(Task.objects.filter(error_code="MERGED").values_list("pk", "merged_into"))
 
 
-def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(
-    claimer: Claimers, connect: Connect
-) -> None:
-    """Fails if: a send finds the one that runs and is left out, or waits for another sender's
+def test_tasks_sent_during_a_run_are_merged_into_one(claimer: Claimers, connect: Connect) -> None:
+    """What is sent while one runs is one run after the last commit.
+
+    Fails if: a send finds the one that runs and is left out, or waits for another sender's
     transaction.
     """
     coalescing()
@@ -400,8 +410,11 @@ def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(
     assert three.id == late
 
 
-def test_a_survivor_that_was_cancelled_and_is_given_back_reopens_one(claimer: Claimers) -> None:
-    """Fails if: it is cancelled afterwards, and the work that the others asked for is never done."""
+def test_a_cancelled_survivor_given_back_reopens_one_task(claimer: Claimers) -> None:
+    """A survivor that was cancelled and is given back reopens one.
+
+    Fails if: it is cancelled afterwards, and the work that the others asked for is never done.
+    """
     coalescing()
     worker = claimer()
     ids = equal(4)
@@ -448,10 +461,13 @@ def test_a_thousand_are_merged_in_a_pass_and_then_one_starts(claimer: Claimers) 
 
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "claim late"])
-def test_what_ends_without_a_start_gives_back_what_was_merged_into_it(
+def test_a_survivor_that_ends_unstarted_gives_back_merged_tasks(
     claimer: Claimers, how: str
 ) -> None:
-    """Fails if: those that were merged ahead of its start never run."""
+    """What ends without a start gives back what was merged into it.
+
+    Fails if: those that were merged ahead of its start never run.
+    """
     coalescing()
     worker = claimer()
     ids = equal(1_500, good_until=now() + dt.timedelta(hours=1))
@@ -519,8 +535,10 @@ def test_a_merged_task_says_so_when_the_other_row_is_gone(claimer: Claimers) -> 
     )
 
 
-def test_what_waits_for_its_retry_takes_no_others_ahead_of_its_start(claimer: Claimers) -> None:
-    """Fails if: it is cancelled then, and with it the runs of those that were sent after its first
+def test_a_task_that_waits_for_its_retry_merges_no_others(claimer: Claimers) -> None:
+    """What waits for its retry takes no others ahead of its start.
+
+    Fails if: it is cancelled then, and with it the runs of those that were sent after its first
     attempt.
     """
     coalescing()
@@ -566,9 +584,10 @@ def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -
     assert Task.objects.get(pk=future).status == "PENDING"
 
 
-def test_a_merged_task_is_retried_with_the_one_that_ran_and_can_be_redacted(
+def test_a_merged_task_cannot_be_retried_but_can_be_redacted(
     claimer: Claimers,
 ) -> None:
+    """A merged task is retried with the one that ran and can be redacted."""
     coalescing()
     worker = claimer()
     equal(3)
@@ -608,9 +627,10 @@ def test_a_redaction_takes_along_what_was_merged_into_the_task(claimer: Claimers
     assert not rows.exclude(partition_key=None).exists()
 
 
-def test_rows_that_another_session_has_locked_are_left_for_the_next_run(
+def test_a_locked_task_is_not_merged_until_the_next_run(
     claimer: Claimers, connect: Connect
 ) -> None:
+    """Rows that another session has locked are left for the next run."""
     coalescing()
     worker = claimer()
     other = connect()
@@ -625,10 +645,13 @@ def test_rows_that_another_session_has_locked_are_left_for_the_next_run(
     assert two.id == ids[2]
 
 
-def test_who_waits_for_a_merged_task_hears_of_the_run_that_answers_it(
+def test_waiters_of_merged_tasks_are_notified_of_the_run(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Fails if: only the task that ran is named, and the others are found by the next poll."""
+    """Who waits for a merged task hears of the run that answers it.
+
+    Fails if: only the task that ran is named, and the others are found by the next poll.
+    """
     coalescing()
     worker = claimer()
     listener = connect()
@@ -901,9 +924,10 @@ class World:
 @pytest.mark.promise("S4.24")
 @pytest.mark.parametrize("coalesce", [False, True])
 @pytest.mark.parametrize("seed", range(examples(12, 400)))
-def test_what_starts_merges_stops_and_is_cancelled_is_as_the_model_says(
+def test_starts_merges_stops_and_cancels_follow_the_model(
     claimer: Claimers, seed: int, coalesce: bool
 ) -> None:
+    """What starts merges stops and is cancelled is as the model says."""
     world = World(claimer(), seed, coalesce)
     events = [world.send] * 3 + [world.run_pass] * 2
     events += [world.cancel, world.retry, world.skip, world.hasten, world.change]

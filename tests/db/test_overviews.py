@@ -74,7 +74,8 @@ def key(name: str) -> str:
     return f'{{"tenant": "{name}"}}'
 
 
-def test_a_claim_holds_a_permit_until_its_lease_ends_but_fills_no_partition_in_soft_mode() -> None:
+def test_a_claim_holds_a_permit_until_its_lease_ends() -> None:
+    """A claim holds a permit until its lease ends but fills no partition in soft mode."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     now = dt.datetime.now(dt.UTC)
     held = {"status": "CLAIMED", "queue_name": "default", "kwargs": {"tenant": "a"}}
@@ -89,7 +90,9 @@ def test_a_claim_holds_a_permit_until_its_lease_ends_but_fills_no_partition_in_s
     assert OverviewStore(connection).partitions("default", 5, claimed=False) == []
 
 
-def test_declared_override_and_effective_limits_stand_side_by_side() -> None:
+def test_declared_override_and_effective_limits_are_listed() -> None:
+    """Declared override and effective limits stand side by side."""
+
     def override(most: int | None) -> QueueOverview:
         limit(
             "mail",
@@ -117,9 +120,8 @@ def test_declared_override_and_effective_limits_stand_side_by_side() -> None:
     assert (seen(paused), paused.paused_by) == ((5, {"max_concurrency": 9}, 0), "bob")
 
 
-def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or_not_up_to_a_bound() -> (
-    None
-):
+def test_pending_tasks_are_counted_in_each_lane_up_to_a_bound() -> None:
+    """Pending are the tasks that are due in every lane and priority parked or not up to a bound."""
     put(2, priority=5)
     put(3, lane="async")
     put(4, priority=5, delay=dt.timedelta(hours=1))
@@ -137,9 +139,10 @@ def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or
     assert store.partitions("nowhere", 5, claimed=True) == []
 
 
-def test_the_cluster_counts_all_queues_and_comes_first_if_capped_paused_or_asked_for(
+def test_the_cluster_comes_first_if_it_is_capped_or_paused(
     claimer: Claimers,
 ) -> None:
+    """The cluster counts all queues and comes first if capped paused or asked for."""
     store = OverviewStore(connection)
     queues = ["mail", "bulk", "twin", "default"]
 
@@ -160,9 +163,10 @@ def test_the_cluster_counts_all_queues_and_comes_first_if_capped_paused_or_asked
     assert len(store.permits("*", 10)) == 3
 
 
-def test_partitions_at_their_limit_are_counted_and_listed_those_with_most_tasks_first(
+def test_partitions_at_their_limit_are_listed_by_tasks(
     claimer: Claimers,
 ) -> None:
+    """Partitions at their limit are counted and listed those with most tasks first."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
     for name, count in (("a", 3), ("b", 1), ("c", 4)):
         tenant(name, count)
@@ -185,9 +189,10 @@ def test_partitions_at_their_limit_are_counted_and_listed_those_with_most_tasks_
     assert {load.limit for load in store.partitions("default", 5, claimed=True)} == {None}
 
 
-def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(
+def test_a_limit_per_worker_counts_once_per_living_worker(
     claimer: Claimers,
 ) -> None:
+    """The limit of a partition per worker counts once for each living worker."""
     limit("default", partition_by_args=["tenant"], partition_local_limit=1)
     serving("default")
     serving("default", "mail")
@@ -204,9 +209,10 @@ def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(
     assert (load_.running, load_.limit) == (2, 2)
 
 
-def test_a_slot_names_its_task_worker_child_partition_and_whether_it_lives_the_oldest_first(
+def test_slots_are_listed_oldest_first_with_their_task(
     claimer: Claimers,
 ) -> None:
+    """A slot names its task worker child partition and whether it lives the oldest first."""
     limit("default", partition_by_args=["tenant"])
     ids = tenant("a", 4)
     worker = claimer()
@@ -243,9 +249,8 @@ def stopping(name: str, minutes: int, **columns: Any) -> Any:
     return TaskFactory(**{**held, "claim_generation": 1, "partition_key": key(name), **columns})
 
 
-def test_stopped_keys_are_listed_by_the_failed_task_the_longest_stopped_first_and_count_those_behind() -> (
-    None
-):
+def test_stopped_keys_are_listed_longest_stopped_first() -> None:
+    """Stopped keys are listed by the failed task the longest stopped first and count those behind."""
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     late = stopping("b", 1)
     early = stopping("a", 9)
@@ -281,9 +286,10 @@ def test_stopped_keys_are_listed_by_the_failed_task_the_longest_stopped_first_an
     assert [one.task_id for one in store.keys("default", 10, stopped=True)] == [early.id, second.id]
 
 
-def test_all_keys_are_listed_with_the_task_that_comes_first_whatever_it_does(
+def test_all_keys_are_listed_with_their_first_task(
     claimer: Claimers,
 ) -> None:
+    """All keys are listed with the task that comes first whatever it does."""
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     assert OverviewStore(connection).keys("default", 10, stopped=False) == []
 
@@ -331,9 +337,8 @@ def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> 
     assert overview("mail").effective["max_concurrency"] == 7
 
 
-def test_tasks_are_read_through_their_indexes_however_many_there_are(
-    connect: Connect, claimer: Claimers
-) -> None:
+def test_overviews_read_tasks_through_their_indexes(connect: Connect, claimer: Claimers) -> None:
+    """Tasks are read through their indexes however many there are."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
 
     # An empty table may be read from end to end: the first state is left out.
@@ -353,7 +358,8 @@ def test_tasks_are_read_through_their_indexes_however_many_there_are(
             assert index in shown, state
 
 
-def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Connect) -> None:
+def test_tasks_due_in_the_future_cost_the_count_one_probe(connect: Connect) -> None:
+    """Tasks due in the future cost the count one probe each time."""
     put(20_000, priority=1, delay=dt.timedelta(days=1))
     put(5)
     conn = connect()
@@ -469,9 +475,10 @@ def test_steps_hold_what_was_counted_in_them(
 RESULTS = (COMPLETED, RETURNED, CLAIMED, "RETRIED", "CANCELLED", "OH_NO", "TASK_TIMEOUT")
 
 
-def test_a_queue_of_which_nothing_was_counted_is_missing_and_a_step_without_counts_is_empty(
+def test_a_queue_without_counts_has_no_series(
     connect: Connect,
 ) -> None:
+    """A queue of which nothing was counted is missing and a step without counts is empty."""
     conn = connect()
     assert (series(conn, HOUR, 60), HistoryStore(conn).failures(HOUR, 5)) == ({}, [])
 
@@ -481,7 +488,8 @@ def test_a_queue_of_which_nothing_was_counted_is_missing_and_a_step_without_coun
     assert [step for step in steps if step != Step()] == [Step(waits=(0, 0, 1, *NONE[3:]))]
 
 
-def test_steps_and_failures_are_read_through_the_key_of_the_history(connect: Connect) -> None:
+def test_steps_and_failures_are_read_through_the_history_key(connect: Connect) -> None:
+    """Steps and failures are read through the key of the history."""
     conn = connect()
     for state in ("empty", "stale", "large"):
         session = connect()
@@ -507,8 +515,10 @@ def test_steps_and_failures_are_read_through_the_key_of_the_history(connect: Con
             conn.execute("ANALYZE horsies_history")
 
 
-def test_gates_that_wait_are_counted_by_workflow_and_name_with_the_oldest(connect: Connect) -> None:
-    """With and without a timeout; timers, and gates that are decided or whose run has ended, are
+def test_waiting_gates_are_counted_by_workflow_and_name(connect: Connect) -> None:
+    """Gates that wait are counted by workflow and name with the oldest.
+
+    With and without a timeout; timers, and gates that are decided or whose run has ended, are
     none of them.
     """
     runs = []

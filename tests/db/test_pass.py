@@ -70,10 +70,13 @@ WRITES: dict[str, tuple[set[str], Callable[[Claimer, list[Claim]], object]]] = {
 }
 
 
-def test_rows_that_a_pass_writes_are_not_checked_and_those_that_anybody_else_writes_in_its_transaction_are(
+def test_only_rows_that_a_pass_writes_skip_the_check(
     claimer: Claimers,
 ) -> None:
-    """Fails if: each pass calls the function of the trigger twice per task; or its setting outlives
+    """Rows that a pass writes are not checked and those that anybody else writes in its transaction
+    are.
+
+    Fails if: each pass calls the function of the trigger twice per task; or its setting outlives
     it.
     """
     worker = claimer()
@@ -94,10 +97,10 @@ def test_rows_that_a_pass_writes_are_not_checked_and_those_that_anybody_else_wri
 
 @pytest.mark.promise("S0.4", "S1.4")
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_counts_under_the_claim_of_its_worker_in_a_status_that_it_may_move_and_nowhere_else(
-    claimer: Claimers, write: str
-) -> None:
-    """Rows of every status look as if they were the worker's own, but for one thing: the owner, the
+def test_a_write_counts_only_under_the_claim_of_its_worker(claimer: Claimers, write: str) -> None:
+    """A write counts under the claim of its worker in a status that it may move and nowhere else.
+
+    Rows of every status look as if they were the worker's own, but for one thing: the owner, the
     generation or the lease.
     """
     worker = claimer()
@@ -146,7 +149,8 @@ def test_a_write_counts_under_the_claim_of_its_worker_in_a_status_that_it_may_mo
 
 
 @pytest.mark.promise("S2.10")
-def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: Claimers) -> None:
+def test_a_settle_writes_the_result_and_the_attempt(claimer: Claimers) -> None:
+    """A claim starts a task and a settle writes result and attempt."""
     (id_,) = put(kwargs=['{"a": 1}'])
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
@@ -187,10 +191,12 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     )
 
 
-def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_completed(
+def test_a_failure_of_an_older_claim_reopens_no_completed_task(
     claimer: Claimers,
 ) -> None:
-    """Fails if: what is retried is found by its id, when another task of the batch is retried.
+    """A failure of an older claim puts nothing back that the newest one completed.
+
+    Fails if: what is retried is found by its id, when another task of the batch is retried.
 
     Attempts belong to claims, so that two claims may run the same attempt.
     """
@@ -218,9 +224,10 @@ def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_compl
     assert TaskAttempt.objects.get(task_id=second.id).outcome == "FAILED"
 
 
-def test_a_pass_says_when_the_next_task_is_due_although_another_queue_has_work(
+def test_a_pass_returns_the_due_time_of_an_idle_queue(
     claimer: Claimers,
 ) -> None:
+    """A pass says when the next task is due although another queue has work."""
     (now,) = put(queue="mail")
     put(queue="bulk", delay=dt.timedelta(hours=1))
     put(queue="bulk", priority=5, delay=dt.timedelta(minutes=5))
@@ -233,9 +240,10 @@ def test_a_pass_says_when_the_next_task_is_due_although_another_queue_has_work(
 
 
 @pytest.mark.promise("S2.7", "S2.8")
-def test_tasks_past_their_good_until_expire_at_the_claim_and_never_run_and_hide_no_good_one(
+def test_a_task_past_its_good_until_expires_at_the_claim(
     claimer: Claimers,
 ) -> None:
+    """Tasks past their good until expire at the claim and never run and hide no good one."""
     late = put(1_200, good_until=aware(seconds=-1))
     first, fine = put(2, good_until=aware(hours=1))
     worker = claimer()
@@ -282,9 +290,10 @@ def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(
     assert Task.objects.get().status == "COMPLETED"
 
 
-def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it(
+def test_a_cancel_that_waited_for_a_row_ends_the_task_afterwards(
     connect: Connect, aside: Aside, worker: Claimer
 ) -> None:
+    """A cancel that waits ends the task after it got the row and not when it asked for it."""
     (id_,) = put()
     somebody = connect()
     other = connect()
@@ -397,7 +406,8 @@ def noted(claimer: Claimers, connect: Connect) -> Iterator[Noted]:
     other.execute("DROP FUNCTION notes_the_commit CASCADE")
 
 
-def test_claims_and_starts_do_not_wait_for_the_disk_unless_they_are_asked_to(noted: Noted) -> None:
+def test_claims_and_starts_wait_for_the_disk_only_on_request(noted: Noted) -> None:
+    """Claims and starts do not wait for the disk unless they are asked to."""
     put(5)
     noted.claim()
     noted.run_pass(starts=[noted.ahead()])
@@ -575,7 +585,8 @@ def test_the_database_decides_as_the_pure_rule_does(
     )
 
 
-def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest() -> None:
+def test_jitter_moves_a_retry_by_at_most_a_quarter() -> None:
+    """Jitter moves a pause by up to a quarter and never beyond the longest."""
     policy = RetryPolicy.exponential(base_seconds=100, max_retries=9, max_delay_seconds=390)
     drawn = sql(
         "SELECT n, min(p)::float8, max(p)::float8 FROM (SELECT n, extract(epoch FROM "
@@ -591,7 +602,8 @@ def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest() 
 
 
 @pytest.mark.promise("S2.10")
-def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker: Claimer) -> None:
+def test_a_failed_attempt_leaves_a_row_and_a_task_to_retry(worker: Claimer) -> None:
+    """A failed attempt leaves a row and a task that waits for the next."""
     (id_,) = put(max_retries=2, options=options_text(POLICY, None))
     (claim,) = worker.run_pass(sync=1).claims
     assert claim.attempt == 1
@@ -615,9 +627,10 @@ def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker
     assert attempt.started_at <= attempt.finished_at
 
 
-def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_meant_then(
+def test_a_stored_policy_without_a_list_keeps_its_old_meaning(
     worker: Claimer,
 ) -> None:
+    """A row whose policy an older sender stored without a list keeps what it meant then."""
     stored = {"strategy": "fixed", "intervals": [0], "jitter": False, "most": None, "codes": []}
     put(2, max_retries=1, options=json.dumps({"wire": 1, "retry": stored}))
     first, again = worker.run_pass(sync=2).claims
@@ -631,10 +644,12 @@ def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_
     ]
 
 
-def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retry(
+def test_a_failure_whose_row_is_unlocked_midway_keeps_its_retry(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
-    """Fails if: it is not decided, because its row is locked, and then written as the last failure,
+    """A failure whose row is let go between decision and write keeps its retry.
+
+    Fails if: it is not decided, because its row is locked, and then written as the last failure,
     because it is not any more.
     """
     put(max_retries=2, options=options_text(POLICY, None))

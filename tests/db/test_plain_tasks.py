@@ -85,9 +85,8 @@ def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
     assert worker.run_pass(sync=9).claims == []
 
 
-def test_a_claim_computes_the_key_of_a_plain_task_whose_rule_is_old(
-    plain_tasks: Plain, claimer: Claimers
-) -> None:
+def test_a_claim_computes_the_key_of_a_plain_task(plain_tasks: Plain, claimer: Claimers) -> None:
+    """A claim computes the key of a plain task whose rule is old."""
     id_ = send_plain(plain_tasks["greet"], "Ann")
     same = send_plain(plain_tasks["greet"], name="Ann")
     sql("UPDATE horsies_tasks SET partition_version = NULL, partition_key = NULL")
@@ -129,20 +128,24 @@ def named(stored: Any) -> Any:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(CALLS, STORED)
-def test_the_database_and_the_admin_name_the_same_arguments_and_no_stored_json_makes_a_partition_fail(
+def test_the_database_and_the_admin_name_the_same_arguments(
     db: None, call: dict[str, Any], stored: Any
 ) -> None:
-    """Fails if: jsonb_array_elements() raises for what is no array, and one row stops all claims of
+    """The database and the admin name the same arguments and no stored JSON makes a partition fail.
+
+    Fails if: jsonb_array_elements() raises for what is no array, and one row stops all claims of
     its queue.
     """
     assert named(call) == named_arguments(call)
     assert isinstance(named(stored), dict)
 
 
-def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(
+def test_a_worker_of_the_previous_release_leaves_plain_tasks(
     plain_tasks: Plain, claimer: Claimers
 ) -> None:
-    """Fails if: a worker that has a typed task of the same name takes the row, and fails it because
+    """A worker of the release before leaves plain tasks to others.
+
+    Fails if: a worker that has a typed task of the same name takes the row, and fails it because
     of its arguments.
     """
     id_ = send_plain(plain_tasks["greet"], "Ann")
@@ -179,8 +182,10 @@ def test_a_task_that_changed_its_kind_fails_clearly(
     assert "was it sent by a task with typed arguments" in found[1]["message"]
 
 
-def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks: Plain) -> None:
-    """Fails if: only the last attempt has one, in the result; that of an attempt that was retried
+def test_each_failed_attempt_keeps_its_traceback(plain_tasks: Plain) -> None:
+    """Each failed attempt keeps its traceback and a copy its form.
+
+    Fails if: only the last attempt has one, in the result; that of an attempt that was retried
     is lost.
     """
     handle, done = (
@@ -220,8 +225,10 @@ def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks
     )
 
 
-def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(claimer: Claimers) -> None:
-    """Fails if: an exception of another shape, or a traceback that is too long, stops the settle of
+def test_an_attempt_with_any_exception_is_written(claimer: Claimers) -> None:
+    """Whatever the exception of an error is its attempt is written.
+
+    Fails if: an exception of another shape, or a traceback that is too long, stops the settle of
     the whole batch.
     """
     kept: list[tuple[Any, str | None, str | None]] = [
@@ -379,9 +386,10 @@ def test_a_plain_task_undoes_and_is_undone_by_name(
     assert handle.get(0).err_value.data["undone"] == 1
 
 
-def test_a_partition_counts_plain_tasks_that_are_promoted_or_found_by_a_sweep(
+def test_a_partition_counts_promoted_and_swept_plain_tasks(
     plain_tasks: Plain,
 ) -> None:
+    """A partition counts plain tasks that are promoted or found by a sweep."""
     flow = Workflow("plain")
     flow.add(plain_tasks["double"].name, 9)
     flow.map(plain_tasks["double"].name, n=flow.add(plain_tasks["listed"].name, [7]))

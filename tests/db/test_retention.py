@@ -88,9 +88,10 @@ def left() -> set[uuid.UUID]:
     return set(Task.objects.values_list("pk", flat=True))
 
 
-def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_others_stay(
+def test_old_finished_tasks_are_deleted_with_their_attempts(
     connect: Connect,
 ) -> None:
+    """Finished tasks that are old enough go with their attempts and all others stay."""
     old = [id_ for status in FINISHED for id_ in finished(status=status)]
     young = finished(DAY - HOUR)
     ago = now() - 9 * DAY
@@ -141,7 +142,8 @@ def entries(conn: psycopg.Connection[Any], kept: Kept, many: int = 500) -> int:
     return entries_read(conn, "horsies_tasks_finished", lambda: prune(conn, kept, many))
 
 
-def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Connect) -> None:
+def test_tasks_that_are_kept_for_ever_are_read_once(connect: Connect) -> None:
+    """Tasks that are kept for ever are met once and never again."""
     conn = connect()
     kept = Kept(("payments",), others=True, age=DAY)
 
@@ -157,9 +159,10 @@ def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Conn
     assert Task.objects.exclude(queue_name="payments").count() == 0
 
 
-def test_full_batches_do_not_read_again_what_those_before_them_deleted_also_of_one_moment(
+def test_a_full_batch_reads_no_deleted_rows_again(
     connect: Connect,
 ) -> None:
+    """Full batches do not read again what those before them deleted also of one moment."""
     for batch in range(40):
         finished(9 * DAY - batch * HOUR, 5)
 
@@ -172,9 +175,10 @@ def test_full_batches_do_not_read_again_what_those_before_them_deleted_also_of_o
     assert left() == set(kept)
 
 
-def test_rounds_of_any_age_go_on_where_the_last_one_ended_and_begin_anew_after_a_week(
+def test_a_round_goes_on_where_the_last_one_ended(
     connect: Connect,
 ) -> None:
+    """Rounds of any age go on where the last one ended and begin anew after a week."""
     conn = connect()
     finished(9 * DAY)
     finished(5 * DAY)
@@ -195,9 +199,8 @@ def test_rounds_of_any_age_go_on_where_the_last_one_ended_and_begin_anew_after_a
 
 
 @pytest.mark.parametrize("many", [50, 2], ids=["in the last batch", "in a full batch"])
-def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still(
-    connect: Connect, many: int
-) -> None:
+def test_a_locked_task_is_pruned_later_if_it_is_still_finished(connect: Connect, many: int) -> None:
+    """What is locked is not waited for and goes later if it is finished still."""
     conn = connect()
     other = connect()
     finished(9 * DAY)
@@ -222,7 +225,8 @@ def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still
     assert left() == {again}
 
 
-def test_one_prunes_at_a_time_and_the_others_leave_it_to_that_one(connect: Connect) -> None:
+def test_only_one_worker_prunes_at_a_time(connect: Connect) -> None:
+    """One prunes at a time and the others leave it to that one."""
     conn = connect()
     other = connect()
     finished(count=3)
@@ -234,9 +238,10 @@ def test_one_prunes_at_a_time_and_the_others_leave_it_to_that_one(connect: Conne
     assert prune(conn) == 2
 
 
-def test_another_set_of_queues_is_swept_from_the_beginning_and_rows_about_sets_of_old_go(
+def test_another_set_of_queues_is_pruned_from_the_beginning(
     connect: Connect,
 ) -> None:
+    """Another set of queues is swept from the beginning and rows about sets of old go."""
     conn = connect()
     finished(queue_name="payments")
 
@@ -273,9 +278,10 @@ def test_pruning_reads_tasks_through_their_indexes(claimer: Any, connect: Connec
         assert not re.search(r"Seq Scan on horsies_task_attempts\b|Sort ", shown), state
 
 
-def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_live_stay(
+def test_stopped_and_dead_workers_go_with_their_heartbeats(
     connect: Connect,
 ) -> None:
+    """Stopped and dead workers go with their heartbeats and those that may live stay."""
     ago = now() - 9 * DAY
     WorkerFactory(started_at=ago, seen_at=ago, stopped_at=ago)
     dead, silent, alive = (
@@ -301,9 +307,10 @@ def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_li
     ],
     ids=["snapshots", "audit", "fire times"],
 )
-def test_old_snapshots_and_entries_of_the_audit_and_fire_times_go_in_batches_and_young_ones_stay(
+def test_old_snapshots_and_audit_entries_go_in_batches(
     connect: Connect, make: Any, moment: str, prune: Callable[..., int]
 ) -> None:
+    """Old snapshots and entries of the audit and fire times go in batches and young ones stay."""
     model = make._meta.model
     model.objects.all().delete()
     for age in (9, 8, 7, 1):
@@ -314,10 +321,13 @@ def test_old_snapshots_and_entries_of_the_audit_and_fire_times_go_in_batches_and
     assert model.objects.count() == 1
 
 
-def test_the_last_fire_time_of_a_schedule_stays_while_there_is_the_schedule(
+def test_the_last_fire_time_stays_as_long_as_its_schedule(
     connect: Connect,
 ) -> None:
-    """Fails if: it goes, too, and the next fire time does not know which task may still run."""
+    """The last fire time of a schedule stays while there is the schedule.
+
+    Fails if: it goes, too, and the next fire time does not know which task may still run.
+    """
     schedules.create(
         "nightly", {"task": "tests.apps.project.tasks.noop", "pattern": "every day"}, actor="a test"
     )
@@ -337,10 +347,13 @@ def keeping(keep: Any, age: dt.timedelta, **columns: Any) -> uuid.UUID:
     return finished(age, options={"wire": 1, "keep_result": keep}, **columns)[0]
 
 
-def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_stay(
+def test_completed_tasks_with_a_retention_of_their_own_go_by_it(
     connect: Connect,
 ) -> None:
-    """Fails if: the options are looked at in the ordinary round, so nothing goes earlier than that."""
+    """Completed tasks with a retention of their own go by it and all others stay.
+
+    Fails if: the options are looked at in the ordinary round, so nothing goes earlier than that.
+    """
     conn = connect()
     minute = dt.timedelta(minutes=1)
     old = [keeping(False, 2 * minute), keeping(3_600_000, 2 * HOUR)]
@@ -420,9 +433,8 @@ WEEK = 7 * 86_400_000
 @pytest.mark.parametrize(
     "keep", [None, True, "1h", {"a": 1}, [False], -5, 1.5, 10**30, WEEK, False, 3_600_000]
 )
-def test_options_of_any_kind_stop_no_round_and_only_what_outlives_its_queue_stays(
-    connect: Connect, keep: Any
-) -> None:
+def test_a_retention_option_of_any_kind_stops_no_round(connect: Connect, keep: Any) -> None:
+    """Options of any kind stop no round and only what outlives its queue stays."""
     id_ = keeping(keep, 2 * DAY)
     conn = connect()
     keeping(keep, 2 * DAY, status="FAILED")
@@ -443,10 +455,11 @@ def act(
     return SelectionStore(conn).act(verb, ids, channel_prefix(conn), **how)
 
 
-def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(
-    connect: Connect, claimer: Any
-) -> None:
-    """Fails if: the ids are passed to the cancel of single tasks, which asks running ones to stop."""
+def test_a_bulk_act_skips_locked_and_unfinished_tasks(connect: Connect, claimer: Any) -> None:
+    """What was taken is locked or has not finished is left without waiting.
+
+    Fails if: the ids are passed to the cancel of single tasks, which asks running ones to stop.
+    """
     conn = connect()
     other = connect()
     worker = claimer()
@@ -482,10 +495,10 @@ def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(
     assert TaskAttempt.objects.count() == 1
 
 
-def test_a_batch_is_deleted_by_ids_also_when_planned_as_if_none_had_finished(
-    claimer: Any, connect: Connect
-) -> None:
-    """Fails if: the index of finished tasks looks empty, so each batch reads all finished tasks
+def test_a_batch_is_deleted_by_ids_under_any_plan(claimer: Any, connect: Connect) -> None:
+    """A batch is deleted by ids also when planned as if none had finished.
+
+    Fails if: the index of finished tasks looks empty, so each batch reads all finished tasks
     there are.
     """
     worker = claimer()
@@ -535,7 +548,8 @@ def rows() -> list[int]:
     ]
 
 
-def test_a_run_is_deleted_with_all_that_belongs_to_it_and_younger_runs_stay() -> None:
+def test_a_pruned_run_is_deleted_with_all_its_rows() -> None:
+    """A run is deleted with all that belongs to it and younger runs stay."""
     ended_run()
     age(2)
     old = set(Task.objects.values_list("pk", flat=True))
@@ -680,9 +694,10 @@ def everything() -> str:
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_who_did_it_and_why(
+def test_a_redacted_task_leaves_its_data_in_no_table(
     status: str,
 ) -> None:
+    """No table knows any more what a redacted task was about and the audit who did it and why."""
     task = told(status=status)
     other = uuid.uuid4()
     step(other)
@@ -725,9 +740,10 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_wh
     assert everything() == rows
 
 
-def test_a_redacted_value_is_an_error_that_says_so_and_a_redacted_error_keeps_its_code_and_nothing_else() -> (
-    None
-):
+def test_a_redacted_error_keeps_only_its_code() -> None:
+    """A redacted value is an error that says so and a redacted error keeps its code and nothing
+    else.
+    """
     task = told(status="COMPLETED", task_name="tests.apps.project.tasks.add")
     failed = told(status="FAILED")
     redact(task.pk, **WHY)
@@ -747,7 +763,8 @@ def test_a_redacted_value_is_an_error_that_says_so_and_a_redacted_error_keeps_it
         )
 
 
-def test_a_partition_by_task_alone_says_nothing_about_people_and_stays() -> None:
+def test_a_redaction_keeps_the_key_of_a_partition_by_task_alone() -> None:
+    """A partition by task alone says nothing about people and stays."""
     cut = '{"to": "' + "x" * 122 + "..." + "0" * 64
     for key, stays in (
         ('{"": "shop.pay"}', True),

@@ -82,9 +82,10 @@ def drain(worker: Claimer, count: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("cap", [None, 10 * BATCH])
-def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_transaction(
+def test_a_pass_skips_dead_entries_under_an_old_transaction(
     sighted: Sights, claimer: Claimers, connect: Connect, cap: int | None
 ) -> None:
+    """A pass reads no more entries the more tasks have passed under an old transaction."""
     limit("default", max_concurrency=cap)
     worker = sighted()
     blind = claimer()
@@ -103,10 +104,11 @@ def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_tr
     assert max(*early.values(), *late.values()) < 10 * BATCH  # entries of the last batches
 
 
-def test_a_pass_says_that_it_read_far_over_dead_entries_and_a_short_one_over_late_tasks(
-    claimer: Claimers, connect: Connect
-) -> None:
-    """Fails if: how long it took says so, too, and a busy machine makes all passes take long."""
+def test_a_pass_that_read_many_dead_entries_reports_it(claimer: Claimers, connect: Connect) -> None:
+    """A pass says that it read far over dead entries and a short one over late tasks.
+
+    Fails if: how long it took says so, too, and a busy machine makes all passes take long.
+    """
     worker = claimer()
     put(3_001, delay=EARLIER)
 
@@ -125,9 +127,8 @@ def test_a_pass_says_that_it_read_far_over_dead_entries_and_a_short_one_over_lat
     assert worker.run_pass(sync=1, async_=1).late, "a whole pass ends them"
 
 
-def test_a_queue_in_which_nothing_waits_costs_few_probes_however_much_passed(
-    sighted: Sights, connect: Connect
-) -> None:
+def test_an_idle_queue_costs_few_probes_after_many_tasks(sighted: Sights, connect: Connect) -> None:
+    """A queue in which nothing waits costs few probes however much passed."""
     limit("default", max_concurrency=10)
     worker = sighted()
 
@@ -270,9 +271,10 @@ class Hours:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(examples(12, 200)))
-def test_whatever_happens_a_pass_claims_what_one_without_marks_would(
+def test_a_pass_claims_the_same_tasks_as_one_without_marks(
     sighted: Sights, claimer: Claimers, connect: Connect, seed: int
 ) -> None:
+    """Whatever happens a pass claims what one without marks would."""
     hours = Hours(seed, sighted(), [claimer(), claimer()], connect(), connect())
     events = [hours.send] * 4 + [hours.end] * 3 + [hours.send_late, hours.hold, hours.limit] * 2
     events += [hours.take, hours.take_ahead, hours.lapse, hours.reap, hours.set_the_clock_back]
@@ -282,10 +284,12 @@ def test_whatever_happens_a_pass_claims_what_one_without_marks_would(
         hours.compare()
 
 
-def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(
+def test_a_task_without_a_notification_is_found_by_the_next_pass(
     sighted: Sights, connect: Connect
 ) -> None:
-    """Fails if: a cursor at the time of the pass lies behind a quiet send that was committing
+    """A task that nobody was told of is found by the look after its send.
+
+    Fails if: a cursor at the time of the pass lies behind a quiet send that was committing
     meanwhile, until the next poll.
     """
     worker = sighted()
@@ -299,10 +303,12 @@ def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(
     assert claimed(worker, outcomes=complete(claims)) == [quiet]
 
 
-def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_next(
+def test_a_task_sent_while_a_pass_waits_for_caps_is_found(
     sighted: Sights, connect: Connect, aside: Aside
 ) -> None:
-    """Fails if: cursors of queues in which nothing waited are dated after the locks, and lie behind
+    """A task sent while a pass waits for the locks of caps is found by the next.
+
+    Fails if: cursors of queues in which nothing waited are dated after the locks, and lie behind
     a quiet send.
     """
     worker = sighted(mail=10, bulk=20)
@@ -340,9 +346,8 @@ def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_ne
 
 
 @pytest.mark.parametrize("priority", [1, 200])
-def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(
-    sighted: Sights, priority: int
-) -> None:
+def test_a_task_of_a_new_priority_is_found_at_any_due_time(sighted: Sights, priority: int) -> None:
+    """A task of a priority never met is found whenever it was due."""
     worker = sighted()
     put(3)
     worker.run_pass(sync=2)
@@ -354,9 +359,10 @@ def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(
     assert len(claims) == 2
 
 
-def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_wakes_for_it(
+def test_a_claim_with_an_ended_lease_is_claimed_in_its_place(
     sighted: Sights,
 ) -> None:
+    """A claim whose lease ended is claimed in its place and no other worker wakes for it."""
     (id_,) = put()
     (after,) = put()
     gone = sighted()
@@ -379,9 +385,8 @@ def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_w
     worker.run_pass(outcomes=complete([claim]))
 
 
-def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(
-    sighted: Sights, connect: Connect
-) -> None:
+def test_a_worker_without_a_listener_keeps_no_marks(sighted: Sights, connect: Connect) -> None:
+    """Without a listener there are no marks and a new one begins without."""
     worker = sighted()
     put()
     worker.run_pass(sync=10)

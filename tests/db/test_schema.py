@@ -51,15 +51,18 @@ from tests.support.everything import EVERYTHING
 
 
 @pytest.mark.parametrize("model", [Task, TaskAttempt])
-def test_save_and_delete_refuse_on_rows_that_only_statements_write(model: type[Task]) -> None:
+def test_save_and_delete_raise_on_rows_that_statements_write(model: type[Task]) -> None:
+    """Save and delete refuse on rows that only statements write."""
     with pytest.raises(TypeError, match=r"never through save\(\)"):
         model().save()
     with pytest.raises(TypeError, match=r"never through delete\(\)"):
         model().delete()
 
 
-def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> None:
-    """Fails if: Django makes up a name, with a digest at its end, which statements about indexes
+def test_every_index_has_a_name_of_the_app() -> None:
+    """Every index has a name of ours and no number of rows can run out.
+
+    Fails if: Django makes up a name, with a digest at its end, which statements about indexes
     cannot name.
     """
     names = sql(
@@ -74,8 +77,10 @@ def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> N
 
 
 @pytest.mark.parametrize("schema", ["public", "queue"])
-def test_a_schema_in_which_every_role_may_create_functions_is_a_warning(schema: str) -> None:
-    """Fails if: PostgreSQL up to 14 grants that, and any role can have the workers call its own
+def test_a_schema_where_any_role_creates_functions_is_a_warning(schema: str) -> None:
+    """A schema in which every role may create functions is a warning.
+
+    Fails if: PostgreSQL up to 14 grants that, and any role can have the workers call its own
     function.
     """
     with transaction.atomic(), connection.cursor() as cursor:
@@ -171,9 +176,10 @@ def runs_a_task() -> bool:
     return drain() == 1 and handle.get(0).ok_value == 3
 
 
-def test_migrations_run_back_to_their_tables_and_to_zero_and_forward_again(
+def test_migrations_run_back_to_zero_and_forward_again(
     before: set[Any],
 ) -> None:
+    """Migrations run back to their tables and to zero and forward again."""
     for target, left in (
         ("0001", TABLES - {"horsies_send_keys", "horsies_history"}),
         ("zero", set()),
@@ -188,9 +194,8 @@ def test_migrations_run_back_to_their_tables_and_to_zero_and_forward_again(
 
 
 @pytest.mark.parametrize("left", ["", OLDER], ids=["today's", "older"])
-def test_tables_that_were_dropped_are_migrated_over_what_they_left_behind(
-    before: set[Any], left: str
-) -> None:
+def test_migrate_replaces_leftovers_of_dropped_tables(before: set[Any], left: str) -> None:
+    """Tables that were dropped are migrated over what they left behind."""
     drop_tables()
     sql(f"{left};")
 
@@ -200,7 +205,8 @@ def test_tables_that_were_dropped_are_migrated_over_what_they_left_behind(
     assert runs_a_task()
 
 
-def test_what_dropped_tables_left_behind_is_gone_after_migrating_back(before: set[Any]) -> None:
+def test_migrating_back_removes_leftovers_of_dropped_tables(before: set[Any]) -> None:
+    """What dropped tables left behind is gone after migrating back."""
     for table in TABLES:
         sql(f"DROP TABLE IF EXISTS {table} CASCADE")
 
@@ -212,9 +218,10 @@ def test_what_dropped_tables_left_behind_is_gone_after_migrating_back(before: se
     assert {kind for kind, *_ in made()} == {"sequence", "constraint"}  # that of the domain
 
 
-def test_without_migrations_tables_and_functions_are_those_of_the_migrations_and_made_again_but_not_for_a_flush(
-    before: set[Any], settings: Any
-) -> None:
+def test_syncdb_makes_the_same_schema_as_the_migrations(before: set[Any], settings: Any) -> None:
+    """Without migrations tables and functions are those of the migrations and made again but not
+    for a flush.
+    """
     call_command("migrate", "horsies", "zero", verbosity=0)
     settings.MIGRATION_MODULES = {"horsies": None}
     call_command("migrate", run_syncdb=True, verbosity=0)
@@ -232,9 +239,8 @@ def test_without_migrations_tables_and_functions_are_those_of_the_migrations_and
     assert made() == before
 
 
-def test_functions_of_another_schema_on_the_search_path_are_left_alone(
-    before: set[Any], elsewhere: None
-) -> None:
+def test_functions_of_another_schema_are_left_alone(before: set[Any], elsewhere: None) -> None:
+    """Functions of another schema on the search path are left alone."""
     call_command("migrate", "horsies", verbosity=0)
     assert {tuple(line[:3]) for line in made()} == {tuple(line[:3]) for line in before}
 
@@ -252,9 +258,11 @@ def printed(name: str, **how: Any) -> str:
     return text.getvalue()
 
 
-def test_the_printed_sql_of_the_migrations_makes_the_same_and_takes_it_back(
+def test_the_printed_sql_makes_the_same_schema_and_reverts_it(
     before: set[Any], elsewhere: None
 ) -> None:
+    """The printed SQL of the migrations makes the same and takes it back."""
+
     # As psql runs them, so that indexes can be built concurrently.
     def one_by_one(text: str) -> None:
         for statement in re.findall(r"(?s)[^;]*(?:CONCURRENTLY|ALTER TABLE)[^;]*;", text):
@@ -323,9 +331,10 @@ def own(settings: Any) -> Iterator[dict[str, Any]]:
         del connections["own"]
 
 
-def test_a_backend_opens_the_connection_without_pool_and_the_session_is_that_of_the_queue(
+def test_a_backend_opens_a_connection_outside_its_pool(
     own: dict[str, Any],
 ) -> None:
+    """A backend opens the connection without pool and the session is that of the queue."""
     own["AUTOCOMMIT"] = False
     own["OPTIONS"] = {
         "pool": True,
@@ -362,9 +371,8 @@ def test_a_backend_opens_the_connection_without_pool_and_the_session_is_that_of_
     assert connections["own"].connection is None
 
 
-def test_a_receiver_finds_the_new_connection_under_its_alias_and_nobody_finds_it_afterwards() -> (
-    None
-):
+def test_a_receiver_finds_the_new_connection_under_its_alias() -> None:
+    """A receiver finds the new connection under its alias and nobody finds it afterwards."""
     connection.ensure_connection()
     before = connection.connection
     found = []
@@ -406,9 +414,10 @@ class Away:
     ],
     ids=["broken", "away", "begins"],
 )
-def test_a_receiver_that_raises_or_leaves_a_transaction_is_told_and_no_connection_stays_open(
+def test_a_receiver_that_raises_leaves_no_connection_open(
     connect: Connect, receiver: Callable[..., Any], kind: type[Exception], said: str
 ) -> None:
+    """A receiver that raises or leaves a transaction is told and no connection stays open."""
     words = (
         f"the receiver <?tests.db.test_schema.{said}.*begins with 'horsies'"
         if said
@@ -424,9 +433,11 @@ def test_a_receiver_that_raises_or_leaves_a_transaction_is_told_and_no_connectio
     )
 
 
-def test_a_password_that_the_server_refuses_or_the_backend_does_not_get_is_a_database_that_is_away(
+def test_a_refused_password_is_an_operational_error(
     own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A password that the server refuses or the backend does not get is a database that is away."""
+
     def no_token(self: Any, parameters: Any) -> Any:
         raise TimeoutError("no token")
 
@@ -583,9 +594,8 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("verb", CALLS)
-def test_whatever_asks_an_unmigrated_database_says_migrate_a_send_in_its_own_error(
-    unmigrated: None, verb: str
-) -> None:
+def test_every_call_on_an_unmigrated_database_names_migrate(unmigrated: None, verb: str) -> None:
+    """Whatever asks an unmigrated database says migrate a send in its own error."""
     kind, code = (TaskSendError, "ENQUEUE_FAILED.*") if "send" in verb else (ProgrammingError, "")
 
     with pytest.raises(
@@ -594,9 +604,10 @@ def test_whatever_asks_an_unmigrated_database_says_migrate_a_send_in_its_own_err
         CALLS[verb]()
 
 
-def test_a_send_that_an_unmigrated_database_refused_ends_the_transaction_around_it(
+def test_a_send_to_an_unmigrated_database_ends_the_transaction(
     unmigrated: None,
 ) -> None:
+    """A send that an unmigrated database refused ends the transaction around it."""
     with pytest.raises(InternalError, match="transaction is aborted"), transaction.atomic():
         with pytest.raises(TaskSendError, match=MIGRATE):
             tasks.add.send(1)

@@ -147,10 +147,12 @@ def key_of(status: str | None) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_once_and_no_other(
+def test_every_selection_lists_each_of_its_tasks_once(
     seed: int,
 ) -> None:
-    """Fails if: a page ends between two tasks of the same moment, and the second one is never
+    """Every selection and every list has all tasks that it describes each once and no other.
+
+    Fails if: a page ends between two tasks of the same moment, and the second one is never
     found.
 
     Or the list of a page, of a command and of an act say the same in three ways, which differ at
@@ -180,10 +182,13 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
         assert set(found) == {row.pk for row in rows if fits(row, chosen)}, chosen
 
 
-def test_a_list_looks_at_the_newest_of_its_own_time_and_says_if_there_are_more(
+def test_a_list_shows_the_newest_tasks_of_its_own_period(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fails if: the newest 30,000 are from after the night that is asked for, which looks empty."""
+    """A list looks at the newest of its own time and says if there are more.
+
+    Fails if: the newest 30,000 are from after the night that is asked for, which looks empty.
+    """
     monkeypatch.setattr(module, "DEEPEST", 5)
     night = now() - dt.timedelta(hours=12)
     old = failures(3, finished_at=night)
@@ -244,9 +249,10 @@ def failures(count: int = 1, **columns: Any) -> list[uuid.UUID]:
     ]
 
 
-def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(
+def test_a_retry_of_all_that_is_resumed_runs_each_task_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A retry of all lets each run once though stopped and begun again."""
     monkeypatch.setattr(module, "BATCH", 7)
     monkeypatch.setattr(module, "READ", 10)
     failures(40)
@@ -274,10 +280,12 @@ def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(
     assert [step.tasks for step in act_on_all(chosen, "retry", **WHO)] == [0]
 
 
-def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why(
+def test_locked_and_refused_tasks_are_skipped_and_counted(
     connect: Connect,
 ) -> None:
-    """Fails if: the act waits for a lock, or one task that refuses undoes the other 499 of its
+    """What others hold is left and counted and what refuses is counted by why.
+
+    Fails if: the act waits for a lock, or one task that refuses undoes the other 499 of its
     transaction.
     """
     plain, held = failures(2)
@@ -302,10 +310,12 @@ def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why
     assert Task.objects.get(pk=held).status == "FAILED"
 
 
-def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(
+def test_retries_of_many_are_spread_and_wake_each_queue_once(
     connect: Connect,
 ) -> None:
-    """Fails if: 300,000 retries are 300,000 notifications, and hit the service that failed all at
+    """Retries are spread over a time and workers are woken once for a queue.
+
+    Fails if: 300,000 retries are 300,000 notifications, and hit the service that failed all at
     once.
     """
     failures(30, queue_name="mail")
@@ -340,9 +350,10 @@ def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(
         ("purge", "PENDING", {}, {"CANCELLED": 1}, "CANCELLED"),
     ],
 )
-def test_each_verb_does_to_all_what_it_does_to_one_and_the_audit_says_who_why_and_to_how_many(
+def test_each_verb_does_the_same_to_many_as_to_one(
     verb: str, status: str, before: dict[str, Any], verdicts: dict[str, int], after: str
 ) -> None:
+    """Each verb does to all what it does to one and the audit says who why and to how many."""
     values = {"status": status, "sent_at": now() - dt.timedelta(seconds=1), **before}
     task = TaskFactory(queue_name="mail", kwargs={"to": "ann"}, **values)
     TaskFactory(queue_name="bulk", **values)
@@ -401,7 +412,8 @@ def test_what_cannot_be_meant_is_refused_in_words(ask: Callable[[], Any], words:
     assert Task.objects.get().status == "FAILED"
 
 
-def test_a_part_of_a_name_stands_for_the_known_names_that_have_it() -> None:
+def test_a_part_of_a_name_selects_the_known_names_with_it() -> None:
+    """A part of a name stands for the known names that have it."""
     noop = tasks.noop.name
     assert matching("FAILED", name=noop).names == [noop]
     assert set(matching("FAILED", name="project.tasks.ra").names or ()) >= {tasks.raises.name}
@@ -599,14 +611,16 @@ class Night:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(examples(12, 60)))
-def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_is_true(
+def test_a_retry_of_many_retries_each_task_at_most_once(
     seed: int,
     claimer: Claimers,
     connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
     returned: Callable[[], Counter[uuid.UUID]],
 ) -> None:
-    """Fails if: a task that fails again is taken once more, or the second person's act counts what
+    """Each is retried at most once whatever else happens and what is counted is true.
+
+    Fails if: a task that fails again is taken once more, or the second person's act counts what
     the first one did.
     """
     monkeypatch.setattr(module, "BATCH", 3)
@@ -682,10 +696,12 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
     threads.shutdown()
 
 
-def test_two_people_who_retry_the_same_night_at_the_same_time_retry_each_task_once(
+def test_two_people_who_retry_at_once_retry_each_task_once(
     monkeypatch: pytest.MonkeyPatch, returned: Callable[[], Counter[uuid.UUID]], aside: Aside
 ) -> None:
-    """Fails if: both read the same page, the second one waits for the first one's locks, and
+    """Two people who retry the same night at the same time retry each task once.
+
+    Fails if: both read the same page, the second one waits for the first one's locks, and
     retries all of them again.
     """
     monkeypatch.setattr(module, "BATCH", 20)

@@ -36,7 +36,8 @@ from tests.support import refusing
 
 
 @pytest.mark.promise("S3.1", "S3.4")
-def test_a_task_exists_exactly_when_the_senders_transaction_commits(connect: Connect) -> None:
+def test_a_task_exists_exactly_when_its_transaction_commits(connect: Connect) -> None:
+    """A task exists exactly when the senders transaction commits."""
     other = connect()
 
     with transaction.atomic():
@@ -54,7 +55,8 @@ def test_a_task_exists_exactly_when_the_senders_transaction_commits(connect: Con
 
 
 @pytest.mark.promise("S3.4", "S3.9")
-def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connect: Connect) -> None:
+def test_each_queue_is_notified_once_per_transaction(connect: Connect) -> None:
+    """One notification per queue and transaction arrives at the commit."""
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
 
@@ -70,9 +72,11 @@ def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connec
 
 
 @pytest.mark.parametrize("server_side_binding", [False, True])
-def test_every_option_is_stored_whether_the_driver_or_the_server_binds_parameters(
+def test_every_option_is_stored_under_either_binding(
     server_side_binding: bool,
 ) -> None:
+    """Every option is stored whether the driver or the server binds parameters."""
+
     def new(**columns: Any) -> NewTasks:
         return NewTasks("x", "default", "sync", 7, [uuid7()], ["{}"], **columns)
 
@@ -142,8 +146,10 @@ def calls(*numbers: int) -> list[dict[str, Any]]:
     return [{"a": number} for number in range(*numbers)]
 
 
-def test_send_many_sends_all_in_order_each_statement_with_a_moment_of_its_own(chunks: None) -> None:
-    """Else scan cursors could not tell apart what is claimed from what waits: each scan would read
+def test_each_statement_of_send_many_has_its_own_moment(chunks: None) -> None:
+    """Send many sends all in order each statement with a moment of its own.
+
+    Else scan cursors could not tell apart what is claimed from what waits: each scan would read
     all dead entries before it.
     """
     with transaction.atomic():
@@ -158,9 +164,10 @@ def test_send_many_sends_all_in_order_each_statement_with_a_moment_of_its_own(ch
     assert tasks.add.send_many([]) == []
 
 
-def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_pieces(
+def test_send_many_reads_calls_from_a_cursor_of_its_connection(
     chunks: None,
 ) -> None:
+    """Calls may come from a query on the same connection that is read in pieces."""
     tasks.add.send_many(calls(110))
     rows = Task.objects.order_by("id").values_list("kwargs", flat=True)
 
@@ -192,9 +199,10 @@ def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
 
 
 @pytest.mark.parametrize("supported", [True, False], ids=["pipeline", "no pipeline"])
-def test_what_is_wrong_with_a_late_item_of_many_undoes_all_and_leaves_the_transaction_usable(
+def test_a_wrong_late_item_undoes_all_of_send_many(
     supported: bool, chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What is wrong with a late item of many undoes all and leaves the transaction usable."""
     monkeypatch.setattr(enqueue.Pipeline, "is_supported", lambda: supported)
 
     with transaction.atomic():
@@ -249,9 +257,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_sent_is_refused_by_name_before_the_transaction_is_touched(
+def test_an_unsendable_task_leaves_the_transaction_untouched(
     what: str,
 ) -> None:
+    """What cannot be sent is refused by name before the transaction is touched."""
     send, words = REFUSED[what]
 
     with transaction.atomic():
@@ -264,9 +273,10 @@ def test_what_cannot_be_sent_is_refused_by_name_before_the_transaction_is_touche
         assert not Task.objects.exists()
 
 
-def test_a_large_argument_passes_with_a_warning_that_does_not_show_it_and_the_limit_counts_bytes(
+def test_a_large_argument_passes_with_a_warning(
     caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
+    """A large argument passes with a warning that does not show it and the limit counts bytes."""
     enqueue._warned.clear()
     with caplog.at_level(logging.WARNING, "horsies"):
         tasks.echo.send("y" * 1_100_000)
@@ -281,7 +291,9 @@ def test_a_large_argument_passes_with_a_warning_that_does_not_show_it_and_the_li
     tasks.echo.send("s" * 300_000)
 
 
-def test_the_async_verbs_send_as_their_twins_do_which_on_a_running_loop_name_them() -> None:
+def test_the_async_verbs_send_as_their_sync_twins_do() -> None:
+    """The async verbs send as their twins do which on a running loop name them."""
+
     async def view() -> None:
         await tasks.add.asend(1)
         await tasks.add.aschedule(60, 2)
@@ -297,9 +309,10 @@ def test_the_async_verbs_send_as_their_twins_do_which_on_a_running_loop_name_the
     ] == [1, 2, 3, 4, 5]
 
 
-def test_a_send_while_apps_load_or_tasks_are_imported_is_refused_in_that_thread_only(
+def test_a_send_while_apps_load_is_refused_in_that_thread_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A send while apps load or tasks are imported is refused in that thread only."""
     with registry.suppressed_sends(), ThreadPoolExecutor(1) as other:
         with pytest.raises(TaskSendError, match="SEND_SUPPRESSED.*Module-level code"):
             tasks.add.send(1)
@@ -313,10 +326,13 @@ def test_a_send_while_apps_load_or_tasks_are_imported_is_refused_in_that_thread_
         tasks.add.send(1)
 
 
-def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_refuses_the_value_may_not(
+def test_only_a_lost_database_makes_a_send_retryable(
     connect: Connect,
 ) -> None:
-    """As a character that its encoding does not have, which is one error of class 22 of many."""
+    """A database that is gone may be sent to again and one that refuses the value may not.
+
+    As a character that its encoding does not have, which is one error of class 22 of many.
+    """
     other = connect()
 
     with (
@@ -341,10 +357,12 @@ def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_refuses_the_v
     connection.close()
 
 
-def test_ids_grow_within_a_process_whatever_the_clock_does_and_those_of_the_database_tell_time_and_place() -> (
-    None
-):
-    """The pages of the audit are ordered by them."""
+def test_ids_grow_even_if_the_clock_is_set_back() -> None:
+    """Ids grow within a process whatever the clock does and those of the database tell time and
+    place.
+
+    The pages of the audit are ordered by them.
+    """
     clockwork = Clockwork()
     clockwork.last = 2**47 << 42  # a clock that was set back far behind
     ids = [clockwork.next() for _ in range(500)] + clockwork.take(500)
@@ -387,9 +405,8 @@ def row(handle: TaskHandle[Any]) -> Task:
     return Task.objects.get(pk=handle.task_id)
 
 
-def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction() -> (
-    None
-):
+def test_a_delay_and_a_good_until_count_from_the_send() -> None:
+    """A delay and a good until count from the send and not from the start of its transaction."""
     good = tasks.add.with_options(good_until=HOUR)
 
     with transaction.atomic():
@@ -411,7 +428,8 @@ MOMENT = dt.datetime(2100, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 @pytest.mark.parametrize(
     "delay", [3_600, 3_600.0, HOUR, MOMENT], ids=["int", "float", "timedelta", "datetime"]
 )
-def test_a_delay_among_the_options_is_what_schedule_takes_for_every_verb(delay: Any) -> None:
+def test_a_delay_option_equals_schedule_for_every_verb(delay: Any) -> None:
+    """A delay among the options is what schedule takes for every verb."""
     sender = tasks.add.with_options(delay=delay)
 
     async def later() -> list[TaskHandle[int]]:

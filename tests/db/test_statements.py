@@ -109,9 +109,8 @@ def states(admin: Any, **columns: Any) -> Iterator[str]:
     yield "large"
 
 
-def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
-    claimer: Any, connect: Connect
-) -> None:
+def test_a_pass_reads_tasks_through_their_indexes(claimer: Any, connect: Connect) -> None:
+    """The pass reads tasks through their indexes and never sorts them."""
     for state in states(connect()):
         worker = claimer()
         notices = explained(worker)
@@ -124,9 +123,8 @@ def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
             assert "Sort" not in plan.replace("Sort Key", ""), state
 
 
-def test_the_short_pass_reads_tasks_by_indexes_and_sorts_only_what_it_claimed(
-    claimer: Any, connect: Connect
-) -> None:
+def test_a_short_pass_sorts_only_the_claimed_tasks(claimer: Any, connect: Connect) -> None:
+    """The short pass reads tasks by indexes and sorts only what it claimed."""
     for state in states(connect()):
         worker = claimer()
         notices = explained(worker)
@@ -151,9 +149,8 @@ def test_the_short_pass_reads_tasks_by_indexes_and_sorts_only_what_it_claimed(
             assert plan.count("Sort\n") + plan.count("Sort  (") <= sorts, state
 
 
-def test_caps_count_by_the_index_of_what_is_in_flight_and_unpark_by_that_of_the_parked(
-    claimer: Any, connect: Connect
-) -> None:
+def test_caps_count_by_the_index_of_tasks_in_flight(claimer: Any, connect: Connect) -> None:
+    """Caps count by the index of what is in flight and unpark by that of the parked."""
     limit("mail", max_concurrency=3, partition_by_args=["tenant"], partition_max_concurrency=1)
     put(30, queue="mail", kwargs=['{"tenant": 2}', '{"tenant": 3}', '{"tenant": 4}'] * 10)
     other = claimer(mail=1)
@@ -197,8 +194,10 @@ def test_tasks_of_stalled_partitions_are_read_by_their_ids(claimer: Any, connect
         assert "using horsies_tasks_pkey" in plan, state
 
 
-def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect: Connect) -> None:
-    """Fails if: the last fire time with a task is searched among all that were skipped since, or
+def test_the_end_of_the_last_task_is_read_through_primary_keys(connect: Connect) -> None:
+    """Whether the last task has finished is read through primary keys.
+
+    Fails if: the last fire time with a task is searched among all that were skipped since, or
     the task among all of its name.
     """
     conn = connect()
@@ -315,9 +314,10 @@ def test_tasks_of_the_other_lane_cost_a_claim_nothing(claimer: Any) -> None:
     assert entries(claimer(), "horsies_tasks_claim", sync=1) == 0
 
 
-def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a_probe_each(
+def test_future_tasks_and_full_partitions_cost_one_probe_each(
     claimer: Any,
 ) -> None:
+    """Tasks due in the future and full partitions cost a settle and a claim a probe each."""
     limit("default", max_concurrency=4)
     put(4)
     put(2_000, priority=1, delay=timedelta(days=1))
@@ -335,10 +335,12 @@ def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a
     assert entries(claimer(mail=1), "horsies_tasks_holding", sync=1) < 5
 
 
-def test_a_claim_reads_only_what_it_takes_after_all_was_deleted_and_much_came(
+def test_a_claim_reads_only_its_own_tasks_under_old_statistics(
     claimer: Any, connect: Connect
 ) -> None:
-    """Fails if: a join with the candidates.
+    """A claim reads only what it takes after all was deleted and much came.
+
+    Fails if: a join with the candidates.
 
     Statistics of pages without rows promise one row, so all tasks are read to join them.
     """

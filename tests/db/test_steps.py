@@ -69,10 +69,12 @@ def gate(connect: Connect) -> Iterator[StepGate]:
 
 
 @pytest.mark.parametrize("atomic", [True, False])
-def test_a_step_of_an_attempt_that_was_given_up_in_its_middle_is_not_recorded(
+def test_a_step_of_an_abandoned_attempt_is_not_recorded(
     claimer: Claimers, aside: Aside, atomic: bool
 ) -> None:
-    """The zombie has run the function, the present attempt runs it and commits, then the zombie
+    """A step of an attempt that was given up in its middle is not recorded.
+
+    The zombie has run the function, the present attempt runs it and commits, then the zombie
     comes to its record.
     """
     sent()
@@ -107,9 +109,10 @@ def test_a_step_of_an_attempt_that_was_given_up_in_its_middle_is_not_recorded(
     ]
 
 
-def test_only_the_present_attempt_takes_a_step_also_after_it_was_asked_to_stop(
+def test_only_the_present_attempt_takes_a_step(
     claimer: Claimers,
 ) -> None:
+    """Only the present attempt takes a step also after it was asked to stop."""
     sent()
     zombie = claimer(default=100)
     other = claimer(default=100)
@@ -132,10 +135,13 @@ def test_only_the_present_attempt_takes_a_step_also_after_it_was_asked_to_stop(
 
 
 @pytest.mark.parametrize("place", ["record", "commit"])
-def test_a_task_is_not_given_to_another_worker_while_a_step_of_it_is_being_committed(
+def test_a_task_is_not_reclaimed_while_its_step_is_committed(
     claimer: Claimers, aside: Aside, gate: StepGate, place: str
 ) -> None:
-    """Else the next attempt would look for the step before it is there, and take it again."""
+    """A task is not given to another worker while a step of it is being committed.
+
+    Else the next attempt would look for the step before it is there, and take it again.
+    """
     sent()
     zombie = claimer(default=100)
     other = claimer(default=100)
@@ -173,7 +179,8 @@ def test_the_same_name_twice_at_once_is_recorded_once(claimer: Claimers, aside: 
     assert len(names()) == 1
 
 
-def test_a_record_finds_its_task_by_the_key_though_the_table_was_small(claimer: Claimers) -> None:
+def test_a_record_of_a_step_finds_its_task_by_primary_key(claimer: Claimers) -> None:
+    """A record finds its task by the key though the table was small."""
     sent()
     worker = claimer(default=100)
     claim = claimed(worker)

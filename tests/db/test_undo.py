@@ -61,8 +61,10 @@ def failing(*names: str, **options: Any) -> Workflow:
 # what is undone, and with what
 
 
-def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Hand) -> None:
-    """Fails if: it waits only for direct neighbours, or for all others, or for the undo of a node
+def test_an_undo_waits_only_for_the_nearest_undos_below_it(hand: Hand) -> None:
+    """An undo waits for the nearest undos below it and for no others.
+
+    Fails if: it waits only for direct neighbours, or for all others, or for the undo of a node
     that did not begin; or not for that of a node that its task added.
     """
     flow = Workflow("order")
@@ -107,8 +109,11 @@ def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Ha
     assert set(undos(handle).values()) == {"COMPLETED"}
 
 
-def test_undos_keep_to_max_in_flight_and_not_to_the_deadline_of_the_run(hand: Hand) -> None:
-    """Fails if: a run that failed because of its deadline cannot be undone."""
+def test_undos_keep_to_max_in_flight_but_not_to_the_deadline(hand: Hand) -> None:
+    """Undos keep to max in flight and not to the deadline of the run.
+
+    Fails if: a run that failed because of its deadline cannot be undone.
+    """
     flow = Workflow("deadline", max_in_flight=2, good_until=timedelta(hours=1))
     for place in range(5):
         flow.add(flows.act, place, name=f"n{place}", undo=flows.unact)
@@ -175,10 +180,12 @@ def slow_begin() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("slow_begin")
-def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once_also_on_a_slow_server(
+def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once(
     hand: Hand,
 ) -> None:
-    """Fails if: the time is over before anything was sent, and the undo waits until somebody finds
+    """A cancel between two tasks sends the first undo at once also on a slow server.
+
+    Fails if: the time is over before anything was sent, and the undo waits until somebody finds
     what is owed.
     """
     handle = chain("first", "second", undo=flows.unact).send()
@@ -212,7 +219,8 @@ def test_a_paused_run_is_undone_when_it_is_resumed_or_cancelled(
     assert handle.status() == end
 
 
-def test_a_run_inside_takes_no_undo_and_ends_before_the_run_around_it_is_undone(hand: Hand) -> None:
+def test_a_run_inside_ends_before_the_outer_run_is_undone(hand: Hand) -> None:
+    """A run inside takes no undo and ends before the run around it is undone."""
     child = Workflow("child")
     child.add(flows.act, name="inside")
     flow = chain("first", undo=flows.unact)
@@ -290,9 +298,10 @@ def test_a_retry_runs_failed_undos_in_parts_and_in_order(
     refuses("its nodes were undone; send it again", handle.retry)
 
 
-def test_what_was_redacted_or_is_too_large_is_told_and_an_undo_without_arguments_needs_nothing(
+def test_an_undo_with_redacted_or_large_arguments_fails(
     hand: Hand,
 ) -> None:
+    """What was redacted or is too large is told and an undo without arguments needs nothing."""
     flow = Workflow("told")
     flow.map(flows.act, value=["a", "b"], name="each", undo=flows.unact)
     large = flow.add(flows.act, name="large", undo=flows.unact)
@@ -342,8 +351,11 @@ def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> No
     assert undos(handle) == {"first": "COMPLETED"}
 
 
-def test_a_cancel_waits_for_an_advance_and_undoes_what_that_counted(hand: Hand) -> None:
-    """Fails if: the cancel reads before it has the lock, and misses that the node has completed."""
+def test_a_cancel_waits_for_an_advance_and_undoes_its_nodes(hand: Hand) -> None:
+    """A cancel waits for an advance and undoes what that counted.
+
+    Fails if: the cancel reads before it has the lock, and misses that the node has completed.
+    """
     handle = hand.send(chain("first", "second", undo=flows.unact))
     passed = hand.engine.settle(hand.claims.pop("first"))
 
@@ -359,10 +371,11 @@ def test_a_cancel_waits_for_an_advance_and_undoes_what_that_counted(hand: Hand) 
     assert handle.status() == "CANCELLED"
 
 
-def test_nodes_are_added_and_undone_in_a_run_that_has_the_next_numbers_of_the_sequence_already() -> (
-    None
-):
-    """Logical replication copies rows, but no sequences."""
+def test_undos_work_in_a_run_with_numbers_beyond_the_sequence() -> None:
+    """Nodes are added and undone in a run that has the next numbers of the sequence already.
+
+    Logical replication copies rows, but no sequences.
+    """
     flow = Workflow("moved")
     first = flow.add(flows.grows, 3, name="first")
     paid = flow.add(flows.charge, 1, after=flow.signal("go", after=first), undo=flows.refund)

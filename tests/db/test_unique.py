@@ -71,7 +71,8 @@ def same(first: TaskHandle[Any], second: TaskHandle[Any]) -> bool:
     return not second.is_new
 
 
-def test_a_duplicate_is_not_sent_while_the_first_one_has_not_finished(claimer: Claimers) -> None:
+def test_a_duplicate_is_not_sent_while_the_first_is_unfinished(claimer: Claimers) -> None:
+    """A duplicate is not sent while the first one has not finished."""
     first = whole.send(1, 2)
     assert first.is_new
     assert same(first, whole.send(1, b=2))
@@ -119,9 +120,8 @@ def test_what_has_ended_or_is_gone_holds_nothing(how: str) -> None:
     assert not same(first, whole.send(1, 2))
 
 
-def test_a_retry_holds_again_and_is_refused_beside_the_same_work_and_a_duplicate_may_be_an_error() -> (
-    None
-):
+def test_a_retry_is_refused_beside_the_same_work() -> None:
+    """A retry holds again and is refused beside the same work and a duplicate may be an error."""
     first = whole.send(1, 2)
     first.cancel()
     second = whole.send(1, 2)
@@ -193,8 +193,11 @@ def test_a_retry_waits_for_the_row_of_its_task_no_longer(aside: Aside, settings:
             aside(first.retry).result(30)
 
 
-def test_a_retry_of_many_leaves_those_that_an_open_transaction_sends(aside: Aside) -> None:
-    """Fails if: it waits for each, or one that is locked undoes the retries of the others."""
+def test_a_retry_of_many_leaves_tasks_of_an_open_send(aside: Aside) -> None:
+    """A retry of many leaves those that an open transaction sends.
+
+    Fails if: it waits for each, or one that is locked undoes the retries of the others.
+    """
     handles = [whole.send(number) for number in range(3)]
     for handle in handles:
         handle.cancel()
@@ -353,8 +356,11 @@ def test_a_role_that_only_inserts_sends_beside_what_is_late(connect: Connect) ->
     assert (first.info().status, second.info().status) == ("EXPIRED", "COMPLETED")
 
 
-def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(aside: Aside) -> None:
-    """Fails if: they take the same digests in opposite orders, and PostgreSQL ends one of them."""
+def test_two_senders_of_the_same_tasks_do_not_deadlock(aside: Aside) -> None:
+    """Send many sends each once and two senders do not wait for each other.
+
+    Fails if: they take the same digests in opposite orders, and PostgreSQL ends one of them.
+    """
     calls = [{"a": number % 50} for number in range(100)]
 
     there = aside(whole.send_many, calls)
@@ -397,9 +403,10 @@ def prune() -> int:
 
 
 @pytest.mark.parametrize("pruned", [True, False])
-def test_a_digest_that_a_newer_task_has_taken_over_stays_when_the_older_one_goes(
+def test_a_digest_taken_over_by_a_newer_task_outlives_the_older(
     pruned: bool,
 ) -> None:
+    """A digest that a newer task has taken over stays when the older one goes."""
     first = whole.send(1)
     first.cancel()
     second = whole.send(1)
@@ -479,8 +486,11 @@ def test_the_same_key_gives_the_first_task_whatever_became_of_it() -> None:
     assert gone.get(0).err_value.error_code == "TASK_NOT_FOUND"
 
 
-def test_other_arguments_are_a_conflict_until_the_task_is_redacted() -> None:
-    """Fails if: the second request is lost, and its caller believes that it was taken."""
+def test_other_arguments_conflict_until_the_task_is_redacted() -> None:
+    """Other arguments are a conflict until the task is redacted.
+
+    Fails if: the second request is lost, and its caller believes that it was taken.
+    """
     first = once.send(1, 2)
     said = f"KEY_CONFLICT.*'evt_1' was used for task {first.task_id}, with other arguments"
 
@@ -521,10 +531,13 @@ def test_an_old_key_is_taken_over_and_pruned(settings: Any) -> None:
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("sender", ["once", "whole"])
-def test_a_second_sender_waits_and_finds_what_became_of_the_first(
+def test_a_second_sender_waits_for_the_outcome_of_the_first(
     aside: Aside, connect: Connect, sender: str, commits: bool
 ) -> None:
-    """Also for one who takes over the digest of a task that ended."""
+    """A second sender waits and finds what became of the first.
+
+    Also for one who takes over the digest of a task that ended.
+    """
     send = {"once": once, "whole": whole}[sender]
     if sender == "whole":
         whole.send(1, 2).cancel()
@@ -539,10 +552,11 @@ def test_a_second_sender_waits_and_finds_what_became_of_the_first(
     assert Task.objects.filter(status="PENDING").count() == 1
 
 
-def test_of_two_that_take_over_a_digest_at_the_same_moment_one_sends(
-    aside: Aside, connect: Connect
-) -> None:
-    """Fails if: both read that its task has ended, and both write themselves into it."""
+def test_only_one_of_two_that_take_over_a_digest_sends(aside: Aside, connect: Connect) -> None:
+    """Of two that take over a digest at the same moment one sends.
+
+    Fails if: both read that its task has ended, and both write themselves into it.
+    """
     whole.send(1, 2).cancel()
     holder = connect()
     watcher = connect()

@@ -64,9 +64,10 @@ def waiter(aside: Aside) -> Future[TaskResult[Any]]:
 
 
 @pytest.mark.promise("S3.13")
-def test_a_result_that_is_there_already_needs_no_waiting_connection_and_is_kept(
+def test_a_stored_result_needs_no_waiting_connection(
     claimer: Claimers, django_assert_num_queries: Any
 ) -> None:
+    """A result that is there already needs no waiting connection and is kept."""
     handle = tasks.add.send(1)
     finish(claimer())
 
@@ -77,9 +78,10 @@ def test_a_result_that_is_there_already_needs_no_waiting_connection_and_is_kept(
         assert handle.get() == TaskResult(ok=3)
 
 
-def test_a_timeout_is_an_error_that_is_not_kept_and_nobody_waits_any_more(
+def test_a_timeout_is_not_kept_and_ends_the_wait(
     claimer: Claimers,
 ) -> None:
+    """A timeout is an error that is not kept and nobody waits any more."""
     handle = tasks.add.send(1)
 
     for timeout in (50, 0, dt.timedelta(milliseconds=20)):
@@ -101,7 +103,8 @@ def test_an_id_that_does_not_exist_is_told_at_once(claimer: Claimers) -> None:
     assert handle.info() is None
 
 
-def test_an_id_that_is_no_uuid_and_a_timeout_that_is_no_time_are_refused() -> None:
+def test_an_invalid_id_or_timeout_is_refused() -> None:
+    """An id that is no uuid and a timeout that is no time are refused."""
     for bad in ("", "7", None, 12, "x" * 5000):
         with pytest.raises(ValueError, match="is not a task id"):
             get_handle(bad)
@@ -116,7 +119,8 @@ def test_an_id_that_is_no_uuid_and_a_timeout_that_is_no_time_are_refused() -> No
             get_handle(uuid.uuid4()).get(timeout)
 
 
-def test_waiting_for_a_task_of_the_own_open_transaction_raises_at_once() -> None:
+def test_waiting_for_a_task_of_the_open_transaction_raises() -> None:
+    """Waiting for a task of the own open transaction raises at once."""
     with transaction.atomic():
         handle = tasks.add.send(1)
         for get in (handle.get, async_to_sync(handle.aget)):
@@ -126,9 +130,8 @@ def test_waiting_for_a_task_of_the_own_open_transaction_raises_at_once() -> None
     assert handle.get(20).err_value.error_code == "WAIT_TIMEOUT"
 
 
-def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(
-    claimer: Claimers, aside: Aside
-) -> None:
+def test_many_waits_share_one_connection(claimer: Claimers, aside: Aside) -> None:
+    """Many who wait share one connection and each gets its own result."""
     waiters = [aside(tasks.add.send(number).get, 60_000) for number in range(8)]
     wait_until(lambda: len(result_listener.get_listener().callers) == 8, "all eight wait")
     assert wait_until(lambda: connections_of("horsies waiting"), "they are connected") == 1
@@ -158,9 +161,10 @@ def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(
     assert waiter.result(30) == TaskResult(ok=3)
 
 
-def test_a_wait_in_a_transaction_ends_with_the_connection_because_the_transaction_is_lost(
+def test_a_wait_in_a_transaction_ends_with_its_connection(
     aside: Aside,
 ) -> None:
+    """A wait in a transaction ends with the connection because the transaction is lost."""
     handle = tasks.add.send(1)
     waiting = aside(transaction.atomic(handle.get), 60_000)
     wait_until(Waiter.objects.exists, "the process says that it waits")
@@ -171,9 +175,10 @@ def test_a_wait_in_a_transaction_ends_with_the_connection_because_the_transactio
         waiting.result(30)
 
 
-def test_polling_carries_on_when_no_waiting_connection_can_be_opened(
+def test_polling_carries_on_without_a_waiting_connection(
     claimer: Claimers, aside: Aside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Polling carries on when no waiting connection can be opened."""
     connect = psycopg.connect
 
     def full_for_waiting(**params: Any) -> Any:
@@ -237,9 +242,10 @@ def test_a_forked_process_opens_a_waiting_connection_of_its_own(
     assert waiter.result(30) == TaskResult(ok=3)  # the parent's connection survived the child
 
 
-def test_another_process_gets_a_typed_result_by_id_and_one_that_no_longer_fits_is_an_error(
+def test_another_process_gets_a_typed_result_by_id(
     claimer: Claimers,
 ) -> None:
+    """Another process gets a typed result by id and one that no longer fits is an error."""
     handle = tasks.mirror.send(tasks.Point(1, 2))
     odd = tasks.mirror.send(tasks.Point(1, 2))
     finish(claimer(), '{"ok": {"x": 2, "y": 1}}', '{"ok": "not a point"}')
@@ -284,9 +290,10 @@ def test_info_tells_the_row_and_its_attempts(claimer: Claimers) -> None:
     assert Task.objects.get().finished_at == info.finished_at
 
 
-def test_outside_tests_the_connection_outlives_the_last_wait_by_a_minute(
+def test_the_connection_outlives_the_last_wait_by_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Outside tests the connection outlives the last wait by a minute."""
     from django.test.utils import _TestState
 
     assert result_listener.linger_seconds() == 0.0
@@ -328,14 +335,16 @@ def looked_for(poll_seconds: float) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_renewal")
 @pytest.mark.promise("S3.9", "S3.13")
-def test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for(claimer: Claimers) -> None:
+def test_a_task_that_ends_after_the_second_check_is_not_polled(claimer: Claimers) -> None:
+    """What ends after the second look is heard of and not polled for."""
     with looked_for(FOR_EVER):
         finish(claimer())
 
 
 @pytest.mark.usefixtures("no_renewal")
 @pytest.mark.promise("S3.13")
-def test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal(claimer: Claimers) -> None:
+def test_a_result_that_is_not_announced_is_found_by_the_poll(claimer: Claimers) -> None:
+    """What nobody announced is found by the poll and not by a renewal."""
     with looked_for(0.2):
         Waiter.objects.all().delete()  # no worker announces anything now
         finish(claimer())

@@ -27,9 +27,8 @@ def problems_of(flow: Workflow) -> list[str]:
     return raised.value.problems
 
 
-def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs_or_by_position() -> (
-    None
-):
+def test_parameters_named_like_options_are_given_in_kwargs() -> None:
+    """Parameters and inputs with the names of options are given in kwargs or by position."""
     child = Workflow("child")
     child.returns(
         child.add(flows.planned, kwargs={"when": "now", "name": child.input("name", str)})
@@ -52,10 +51,11 @@ def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs_or_
 
 @pytest.mark.parametrize("change", ["add", "map", "sleep", "after", "returns"])
 @pytest.mark.parametrize("how", ["add", "continue_as"])
-def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(
-    change: str, how: str
-) -> None:
-    """Fails if: the other one keeps the graph as it was, and the rest never runs."""
+def test_a_workflow_that_changes_inside_another_is_refused(change: str, how: str) -> None:
+    """A workflow that changes after it became part of another is refused.
+
+    Fails if: the other one keeps the graph as it was, and the rest never runs.
+    """
     late = Workflow("late")
     first = late.add(flows.number, 1, name="first")
     second = late.add(flows.number, 2, name="second")
@@ -152,10 +152,11 @@ def levels_of(many: int, task: Any = flows.number) -> Workflow:
     return inner
 
 
-def test_workflows_in_workflows_run_to_the_depth_that_is_allowed_and_none_is_sent_below_it() -> (
-    None
-):
-    """Fails if: they are sent, and the innermost ones fail with the stack of the database."""
+def test_nested_workflows_run_to_the_allowed_depth() -> None:
+    """Workflows in workflows run to the depth that is allowed and none is sent below it.
+
+    Fails if: they are sent, and the innermost ones fail with the stack of the database.
+    """
     assert run(levels_of(100)).get(0).ok_value == 7
     assert problems_of(levels_of(101)) == [
         "its workflows are nested 101 levels deep, and 100 are possible: let a task of the "

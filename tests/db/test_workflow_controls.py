@@ -73,9 +73,10 @@ def alter(handle: WorkflowHandle[Any], **columns: Any) -> None:
 @pytest.mark.parametrize(
     "how", ["locked", "given back", "failed before", "failed during", "worker died", "lease ended"]
 )
-def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
+def test_a_task_of_a_paused_run_starts_after_the_resume(
     claimer: Claimers, connect: Connect, how: str, claim: Callable[[Claimer], list[Claim]]
 ) -> None:
+    """A task that waits or comes back during a pause starts after the resume."""
     worker = claimer(default=100)
     other = claimer(default=100)
     holder = connect()
@@ -110,9 +111,10 @@ def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
     assert [found.attempt for found in claim(other)] == [2 if how.startswith("failed") else 1]
 
 
-def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_others(
+def test_a_prefetched_task_of_a_paused_run_is_given_back(
     claimer: Claimers,
 ) -> None:
+    """A prefetched task of a paused run is given back and takes no room from others."""
     handle = one()
     worker = claimer()
     put(1)
@@ -162,8 +164,10 @@ def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
     assert (team.pass_on(), [*store.waits(["default"])]) == (1, ["default"])
 
 
-def test_a_free_permit_of_a_partition_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
-    """Fails if: the task of the paused run comes first and keeps the permit, and the partition
+def test_a_free_permit_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
+    """A free permit of a partition goes to a task that may start.
+
+    Fails if: the task of the paused run comes first and keeps the permit, and the partition
     stands still until a sweep.
     """
     limit("default", partition_by_args=["n"], partition_max_concurrency=1)
@@ -183,7 +187,8 @@ def test_a_free_permit_of_a_partition_goes_to_a_task_that_may_start(claimer: Cla
     assert claim.id not in {*running, Task.objects.get(workflow_id=left.workflow_id).pk}
 
 
-def test_what_a_run_has_left_when_it_ended_does_not_start_but_callbacks(claimer: Claimers) -> None:
+def test_only_callbacks_of_an_ended_run_start(claimer: Claimers) -> None:
+    """What a run has left when it ended does not start but callbacks."""
     worker = claimer(default=100)
     handle = one()
     begun = {"status": "RUNNING", "on_error": "fail", "error_code": None, "continued_as": None}
@@ -240,9 +245,8 @@ def moments() -> set[dt.datetime]:
     return set(Task.objects.filter(status="PENDING").values_list("enqueued_at", flat=True))
 
 
-def test_a_pause_does_not_begin_a_delay_anew_and_a_retry_does_and_one_that_ends_meanwhile_is_over() -> (
-    None
-):
+def test_only_a_retry_begins_a_delay_anew() -> None:
+    """A pause does not begin a delay anew and a retry does and one that ends meanwhile is over."""
     flow = Workflow("delayed")
     flow.add(flows.number.with_options(delay=3_600), 1, name="node")
     flow.map(flows.plus.with_options(delay=3_600), a=[1, 2, 3], name="map")
@@ -270,7 +274,8 @@ def test_a_pause_does_not_begin_a_delay_anew_and_a_retry_does_and_one_that_ends_
 # retries, and what comes late
 
 
-def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry(hand: Hand) -> None:
+def test_a_cap_on_tasks_in_flight_holds_through_pause_and_retry(hand: Hand) -> None:
+    """A cap on tasks in flight holds through a pause and a retry."""
     flow = Workflow("capped", max_in_flight=2)
     flow.map(flows.act, value=list(range(10)))
     handle = flow.send()
@@ -295,7 +300,8 @@ def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry(hand: Hand) 
     assert (max(most), handle.status()) == (2, "COMPLETED")
 
 
-def test_the_retry_of_a_paused_run_lets_its_postponed_tasks_start(hand: Hand) -> None:
+def test_the_retry_of_a_paused_run_starts_postponed_tasks(hand: Hand) -> None:
+    """The retry of a paused run lets its postponed tasks start."""
     flow = Workflow("pauses", on_error="pause")
     flow.add(flows.act.with_options(retry_policy=AGAIN), name="tried")
     flow.add(flows.act, name="fails")
@@ -310,7 +316,8 @@ def test_the_retry_of_a_paused_run_lets_its_postponed_tasks_start(hand: Hand) ->
     assert handle.status() == "COMPLETED"
 
 
-def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried(hand: Hand) -> None:
+def test_a_run_cancelled_after_its_last_node_is_retried(hand: Hand) -> None:
+    """A run that was cancelled when all its nodes had completed is retried."""
     child = Workflow("child")
     child.add(flows.number, 1, name="inside")
     flow = Workflow("parent")
@@ -331,7 +338,8 @@ def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried(ha
     assert handle.status() == "COMPLETED"
 
 
-def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> None:
+def test_a_deadline_that_passes_during_a_pause_expires_tasks() -> None:
+    """A deadline that passes during a pause lets nothing run after it."""
     flow = Workflow("late", good_until=dt.timedelta(hours=1))
     flow.add(flows.number, 1)
     handle = flow.send()
@@ -408,9 +416,10 @@ def arguments(claims: list[Any], name: str) -> list[Any]:
 
 
 @pytest.mark.promise("S4.24")
-def test_limits_per_partition_hold_for_maps_and_nodes_whose_arguments_are_results(
+def test_limits_per_partition_hold_for_arguments_from_results(
     claimer: Claimers,
 ) -> None:
+    """Limits per partition hold for maps and nodes whose arguments are results."""
     worker = claimer(default=1, mail=2)
     limit("mail", partition_by_args=["a"], partition_max_concurrency=1)
     plus = flows.plus.with_options(queue="mail")
@@ -436,9 +445,10 @@ def test_limits_per_partition_hold_for_maps_and_nodes_whose_arguments_are_result
 
 
 @pytest.mark.promise("S4.24")
-def test_the_cap_of_a_queue_bounds_tasks_of_workflows_together_with_others(
+def test_the_cap_of_a_queue_includes_tasks_of_workflows(
     claimer: Claimers,
 ) -> None:
+    """The cap of a queue bounds tasks of workflows together with others."""
     worker = claimer(default=1)
     limit("default", max_concurrency=3)
     flow = Workflow("cap")
@@ -452,9 +462,10 @@ def test_the_cap_of_a_queue_bounds_tasks_of_workflows_together_with_others(
     assert worker.run_pass(sync=10).claims == []
 
 
-def test_a_task_that_the_database_sends_has_the_priority_retries_and_options_of_its_node(
+def test_a_task_sent_by_the_database_has_the_options_of_its_node(
     claimer: Claimers,
 ) -> None:
+    """A task that the database sends has the priority retries and options of its node."""
     worker = claimer(default=1)
     plus = flows.plus.with_options(
         priority=3, retry_policy=RetryPolicy.fixed([5, 60]), timeout_ms=7_000

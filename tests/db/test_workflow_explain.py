@@ -79,9 +79,8 @@ def test_a_node_waits_for_the_upstream_nodes_that_are_open() -> None:
     assert many.endswith("'number-6' is ENQUEUED, and 1,195 more.")
 
 
-def test_the_task_of_a_node_is_explained_as_any_task_and_a_pause_and_the_end_of_its_run_as_well() -> (
-    None
-):
+def test_the_task_of_a_node_is_explained_like_any_task() -> None:
+    """The task of a node is explained as any task and a pause and the end of its run as well."""
     flow = Workflow("paused")
     flow.add(flows.plus, flow.add(flows.number, 1))
     handle = flow.send()
@@ -114,7 +113,8 @@ def test_the_task_of_a_node_is_explained_as_any_task_and_a_pause_and_the_end_of_
     assert "since node 'broken' failed with UNHANDLED_ERROR" in only(run(flow), "number")[1]
 
 
-def test_a_full_run_says_its_limit_and_a_map_how_much_of_it_was_sent() -> None:
+def test_a_full_run_shows_its_limit() -> None:
+    """A full run says its limit and a map how much of it was sent."""
     serving("default")
     flow = Workflow("full", max_in_flight=2)
     flow.map(flows.plus, a=[1, 2, 3, 4])
@@ -150,7 +150,8 @@ def test_a_map_that_is_retried_counts_what_it_kept() -> None:
     assert "2 of its 4 tasks are sent; 2 of them have finished." in str(told(handle, "odd_fails"))
 
 
-def test_a_node_that_is_ready_was_added_or_is_a_run_says_what_it_needs() -> None:
+def test_a_ready_node_names_its_missing_worker() -> None:
+    """A node that is ready was added or is a run says what it needs."""
     child = Workflow("child")
     child.add(flows.number, 1)
     flow = Workflow("ready")
@@ -175,7 +176,8 @@ def test_a_node_that_is_ready_was_added_or_is_a_run_says_what_it_needs() -> None
     assert f"its run {handle.children()['child'].workflow_id} is RUNNING." in text
 
 
-def test_a_node_that_has_ended_says_how_and_which_of_the_many_causes_of_a_skip_it_was() -> None:
+def test_a_skipped_node_names_the_cause_of_its_skip() -> None:
+    """A node that has ended says how and which of the many causes of a skip it was."""
     flow = Workflow("ends")
     page = flow.add(flows.page, "en", 3)
     bad = flow.add(flows.broken, 4711)
@@ -268,9 +270,10 @@ def test_what_does_not_exist_is_named() -> None:
 
 
 @pytest.mark.parametrize("analyzed", ["when empty", "when full"])
-def test_it_reads_large_tables_through_their_indexes_whatever_the_statistics_say(
+def test_an_explanation_reads_large_tables_through_indexes(
     analyzed: str,
 ) -> None:
+    """It reads large tables through their indexes whatever the statistics say."""
     tables = [
         "horsies_workflows",
         "horsies_workflow_nodes",

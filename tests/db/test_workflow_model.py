@@ -62,10 +62,12 @@ def step(drive: Driven, *many: int) -> None:
 
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.promise("S3.1", "S4.24")
-def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
+def test_workflows_end_as_the_model_says_in_any_order(
     connect: Connect,
 ) -> None:
-    """Fails if, in parts of 2: a node is decided about before all that it waits for is to run
+    """Workflows end as the model says whatever the order and whoever dies.
+
+    Fails if, in parts of 2: a node is decided about before all that it waits for is to run
     again, or stays skipped.
     """
     drive = Drive(connect)
@@ -86,9 +88,8 @@ def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
 
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("how", ["stop", "cancel"])
-def test_what_is_stopped_or_cancelled_leaves_nothing_open_whatever_the_order_and_whoever_dies(
-    connect: Connect, how: str
-) -> None:
+def test_a_stopped_or_cancelled_run_leaves_nothing_open(connect: Connect, how: str) -> None:
+    """What is stopped or cancelled leaves nothing open whatever the order and whoever dies."""
     drive = Drive(connect)
     for seed in range(SEEDS // 2):
         size = 1 + seed % 60
@@ -393,9 +394,10 @@ class Saga(Driven):
 
 
 @pytest.mark.usefixtures("in_parts")
-def test_what_began_is_undone_once_and_after_what_depends_on_it_whoever_dies(
+def test_started_nodes_are_undone_once_and_in_reverse_order(
     connect: Connect,
 ) -> None:
+    """What began is undone once and after what depends on it whoever dies."""
     saga = Saga(connect)
     ends = Counter[str]()
 

@@ -137,10 +137,10 @@ def status(name: str) -> str:
 
 
 @pytest.mark.parametrize("build", [mapped, flat, chain])
-def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(
-    engine: Engine, build: Build
-) -> None:
-    """Fails if: one statement that takes a minute for 80,000 tasks, and during which the worker
+def test_a_cancel_ends_the_run_at_once_and_its_tasks_in_parts(engine: Engine, build: Build) -> None:
+    """A cancel ends the run at once and its tasks and nodes in parts.
+
+    Fails if: one statement that takes a minute for 80,000 tasks, and during which the worker
     loses its connection.
     """
     handle = build().send()
@@ -167,10 +167,12 @@ def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(
     assert handle.status() == "RUNNING"
 
 
-def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_others_ended(
+def test_a_stop_ends_tasks_in_parts_before_callbacks_run(
     engine: Engine,
 ) -> None:
-    """Fails if: all of them in the statement that takes the failed task into account; or callbacks
+    """A stop ends tasks and nodes in parts and then runs what runs when others ended.
+
+    Fails if: all of them in the statement that takes the failed task into account; or callbacks
     that end with the others.
     """
     flow = Batch("stop", on_error="stop")
@@ -202,9 +204,10 @@ def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_other
     assert (handle.status(), status("good")) == ("FAILED", "CANCELLED")
 
 
-def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sent(
+def test_a_map_that_cannot_be_sent_ends_after_its_sent_tasks(
     engine: Engine,
 ) -> None:
+    """A map that cannot be sent as a whole ends after the tasks that were sent."""
     flow = Workflow("map", max_in_flight=2)
     first = flow.map(flows.number, n=[0, 1, 2], name="first")
     flow.map(flows.number, n=first, name="second")
@@ -230,9 +233,8 @@ def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sen
 
 
 @pytest.mark.parametrize("build", [mapped, flat])
-def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(
-    engine: Engine, build: Build
-) -> None:
+def test_a_pause_withdraws_tasks_in_parts(engine: Engine, build: Build) -> None:
+    """A pause withdraws tasks in parts and a resume sends them again."""
     handle = build().send()
     engine.advance()
 
@@ -332,10 +334,13 @@ def test_a_retry_goes_on_during_a_pause_and_sends_nothing(engine: Engine) -> Non
     assert counted(WorkflowNode, handle) == {"ENQUEUED": MANY}
 
 
-def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_kept(
+def test_a_retry_replaces_the_tasks_of_a_failed_map_in_parts(
     engine: Engine,
 ) -> None:
-    """Fails if: one node is one part, also if it has 150,000 tasks."""
+    """The tasks of a failed map are replaced in parts and completed elements kept.
+
+    Fails if: one node is one part, also if it has 150,000 tasks.
+    """
     handle = mapped().send()
     engine.advance()
     fail(engine, MANY - 7, complete=7)
@@ -447,9 +452,10 @@ def test_runs_inside_are_retried_in_parts_or_begin_anew(engine: Engine, parts: P
     assert {name for name in runs if runs[name] != after[name]} == {"tolerant"}
 
 
-def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_running(
+def test_a_retry_is_refused_while_a_run_inside_has_running_tasks(
     engine: Engine,
 ) -> None:
+    """A retry is refused while tasks of a cancelled run inside are still running."""
     flow = Workflow("outer")
     flow.add(chain(1))
     handle = flow.send()
@@ -492,10 +498,12 @@ def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> Non
 
 
 @pytest.mark.parametrize("on_error", ["stop", "pause"])
-def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(
+def test_a_failure_halts_the_run_before_all_nodes_are_skipped(
     engine: Engine, parts: Parts, on_error: str
 ) -> None:
-    """Fails if: what is left is skipped only after a resume; or after a stop, what runs when others
+    """A failure halts the run at once though not all is skipped.
+
+    Fails if: what is left is skipped only after a resume; or after a stop, what runs when others
     ended is cancelled, too.
     """
     parts(3)
@@ -533,9 +541,8 @@ def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(
     assert handle.status() == "FAILED"
 
 
-def test_a_quorum_that_cannot_be_met_halts_the_run_also_in_a_later_part(
-    engine: Engine, parts: Parts
-) -> None:
+def test_a_quorum_out_of_reach_halts_the_run_in_a_later_part(engine: Engine, parts: Parts) -> None:
+    """A quorum that cannot be met halts the run also in a later part."""
     parts(2)
     flow = chain(9, on_error="pause")
     bad, *_, last = flow.nodes

@@ -41,10 +41,12 @@ def parent_of(child: Workflow, *others: str, **options: Any) -> Any:
     return flow.send()
 
 
-def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(
+def test_a_child_that_fails_twice_is_reported_to_its_parent(
     engines: Engines,
 ) -> None:
-    """Fails if: whoever advanced the parent then notes that the child was told, though a retry has
+    """A child that failed again before its first end was noted is told to its parent.
+
+    Fails if: whoever advanced the parent then notes that the child was told, though a retry has
     run it once more meanwhile.
     """
     one = engines()
@@ -116,10 +118,12 @@ def rows() -> list[Any]:
 
 
 @pytest.mark.parametrize("table", ["edges", "nodes", "tasks"])
-def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
+def test_an_advance_that_is_killed_in_the_middle_changes_nothing(
     engines: Engines, connect: Connect, aside: Aside, table: str
 ) -> None:
-    """Fails if: several transactions.
+    """An advance that is killed in the middle leaves nothing half done.
+
+    Fails if: several transactions.
 
     A lock of a table stops the advance before it reads the edges, or writes nodes or tasks.
     """
@@ -152,10 +156,12 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one_rolls_back(
+def test_a_second_sender_of_a_key_waits_for_the_first(
     connect: Connect, aside: Aside, commits: bool
 ) -> None:
-    """Fails if: a look before the insert.
+    """A second sender of a key waits for the first and sends only if that one rolls back.
+
+    Fails if: a look before the insert.
 
     Both would send, or the second would get a run that never came to be.
     """
@@ -179,10 +185,12 @@ def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one
 # control while a worker writes
 
 
-def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_follows_before_resume(
+def test_a_task_that_ends_during_a_pause_counts_after_the_resume(
     engine: Engine,
 ) -> None:
-    """Fails if: a pause that waits for the worker's rows, or that takes them back.
+    """A task that starts or ends while its run is paused counts and nothing follows before resume.
+
+    Fails if: a pause that waits for the worker's rows, or that takes them back.
 
     The settle and the claim are still open.
     """
@@ -214,10 +222,12 @@ def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_f
     assert [claim.kwargs for claim in engine.take()] == ['{"value": 1}'] * 2
 
 
-def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_decides(
+def test_a_cancel_and_a_settle_of_one_task_do_not_deadlock(
     engines: Engines, connect: Connect, aside: Aside
 ) -> None:
-    """Fails if: the settle waits for the run's row, too, in the other order.
+    """A cancel and a settle of the same task do not deadlock and the first decides.
+
+    Fails if: the settle waits for the run's row, too, in the other order.
 
     The cancel is open when the task completes.
     """
@@ -240,8 +250,11 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
     assert Task.objects.count() == 2
 
 
-def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engine) -> None:
-    """Fails if: the skip waits for the claim and then takes the row of a running task away."""
+def test_a_skip_does_not_touch_a_task_that_was_just_claimed(engine: Engine) -> None:
+    """A skip leaves a task alone that a worker has just claimed.
+
+    Fails if: the skip waits for the claim and then takes the row of a running task away.
+    """
     handle = chain("first", "second").send()
 
     with engine.conn.transaction():
@@ -253,8 +266,10 @@ def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engin
     assert set(statuses(handle).values()) == {"COMPLETED"}
 
 
-def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine: Engine) -> None:
-    """Fails if: on_error pauses the run, somebody resumes it, and only then the engine comes to
+def test_a_child_does_not_stay_paused_after_its_parent_resumes(engine: Engine) -> None:
+    """A child is not left paused when its parent was resumed before it.
+
+    Fails if: on_error pauses the run, somebody resumes it, and only then the engine comes to
     pause the children.
     """
     handle = parent_of(chain("inner"), "bad", on_error="pause")
@@ -296,10 +311,12 @@ def test_runs_inside_follow_their_parent_though_its_engine_died(
     assert set(inner.values_list("status", flat=True)) == {status}
 
 
-def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(
+def test_a_parent_keeps_the_end_of_a_child_advanced_with_it(
     engine: Engine,
 ) -> None:
-    """Fails if: the end of the child is noted for the parent, and then the parent's turn is crossed
+    """A parent keeps what its child is owed when both are advanced in one round trip.
+
+    Fails if: the end of the child is noted for the parent, and then the parent's turn is crossed
     off with it.
     """
     handle = parent_of(chain("inner"), "other")
@@ -396,10 +413,12 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
 # what a pass itself does for the workflows whose tasks it settles, and what it leaves to an advance
 
 
-def test_a_pass_goes_on_with_a_chain_claims_what_it_sends_and_ends_the_run(
+def test_a_pass_settles_advances_and_claims_in_one_round_trip(
     engine: Engine, connect: Connect
 ) -> None:
-    """Fails if: settle, advance and claim are three round trips, and two commits more; or who waits
+    """A pass goes on with a chain claims what it sends and ends the run.
+
+    Fails if: settle, advance and claim are three round trips, and two commits more; or who waits
     for the value is not told.
     """
     flow = chain("a", "b", "c")
@@ -461,9 +480,8 @@ LEFT: dict[str, Callable[[Workflow, Any], object]] = {
 
 
 @pytest.mark.parametrize("what", LEFT)
-def test_where_more_has_to_be_decided_a_pass_leaves_the_run_as_it_is(
-    engine: Engine, what: str
-) -> None:
+def test_a_pass_leaves_a_run_with_more_decisions_to_an_advance(engine: Engine, what: str) -> None:
+    """Where more has to be decided a pass leaves the run as it is."""
     flow = Workflow("left")
     LEFT[what](flow, flow.add(flows.act, name="first"))
     handle = flow.send()
@@ -508,8 +526,11 @@ def test_a_run_in_which_something_matters_is_left_to_an_advance(
     assert miscounted() == []
 
 
-def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine: Engine) -> None:
-    """Fails if: the error of the send ends the pass, and all of its outcomes are refused."""
+def test_a_task_that_cannot_be_sent_does_not_refuse_outcomes(engine: Engine) -> None:
+    """A task that cannot be sent does not refuse the outcome before it.
+
+    Fails if: the error of the send ends the pass, and all of its outcomes are refused.
+    """
     handle = chain("a", "b").send()
     other = chain("a", "b").send()
     claims = engine.take()
@@ -530,10 +551,12 @@ def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine
     assert (statuses(handle)["b"], other.status()) == ("FAILED", "COMPLETED")
 
 
-def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_stranger_wrote(
+def test_a_pass_sends_no_task_that_breaks_a_rule_of_its_table(
     engine: Engine,
 ) -> None:
-    """Fails if: rows that a pass writes are not checked, so it sends what no later statement could
+    """A pass sends no task against the rules of its table for a node that a stranger wrote.
+
+    Fails if: rows that a pass writes are not checked, so it sends what no later statement could
     bear.
     """
     chain("a", "b").send()

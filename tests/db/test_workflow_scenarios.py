@@ -32,10 +32,12 @@ def tasks_of(handle: WorkflowHandle) -> int:
     return Task.objects.filter(workflow_id=handle.workflow_id).count()
 
 
-def test_any_runs_at_the_first_success_and_a_quorum_is_skipped_as_soon_as_it_cannot_be_met(
+def test_any_runs_at_the_first_success(
     hand: Hand,
 ) -> None:
-    """Fails if: they wait for all, each success sends "any" again, or the last one brings the
+    """Any runs at the first success and a quorum is skipped as soon as it cannot be met.
+
+    Fails if: they wait for all, each success sends "any" again, or the last one brings the
     quorum back.
     """
     flow = Workflow("joins")
@@ -151,10 +153,12 @@ def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize(("verb", "ended"), [("resume", "FAILED"), ("retry", "COMPLETED")])
-def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(
+def test_a_failed_child_that_pauses_is_retried_with_its_parent(
     hand: Hand, verb: str, ended: str
 ) -> None:
-    """Fails if: the parent is not paused itself, and none of its nodes has failed, so both do
+    """A failed child that pauses is resumed and retried with its parent.
+
+    Fails if: the parent is not paused itself, and none of its nodes has failed, so both do
     nothing and it waits for ever.
     """
     child = Workflow("child", on_error="pause")
@@ -242,8 +246,11 @@ def settled(hand: Hand, many: int) -> list[WorkflowHandle]:
     return handles
 
 
-def test_a_run_that_cannot_be_advanced_does_not_hold_up_the_others(hand: Hand) -> None:
-    """Fails if: one poisoned run ends the round trip of eight; all wait as long as it does."""
+def test_a_run_that_cannot_be_advanced_does_not_delay_others(hand: Hand) -> None:
+    """A run that cannot be advanced does not hold up the others.
+
+    Fails if: one poisoned run ends the round trip of eight; all wait as long as it does.
+    """
     handles = settled(hand, 5)
     poisoned = handles[2]
 
@@ -340,9 +347,8 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
     assert hand.engine.workflows.owed(None, 9) == []
 
 
-def test_async_code_follows_a_loop_and_the_value_is_not_read_with_the_type_of_the_first_run() -> (
-    None
-):
+def test_async_code_reads_the_value_of_the_last_run_of_a_loop() -> None:
+    """Async code follows a loop and the value is not read with the type of the first run."""
     flow = Workflow("first")
     flow.returns(flow.add(flows.page, "en", flow.add(flows.next_round_async, 2)))
     handle = flow.send()
@@ -388,10 +394,12 @@ def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
     ("code", "status", "node", "runs"),
     [(None, "COMPLETED", "COMPLETED", 2), ("BROKEN", "FAILED", "SKIPPED", 1)],
 )
-def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_in_all_attempts(
+def test_a_successor_begins_once_after_the_success_of_its_task(
     hand: Hand, code: str | None, status: str, node: str, runs: int
 ) -> None:
-    """Fails if: an advance takes the new node up while the task still runs, whose outcome is then
+    """A successor waits for the success of the task that adds it and is one in all attempts.
+
+    Fails if: an advance takes the new node up while the task still runs, whose outcome is then
     lost.
     """
     flow = Workflow("adds")
@@ -412,9 +420,10 @@ def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_i
     assert (WorkflowRun.objects.count(), handle.latest().status()) == (runs, status)
 
 
-def test_a_run_that_continues_begins_one_successor_cancels_runs_inside_and_undoes_nothing(
+def test_a_run_that_continues_cancels_its_child_runs(
     hand: Hand,
 ) -> None:
+    """A run that continues begins one successor cancels runs inside and undoes nothing."""
     child = Workflow("child")
     child.add(flows.act, after=child.add(flows.act, name="inside"), name="then")
 
@@ -440,7 +449,8 @@ def test_a_run_that_continues_begins_one_successor_cancels_runs_inside_and_undoe
     assert not WorkflowNode.objects.filter(finished_at=None).exists()
 
 
-def test_a_successor_that_cannot_begin_fails_its_node_and_not_its_neighbours(hand: Hand) -> None:
+def test_a_successor_that_cannot_begin_fails_only_its_node(hand: Hand) -> None:
+    """A successor that cannot begin fails its node and not its neighbours."""
     following = Workflow("following")
     following.add(flows.act, following.input("value"))
     flow = Workflow("large")
@@ -467,7 +477,8 @@ def third() -> Workflow:
     return flow
 
 
-def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand: Hand) -> None:
+def test_signals_and_controls_with_the_old_id_reach_the_last_run(hand: Hand) -> None:
+    """Signals decisions and controls with the old id reach the last run."""
     following = Workflow("second")
     following.continue_as(third())
     flow = Workflow("first")
@@ -503,10 +514,10 @@ def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand:
     refuses(f"run {last.workflow_id} has ended", handle.signal, "go")
 
 
-def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(
-    hand: Hand, connect: Connect
-) -> None:
-    """Fails if: it commits after the run has continued, and is never looked at, or stays with the
+def test_a_signal_sent_during_the_end_of_a_run_is_passed_on(hand: Hand, connect: Connect) -> None:
+    """A signal whose sender had not seen the end of the run is passed on.
+
+    Fails if: it commits after the run has continued, and is never looked at, or stays with the
     run that has ended.
     """
     following = Workflow("second")

@@ -67,7 +67,8 @@ def advance_once(handle: Any, now: dt.datetime | None = None) -> Advanced:
         return Advanced(*cursor.fetchall()[0])
 
 
-def test_a_timer_lets_what_follows_wait_and_takes_nothing_meanwhile() -> None:
+def test_a_timer_delays_the_next_node_and_takes_no_slot() -> None:
+    """A timer lets what follows wait and takes nothing meanwhile."""
     flow = Workflow("reminds", max_in_flight=1)
     first = flow.add(flows.number, 1, name="first")
     flow.add(flows.number, 2, name="later", after=flow.sleep(DAY, after=first))
@@ -86,7 +87,8 @@ def test_a_timer_lets_what_follows_wait_and_takes_nothing_meanwhile() -> None:
     assert Task.objects.get(node=node(handle, "later").number).enqueued_at == due
 
 
-def test_waits_begin_although_max_in_flight_leaves_no_room_however_many_there_are() -> None:
+def test_waits_begin_although_max_in_flight_is_reached() -> None:
+    """Waits begin although max in flight leaves no room however many there are."""
     now = dt.datetime.now(dt.UTC)
     flow = Workflow("full", max_in_flight=1)
     first, *_ = [flow.add(flows.number, number) for number in range(3)]
@@ -133,8 +135,10 @@ def test_a_signal_is_the_value_of_the_node_that_takes_it() -> None:
 
 
 @pytest.mark.parametrize("chained", [False, True])
-def test_an_advance_takes_some_of_many_signals_and_all_are_taken_in_order(chained: bool) -> None:
-    """Fails if: it takes all of them, and runs into a statement timeout; or the rest waits for
+def test_an_advance_takes_many_signals_in_parts_and_in_order(chained: bool) -> None:
+    """An advance takes some of many signals and all are taken in order.
+
+    Fails if: it takes all of them, and runs into a statement timeout; or the rest waits for
     another reason to advance.
     """
     flow = Workflow("many")
@@ -156,10 +160,11 @@ def test_an_advance_takes_some_of_many_signals_and_all_are_taken_in_order(chaine
     assert unused() == [many]
 
 
-def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_the_error_says_why() -> (
-    None
-):
-    """Fails if: what cannot be stored is refused by the database, which ends the transaction."""
+def test_a_signal_that_no_node_can_take_is_refused() -> None:
+    """A signal that nobody can take or that cannot be stored is refused and the error says why.
+
+    Fails if: what cannot be stored is refused by the database, which ends the transaction.
+    """
     flow = Workflow("refuses")
     flow.signal("paid")
     flow.gate("approve")
@@ -259,10 +264,13 @@ def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
 
 
 @pytest.mark.parametrize("key", [None, "mine"])
-def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(
+def test_only_matching_signals_in_time_hold_a_timeout_back(
     key: str | None,
 ) -> None:
-    """Fails if: a run that gets many signals times nothing out, until it has seen them all."""
+    """Only signals of its name and key that came in time hold a timeout back.
+
+    Fails if: a run that gets many signals times nothing out, until it has seen them all.
+    """
     flow = Workflow("noise")
     flow.signal("noise", key="x")
     flow.signal("go", key=key, name="none came", timeout=DAY)
@@ -291,7 +299,8 @@ def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(
 # control
 
 
-def test_waits_go_on_while_a_run_is_paused_and_nothing_follows_before_it_is_resumed() -> None:
+def test_waits_end_during_a_pause_without_starting_the_next_node() -> None:
+    """Waits go on while a run is paused and nothing follows before it is resumed."""
     flow = Workflow("pauses")
     flow.add(flows.number, 1, after=flow.sleep(DAY), name="slept")
     flow.add(flows.anything, flow.signal("go"), name="told")
@@ -312,9 +321,10 @@ def test_waits_go_on_while_a_run_is_paused_and_nothing_follows_before_it_is_resu
     assert handle.status() == "COMPLETED"
 
 
-def test_what_was_cancelled_rejected_or_timed_out_waits_anew_after_a_retry_and_what_waits_can_be_skipped() -> (
-    None
-):
+def test_a_retry_begins_cancelled_and_timed_out_waits_anew() -> None:
+    """What was cancelled rejected or timed out waits anew after a retry and what waits can be
+    skipped.
+    """
     flow = Workflow("ends")
     flow.sleep(DAY)
     flow.signal("go", timeout=MINUTE)
@@ -371,7 +381,8 @@ def test_a_text_of_digits_names_a_gate_and_is_not_its_number(verb: str) -> None:
 # elsewhere in the graph
 
 
-def test_waits_join_have_conditions_and_are_members_of_child_runs() -> None:
+def test_waits_support_joins_and_conditions() -> None:
+    """Waits join have conditions and are members of child runs."""
     child = Workflow("child")
     child.returns(child.signal("go"))
 
@@ -409,7 +420,8 @@ def adds_waits(n: int) -> int:
     return n
 
 
-def test_a_running_task_adds_waits_and_those_of_a_map_have_names_of_their_own() -> None:
+def test_a_running_task_adds_waits() -> None:
+    """A running task adds waits and those of a map have names of their own."""
     flow = Workflow("grows")
     flow.map(adds_waits, n=[1, 2])
     handle = flow.send()
@@ -445,8 +457,11 @@ def test_a_running_task_adds_waits_and_those_of_a_map_have_names_of_their_own() 
     assert unused() == [9], "a task may add another node of this name"
 
 
-def test_signals_and_waits_of_a_run_that_was_deleted_by_hand_are_deleted() -> None:
-    """Fails if: they are found for ever."""
+def test_signals_and_waits_of_a_run_deleted_by_hand_are_deleted() -> None:
+    """Signals and waits of a run that was deleted by hand are deleted.
+
+    Fails if: they are found for ever.
+    """
     flow = Workflow("gone")
     flow.signal("go")
     flow.sleep(DAY)
@@ -461,9 +476,8 @@ def test_signals_and_waits_of_a_run_that_was_deleted_by_hand_are_deleted() -> No
 
 @pytest.mark.parametrize("many", [1, 200], ids=["one", "more than an advance looks at"])
 @pytest.mark.parametrize("early", [True, False], ids=["before the wait", "during the wait"])
-def test_the_signal_that_was_sent_first_is_taken_first_whatever_the_ids(
-    early: bool, many: int
-) -> None:
+def test_the_signal_that_was_sent_first_is_taken_first(early: bool, many: int) -> None:
+    """The signal that was sent first is taken first whatever the ids."""
     flow = Workflow("two")
     flow.signal("go", name="wait", after=flow.add(flows.number, 1))
     handle = flow.send()

@@ -48,10 +48,12 @@ def sleeping(many: int) -> list[Any]:
     return [flow.send() for _ in range(many)]
 
 
-def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(
+def test_one_of_two_simultaneous_signals_is_taken_and_one_kept(
     engines: Engines, aside: Aside
 ) -> None:
-    """Fails if: each engine gives its signal to the node, and the second value replaces the first,
+    """Two signals at once for one wait are taken by one and kept.
+
+    Fails if: each engine gives its signal to the node, and the second value replaces the first,
     or both are marked as taken.
     """
     one = engines()
@@ -114,10 +116,13 @@ def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(
 # many that wake together
 
 
-def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(
+def test_two_workers_share_the_runs_that_they_wake(
     engines: Engines,
 ) -> None:
-    """Fails if: the second worker waits for the runs that the first one holds, or finds only those."""
+    """Two workers that wake runs share them and each sends its task once.
+
+    Fails if: the second worker waits for the runs that the first one holds, or finds only those.
+    """
     one = engines()
     two = engines()
     two.conn.execute("SET lock_timeout = '5s'")
@@ -133,8 +138,11 @@ def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(
     assert miscounted() == []
 
 
-def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engines: Engines) -> None:
-    """Fails if: one error rolls back all that wake together, each second again."""
+def test_a_run_that_cannot_be_woken_does_not_block_the_others(engines: Engines) -> None:
+    """A run that cannot be woken does not keep the others asleep.
+
+    Fails if: one error rolls back all that wake together, each second again.
+    """
     handles = sleeping(5)
     let_time_pass()
 
@@ -145,8 +153,11 @@ def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engines: Eng
     assert woken == ["COMPLETED", "COMPLETED", "WAITING", "COMPLETED", "COMPLETED"]
 
 
-def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engines: Engines) -> None:
-    """Fails if: what was woken together is not told on, and one of them waits for months."""
+def test_a_timeout_is_reported_to_child_runs_and_parents(engines: Engines) -> None:
+    """Runs inside and their parents are told what a timeout ended.
+
+    Fails if: what was woken together is not told on, and one of them waits for months.
+    """
     child = Workflow("child")
     waits = Workflow("waits")
     child.sleep(1_000)
@@ -206,10 +217,12 @@ WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
 ]
 
 
-def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(
+def test_runs_that_wake_together_end_like_runs_advanced_singly(
     engines: Engines,
 ) -> None:
-    """Fails if: what is done for many at once forgets a join, a condition, a limit, a pause, or a
+    """Runs that wake together end like those that are advanced one by one.
+
+    Fails if: what is done for many at once forgets a join, a condition, a limit, a pause, or a
     node that only waits.
     """
 
@@ -257,10 +270,13 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(
     assert ends(together) == ends(Engine.advance)
 
 
-def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_has_done_it(
+def test_a_run_with_a_signal_is_advanced_by_one_notified_worker(
     engines: Engines,
 ) -> None:
-    """Fails if: every worker of a large fleet advances, and locks, each run that gets a signal."""
+    """A worker that is told of a signal advances the run unless another one has done it.
+
+    Fails if: every worker of a large fleet advances, and locks, each run that gets a signal.
+    """
     one = engines()
     two = engines()
     handle = waiting()
@@ -380,8 +396,11 @@ def test_a_gate_waits_for_a_person_and_tells_who_decided() -> None:
     assert changes() == ["workflow.approve", "workflow.reject"]
 
 
-def test_a_decision_does_not_open_the_gate_that_a_retry_opens_anew() -> None:
-    """Fails if: a decision is kept by name and taken by whoever waits next."""
+def test_a_decision_does_not_open_a_gate_that_a_retry_reopens() -> None:
+    """A decision does not open the gate that a retry opens anew.
+
+    Fails if: a decision is kept by name and taken by whoever waits next.
+    """
     handle = gated()
     handle.reject("legal", actor="ada")
     refuses(ALREADY.format("rejected"), handle.approve, "legal", actor="bob")
@@ -412,7 +431,8 @@ def asks_again(round_: int) -> None:
         flow.add(asks_again, round_ - 1, after=asked, name="next")
 
 
-def test_a_double_click_does_not_decide_the_gate_of_the_next_round() -> None:
+def test_a_double_click_does_not_decide_the_gate_of_a_new_round() -> None:
+    """A double click does not decide the gate of the next round."""
     flow = Workflow("rounds")
     flow.add(asks_again, 1)
     handle = run(flow)
@@ -432,7 +452,8 @@ def test_a_double_click_does_not_decide_the_gate_of_the_next_round() -> None:
     assert gate(handle).status == "WAITING"
 
 
-def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -> None:
+def test_a_decision_on_a_gate_that_does_not_wait_is_not_stored() -> None:
+    """A gate that does not wait is not decided and nothing is kept for it."""
     flow = Workflow("contract")
     flow.gate("legal", after=flow.add(flows.number, 1))
     handle = flow.send()
@@ -473,10 +494,10 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
 # who decides
 
 
-def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_does_not_decide() -> (
-    None
-):
-    """Fails if: a decision that was checked against an unprotected gate opens one of that name with
+def test_a_decision_needs_the_permission_of_its_gate() -> None:
+    """A user needs the permission of a gate and another one that was checked does not decide.
+
+    Fails if: a decision that was checked against an unprotected gate opens one of that name with
     a permission.
     """
     ada = User.objects.create_user("ada")
@@ -522,7 +543,8 @@ def test_a_user_needs_the_permission_of_a_gate_to_skip_it() -> None:
     assert gate(handle).status == "SKIPPED"
 
 
-def test_without_a_permission_a_decider_is_at_least_an_active_user_or_named_by_code() -> None:
+def test_a_gate_without_a_permission_needs_an_active_user() -> None:
+    """Without a permission a decider is at least an active user or named by code."""
     handle = gated()
     gone = User.objects.create_user("gone", is_active=False)
     boss = User.objects.create_superuser("boss", is_active=False)
@@ -538,7 +560,8 @@ def test_without_a_permission_a_decider_is_at_least_an_active_user_or_named_by_c
     assert gate(handle).decided_by == "ada"
 
 
-def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> None:
+def test_one_of_several_open_gates_is_decided_by_its_number() -> None:
+    """Of several open gates of one name one is decided by its number."""
     flow = Workflow("two")
     for name in "ab":
         flow.add(asks_again, 0, name=name)
@@ -565,9 +588,8 @@ def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> Non
     assert handle.status() == "COMPLETED"
 
 
-def test_a_decision_waits_for_another_one_and_is_told_that_it_came_second(
-    connect: Connect, aside: Aside
-) -> None:
+def test_the_second_of_two_decisions_waits_and_is_refused(connect: Connect, aside: Aside) -> None:
+    """A decision waits for another one and is told that it came second."""
     handle = gated()
 
     with transaction.atomic():

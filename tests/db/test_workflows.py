@@ -81,7 +81,8 @@ def test_a_condition_that_raises_in_spite_of_silent_is_false(path: str) -> None:
     assert handle.status() == "COMPLETED"
 
 
-def test_runs_inside_a_run_that_tasks_added_under_one_name_are_all_there() -> None:
+def test_child_runs_added_under_one_name_are_all_listed() -> None:
+    """Runs inside a run that tasks added under one name are all there."""
     flow = Workflow("grows")
     flow.add(flows.adds_a_run)
     flow.add(flows.adds_a_run)
@@ -263,7 +264,8 @@ def test_a_map_runs_a_task_per_element(many: int) -> None:
     assert handle.progress().total == 3 + 2 * many
 
 
-def test_the_error_of_a_map_says_what_became_of_one_of_its_tasks_that_failed() -> None:
+def test_the_error_of_a_map_quotes_one_of_its_failed_tasks() -> None:
+    """The error of a map says what became of one of its tasks that failed."""
     flow = Workflow("one by one", max_in_flight=1)
     flow.map(flows.odd_fails, n=[0, 1, 2])
 
@@ -277,10 +279,11 @@ def test_the_error_of_a_map_says_what_became_of_one_of_its_tasks_that_failed() -
     assert "ValueError: 1 is odd" in handle.get(0).err_value.message
 
 
-def test_async_tasks_grow_and_read_results_which_leave_out_no_node_although_two_have_one_name() -> (
-    None
-):
-    """Fails if: they are kept by name, and one hides the other."""
+def test_async_tasks_read_results_of_two_nodes_with_one_name() -> None:
+    """Async tasks grow and read results which leave out no node although two have one name.
+
+    Fails if: they are kept by name, and one hides the other.
+    """
     flow = Workflow("async")
     for n in (1, 2):
         flow.add(flows.grows_async, n)
@@ -333,7 +336,8 @@ def test_a_second_attempt_that_adds_another_node_is_told(
         assert handle.results()["node 0"].ok_value == 1
 
 
-def test_the_workflow_of_a_running_task_cannot_be_sent_again_also_not_from_async_code() -> None:
+def test_the_workflow_of_a_running_task_cannot_be_sent_again() -> None:
+    """The workflow of a running task cannot be sent again also not from async code."""
     flow = workflow_of(CurrentTask())
     for call in (flow.send, lambda: asyncio.run(flow.asend())):
         refuses("the workflow of the current task is running", call)
@@ -394,10 +398,10 @@ def test_elements_that_were_passed_over_are_not_open_in_progress() -> None:
     assert run(flow).progress() == (8, 6, 0, 0, 2)
 
 
-def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress_and_what_a_cancel_kept_back_a_failure() -> (
-    None
-):
-    """Fails if: skipped elements count as failed, because it is known how many they are; or what
+def test_a_map_skipped_by_hand_counts_as_skipped_in_progress() -> None:
+    """A map that was skipped by hand is skipped in progress and what a cancel kept back a failure.
+
+    Fails if: skipped elements count as failed, because it is known how many they are; or what
     was not sent as completed.
     """
     flow = Workflow("skipped", max_in_flight=1)
@@ -454,8 +458,11 @@ def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyP
         ] == expected
 
 
-def test_a_redacted_result_or_element_of_a_map_fails_what_takes_it() -> None:
-    """Fails if: only results of plain nodes are looked at, and None takes the place of the element."""
+def test_a_redacted_result_fails_the_node_that_takes_it() -> None:
+    """A redacted result or element of a map fails what takes it.
+
+    Fails if: only results of plain nodes are looked at, and None takes the place of the element.
+    """
     flow = Workflow("redacted")
     nodes = mixed(flow)
     plain = flow.add(flows.number, 1, name="one")
@@ -507,8 +514,10 @@ def small_payloads(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("small_payloads")
-def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too(settings: Any) -> None:
-    """Fails if: it is COMPLETED, and only get() says that there is no value, or None is the value
+def test_a_run_whose_value_is_too_large_fails_with_its_node(settings: Any) -> None:
+    """A run whose value is too large has failed and its node too.
+
+    Fails if: it is COMPLETED, and only get() says that there is no value, or None is the value
     of its node; or all that completed is undone; or it cannot be retried, as no task of its has
     failed.
     """
@@ -612,8 +621,10 @@ def nested(depth: int) -> Workflow:
     return flow
 
 
-def test_the_value_of_a_workflow_that_returns_another_one_has_its_type() -> None:
-    """By the id alone, only tasks and maps have types: the database does not know what the workflow
+def test_the_value_of_a_returned_workflow_has_its_type() -> None:
+    """The value of a workflow that returns another one has its type.
+
+    By the id alone, only tasks and maps have types: the database does not know what the workflow
     of a node was.
     """
     flow = nested(2)

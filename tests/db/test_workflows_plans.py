@@ -210,10 +210,12 @@ def test_an_advance_reads_no_more_in_a_large_run(
     assert read(engine, 2_000) < small + 50
 
 
-def test_an_advance_reads_no_more_among_tasks_that_finished_since(
+def test_an_advance_reads_no_more_after_many_tasks_finished(
     engines: Engines, connect: Connect
 ) -> None:
-    """Fails if: while none has finished, the index of all finished tasks will do, and the plan
+    """An advance reads no more among tasks that finished since.
+
+    Fails if: while none has finished, the index of all finished tasks will do, and the plan
     stays when they are many.
     """
     admin = connect()
@@ -231,10 +233,13 @@ def test_an_advance_reads_no_more_among_tasks_that_finished_since(
     assert read(engine, 10) < small + 50
 
 
-def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
+def test_a_batch_that_prunes_reads_no_more_in_a_large_run(
     engines: Engines, connect: Connect
 ) -> None:
-    """Fails if: each batch reads the tasks that are left, to see that none of them runs."""
+    """A batch that prunes reads as much of a run twice as large.
+
+    Fails if: each batch reads the tasks that are left, to see that none of them runs.
+    """
     admin = connect()
     engine = engines()
     fill("new", admin)
@@ -434,10 +439,12 @@ def undone(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("state", ["new", "empty", "one", "stale", "emptied"])
-def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(
+def test_an_act_on_a_run_reads_no_more_among_many_waiting_runs(
     connect: Connect, state: str
 ) -> None:
-    """Fails if: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers
+    """What is done for a run reads no more among many runs that wait.
+
+    Fails if: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers
     woke in 38 seconds.
 
     Who sends keeps its plans, which are made in this state: of an older session they would be those

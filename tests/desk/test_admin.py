@@ -85,9 +85,10 @@ def client_with(*codenames: str, name: str | None = None, staff: bool = True) ->
     return client
 
 
-def test_each_status_has_a_badge_and_a_filter_that_finds_its_tasks_and_each_queue_is_offered(
+def test_each_status_has_a_badge_and_a_filter(
     boss: Client,
 ) -> None:
+    """Each status has a badge and a filter that finds its tasks and each queue is offered."""
     Queue.objects.get_or_create(name="*")
     tasks = {status: TaskFactory(status=status.value) for status in Status}
 
@@ -108,7 +109,8 @@ def test_each_status_has_a_badge_and_a_filter_that_finds_its_tasks_and_each_queu
     )
 
 
-def test_the_list_shows_the_newest_first_with_worker_age_and_duration(boss: Client) -> None:
+def test_the_list_shows_the_newest_first_with_age_and_duration(boss: Client) -> None:
+    """The list shows the newest first with worker age and duration."""
     worker = WorkerFactory(hostname="web-7", pid=4711)
     sent = now() - dt.timedelta(hours=2, minutes=5, seconds=10)
     old = TaskFactory(
@@ -164,9 +166,10 @@ def test_the_task_pages_use_nothing_of_django_that_is_deprecated(boss: Client) -
         assert boss.post(reverse(TASKS), data).status_code == 302
 
 
-def test_search_finds_tasks_by_the_whole_id_or_a_part_of_a_known_name_and_by_no_payload(
+def test_search_finds_tasks_by_id_or_name_and_not_by_payload(
     boss: Client,
 ) -> None:
+    """Search finds tasks by the whole id or a part of a known name and by no payload."""
     mail, more, other = (
         TaskFactory(task_name=name) for name in ("shop.mail", "shop.mail_all", "x.shop.mail")
     )
@@ -215,9 +218,10 @@ def test_pages_lead_to_older_tasks_and_back(boss: Client) -> None:
     assert 'rel="next"' not in body(boss, reverse(TASKS), p="3")
 
 
-def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_steps(
+def test_the_detail_shows_a_task_without_results_of_its_steps(
     boss: Client,
 ) -> None:
+    """The detail shows all that is known of a task but no results of its steps."""
     worker = WorkerFactory(hostname="web-7", pid=4711)
     exception = {"repr": "E()", "traceback": "line 1\nline 2"}
     task = TaskFactory(
@@ -276,7 +280,8 @@ def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_step
     assert "horsies-steps" not in body(boss, page_of(TaskFactory()))
 
 
-def test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same(boss: Client) -> None:
+def test_a_long_hostile_value_is_shown_as_text(boss: Client) -> None:
+    """A hostile value longer than the shown part is text all the same."""
     evil = "</pre><script>alert(1)</script><b>&amp;" * 1_000
     row = TaskFactory(
         status="FAILED",
@@ -298,9 +303,8 @@ def test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same(boss: C
 @pytest.mark.parametrize(
     "result", [[], "text", {"err": "text"}, {"err": {"exception": []}}, {"err": {}}, {"odd": 1}]
 )
-def test_a_task_that_no_code_has_and_a_result_that_we_did_not_write_are_shown(
-    boss: Client, result: Any
-) -> None:
+def test_a_task_unknown_to_the_code_is_shown(boss: Client, result: Any) -> None:
+    """A task that no code has and a result that we did not write are shown."""
     task = TaskFactory(
         task_name="no.such.task", status="COMPLETED", kwargs={"day": "2026-02-30"}, result=result
     )
@@ -323,9 +327,8 @@ MISSING: dict[type[Any], tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("model", MISSING)
-def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(
-    boss: Client, model: type[Any]
-) -> None:
+def test_a_missing_row_is_reported_and_not_created(boss: Client, model: type[Any]) -> None:
+    """A row that is not there is said to be missing and is not made."""
     before = model.objects.count()
     given = {"reason": "why", "max_concurrency": "1"}
     subjects = {Queue: OF_QUEUES, Schedule: OF_SCHEDULES, Task: OF_TASKS, WorkflowRun: OF_WORKFLOWS}
@@ -345,8 +348,11 @@ def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(
     assert model.objects.count() == before
 
 
-def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(boss: Client) -> None:
-    """Fails if: the time in its row, which an idle worker writes every 30 seconds, makes it red."""
+def test_an_idle_worker_with_an_old_row_is_shown_as_alive(boss: Client) -> None:
+    """An idle worker is living as the status says although its row is old.
+
+    Fails if: the time in its row, which an idle worker writes every 30 seconds, makes it red.
+    """
     past = now() - dt.timedelta(minutes=2, seconds=5)
     beats = {
         "up": {},
@@ -392,9 +398,10 @@ def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(bos
     assert "Stale" in body(boss, page_of(Worker.objects.get(hostname="stale")))
 
 
-def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(
+def test_a_worker_shows_its_processes_tasks_and_last_snapshots(
     boss: Client,
 ) -> None:
+    """A worker shows its processes its running tasks and its last snapshots."""
     worker = WorkerFactory(
         queues=["mail", "bulk"], processes=4, memory_usage_mb=52.4, children_memory_mb=210.0
     )
@@ -447,7 +454,8 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(
     assert "Running tasks" not in body(client_with("view_worker"), page_of(worker))
 
 
-def test_a_project_adds_a_search_and_actions_to_a_page_that_has_none(rf: Any) -> None:
+def test_a_project_adds_a_search_and_actions_to_a_page(rf: Any) -> None:
+    """A project adds a search and actions to a page that has none."""
     noted: list[str] = []
 
     class OwnAdmin(QueueAdmin):

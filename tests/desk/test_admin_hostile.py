@@ -251,9 +251,10 @@ def workflows(short: str) -> list[str]:
 
 
 @pytest.mark.django_db(transaction=True)  # the overview reads by a connection of its own
-def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_inline(
+def test_hostile_texts_are_escaped_on_every_page(
     pages: dict[str, str],
 ) -> None:
+    """Hostile texts are text and no page carries styles scripts or handlers inline."""
     assert len(pages) == 55
 
     for address, html in pages.items():
@@ -308,10 +309,11 @@ READ = {  # what the pages read from an address
 
 
 @pytest.mark.parametrize("page", READ)
-def test_no_value_in_the_address_of_a_page_is_an_error_of_the_server_or_markup(
-    boss: Client, page: str
-) -> None:
-    """Fails if: Python refuses to make a number of 5,000 digits."""
+def test_no_value_in_an_address_causes_a_server_error(boss: Client, page: str) -> None:
+    """No value in the address of a page is an error of the server or markup.
+
+    Fails if: Python refuses to make a number of 5,000 digits.
+    """
     name, _, usual = page.partition("?")
     workflows("short")
     run = WorkflowNode.objects.filter(number=0).get().workflow_id
@@ -346,9 +348,10 @@ NOT_OFFERED = {  # values that lead back to the list, and lookups
 }
 
 
-def test_an_address_that_asks_for_nonsense_leads_back_to_the_list_and_no_lookup_finds_payload(
+def test_an_address_with_bad_parameters_redirects_to_the_list(
     boss: Client,
 ) -> None:
+    """An address that asks for nonsense leads back to the list and no lookup finds payload."""
     workflows("short")  # without runs there is no filter by their names
 
     for model, (queries, lookups) in NOT_OFFERED.items():

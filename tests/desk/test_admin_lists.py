@@ -200,10 +200,13 @@ def rows(page: str) -> list[list[str]]:
     ]
 
 
-def test_failures_for_good_are_counted_by_task_and_code_the_most_frequent_first(
+def test_permanent_failures_are_counted_by_task_and_code(
     boss: Client,
 ) -> None:
-    """Fails if: retries and returned errors are counted, or each queue has a row of its own."""
+    """Failures for good are counted by task and code the most frequent first.
+
+    Fails if: retries and returned errors are counted, or each queue has a row of its own.
+    """
     counted(
         ("mail", "shop.pay", "OH_NO", 3),
         ("bulk", "shop.pay", "OH_NO", 4),
@@ -260,10 +263,11 @@ def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings
     )
 
 
-def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(
-    boss: Client, monkeypatch: Any
-) -> None:
-    """Fails if: the first attempts are counted, or "Retry all" retries what failed elsewhere."""
+def test_a_group_of_failures_opens_by_class_and_site(boss: Client, monkeypatch: Any) -> None:
+    """A group is opened by class and site with links to just these.
+
+    Fails if: the first attempts are counted, or "Retry all" retries what failed elsewhere.
+    """
     counted(("mail", "shop.pay", "OH_NO", 5))
     late = fail("ValueError", PAY, "the newest")
     wanted = {late.pk, fail("ValueError", PAY, "older", HOUR / 4).pk}
@@ -299,9 +303,10 @@ def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(
     assert seen == ["1", "5"], "so many are looked at, of those that were counted"
 
 
-def test_what_is_counted_together_has_no_link_and_a_group_that_is_gone_says_so(
+def test_merged_groups_have_no_links(
     boss: Client,
 ) -> None:
+    """What is counted together has no link and a group that is gone says so."""
     counted(("mail", OTHER, "OH_NO", 2), ("mail", "shop.pay", OTHER, 1))
 
     page = body(boss, PAGE)
@@ -361,10 +366,13 @@ def test_a_nights_failures_are_retried_in_four_clicks(boss: Client) -> None:
     assert "0 tasks" in body(boss, ALL, status="FAILED", name="shop.nothing")
 
 
-def test_an_act_that_takes_long_or_is_refused_says_how_far_it_is_and_why_and_goes_on(
+def test_a_long_act_shows_its_progress_and_continues(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: a page that only says why, and nobody knows what was done."""
+    """An act that takes long or is refused says how far it is and why and goes on.
+
+    Fails if: a page that only says why, and nobody knows what was done.
+    """
 
     monkeypatch.setattr(selection, "BATCH", 2)
     *_, last = failures(5)
@@ -425,9 +433,10 @@ def test_a_page_counts_the_first_entries_and_an_act_reads_all(
         ("COMPLETED", "burn", (*OPERATOR, "view_payload"), False),
     ],
 )
-def test_each_verb_needs_its_permission_and_a_status_that_allows_it(
+def test_each_verb_needs_its_permission_and_a_matching_status(
     boss: Client, status: str, verb: str, permissions: tuple[str, ...], allowed: bool
 ) -> None:
+    """Each verb needs its permission and a status that allows it."""
     task = TaskFactory(status=status, sent_at=now() - dt.timedelta(seconds=1))
     client = client_with(*permissions)
 
@@ -443,9 +452,10 @@ def test_each_verb_needs_its_permission_and_a_status_that_allows_it(
     assert changed == allowed
 
 
-def test_what_was_not_signed_here_for_this_user_or_may_not_be_any_more_is_refused(
+def test_an_act_without_a_valid_signature_is_refused(
     boss: Client,
 ) -> None:
+    """What was not signed here for this user or may not be any more is refused."""
     failures(1)
     page = body(boss, ALL, status="FAILED")
     client = client_with(*OPERATOR)
@@ -482,9 +492,8 @@ def entries(client: Client, **query: str) -> list[tuple[str, str]]:
     return [(entry.action, entry.subject) for entry in response.context["cl"].result_list]
 
 
-def test_the_audit_tells_who_changed_what_and_why_by_subject_and_by_action(
-    boss: Client, empty: None
-) -> None:
+def test_the_audit_lists_changes_by_subject_and_by_action(boss: Client, empty: None) -> None:
+    """The audit tells who changed what and why by subject and by action."""
     queues.change("mail", {"max_concurrency": 8}, actor="ada", reason="eight is plenty")
     queues.override("mail", {"max_concurrency": 4}, actor="grace", reason="four is safe")
 
@@ -539,9 +548,8 @@ def test_changes_are_told_in_a_line_whatever_an_entry_holds(
     assert changes(AuditEntry(before=before, after=after)) == told
 
 
-def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(
-    boss: Client, empty: None
-) -> None:
+def test_all_audit_lists_are_read_down_an_index(boss: Client, empty: None) -> None:
+    """All audit lists are read down an index and counted nowhere."""
     sql(
         "INSERT INTO horsies_audit (id, actor, action, subject, at)"
         " SELECT horsies_uuid7(n), 'ada', 'queue.set', 'queue-' || n %% 50, now() - n * interval "

@@ -179,9 +179,8 @@ def troubled(transactional_db: None) -> dict[str, Any]:
     return {"worker": worker, "run": run, "gate": gate}
 
 
-def test_it_says_what_is_wrong_the_worst_first_with_the_link_that_shows_it(
-    boss: Client, troubled: Any
-) -> None:
+def test_the_overview_lists_problems_the_worst_first(boss: Client, troubled: Any) -> None:
+    """It says what is wrong the worst first with the link that shows it."""
     html = sections(seen(boss))["Problems"]
     told = [text(one) for one in re.findall(r"<li>(.*?)</li>", html, re.DOTALL)]
 
@@ -206,9 +205,8 @@ def test_it_says_what_is_wrong_the_worst_first_with_the_link_that_shows_it(
         assert boss.get(address).status_code == 200
 
 
-def test_it_tells_the_figures_of_each_queue_with_links_to_its_tasks(
-    boss: Client, troubled: Any
-) -> None:
+def test_the_overview_shows_figures_of_each_queue_with_links(boss: Client, troubled: Any) -> None:
+    """It tells the figures of each queue with links to its tasks."""
     limit("mail", max_concurrency=8)
     TaskFactory.create_batch(2, status="RUNNING", queue_name="mail")
 
@@ -306,10 +304,10 @@ def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> No
 
 
 @pytest.mark.urls("tests.support.backstage")
-def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_view(
-    boss: Client, troubled: Any
-) -> None:
-    """Fails if: links lead to Django's own site, and a permission is enough where
+def test_links_on_a_site_of_the_project_stay_on_that_site(boss: Client, troubled: Any) -> None:
+    """On a site of the project links stay there and its pages say who may view.
+
+    Fails if: links lead to Django's own site, and a permission is enough where
     has_view_permission says no.
     """
     html = boss.get(reverse("backstage:app_list", args=("horsies",))).content.decode()
@@ -326,9 +324,10 @@ def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_vie
 # How it is read
 
 
-def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read_for_others(
+def test_the_database_is_read_once_in_five_seconds(
     boss: Client, troubled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The database is read once in five seconds and nobody sees what was read for others."""
     html = seen(boss)
     viewer = client_with("view_worker")
     put(4, queue="mail")
@@ -354,9 +353,10 @@ def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read
 
 
 @pytest.mark.parametrize("table", ["horsies_tasks", "horsies_history"])
-def test_a_lock_that_keeps_it_from_the_tables_is_the_problem_that_it_tells(
+def test_a_lock_on_the_tables_is_reported_as_a_problem(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
+    """A lock that keeps it from the tables is the problem that it tells."""
     monkeypatch.setattr(reading, "STATEMENT_TIMEOUT_MS", 500)
     conn = connect()
 
@@ -392,9 +392,10 @@ def test_a_database_that_refuses_is_told_and_not_asked_again(
         sql("ALTER TABLE other RENAME TO horsies_history")
 
 
-def test_it_says_when_it_was_read_and_the_models_stand_below_and_other_apps_are_as_they_were(
+def test_the_overview_shows_when_it_was_read(
     boss: Client,
 ) -> None:
+    """It says when it was read and the models stand below and other apps are as they were."""
     (told,) = re.findall(r"Read at (\S+ \S+)<", seen(boss))
     # TIME_ZONE is Istanbul.
     clock = dt.datetime.now(dt.timezone(dt.timedelta(hours=3))).replace(tzinfo=None)
@@ -473,9 +474,8 @@ def walk(client: Client, *steps: str) -> str:
     return said
 
 
-def test_what_people_on_call_ask_is_on_the_overview_or_a_few_links_away(
-    boss: Client, troubled: Any
-) -> None:
+def test_each_question_on_call_is_answered_in_a_few_links(boss: Client, troubled: Any) -> None:
+    """What people on call ask is on the overview or a few links away."""
     assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= JOURNEYS.keys()
 
     for question, (links_, told) in JOURNEYS.items():

@@ -62,9 +62,10 @@ def texts(client: Client, handle: Any, number: int) -> list[str]:
     return [text.text or "" for text in link.iter(f"{SVG}text")]
 
 
-def test_every_node_is_a_link_with_its_name_kind_and_state_in_the_order_of_the_layers(
+def test_every_node_is_a_link_in_the_order_of_the_layers(
     boss: Client,
 ) -> None:
+    """Every node is a link with its name kind and state in the order of the layers."""
     flow = Workflow("picture")
     last = flow.add(
         flows.total, [flow.add(flows.number, 1, name="one"), flow.add(flows.number, 2, name="two")]
@@ -209,9 +210,10 @@ def test_an_undo_is_below_what_it_undoes_on_a_dashed_line(boss: Client) -> None:
     ] == ["horsies-line horsies-line-undo"]
 
 
-def test_nodes_that_a_task_added_are_below_it_and_edges_to_deleted_nodes_are_left_out(
+def test_nodes_that_a_task_added_are_drawn_below_it(
     boss: Client,
 ) -> None:
+    """Nodes that a task added are below it and edges to deleted nodes are left out."""
     flow = Workflow("grows")
     flow.add(flows.grows, 2)
     handle = flow.send()
@@ -230,9 +232,10 @@ def test_nodes_that_a_task_added_are_below_it_and_edges_to_deleted_nodes_are_lef
     assert sorted(labels(boss, chain)) == [1]
 
 
-def test_every_status_has_an_icon_of_its_own_and_the_legend_names_those_there_are(
+def test_every_status_has_its_own_icon(
     boss: Client,
 ) -> None:
+    """Every status has an icon of its own and the legend names those there are."""
     html = body(boss, url(failed(), "picture"))
     icons = dict(re.findall(r'<symbol id="horsies-icon-(\w+)"[^>]*>(.*?)</symbol>', html))
 
@@ -286,7 +289,8 @@ def test_a_run_that_is_too_large_is_shown_as_a_table_instead(
         assert 'class="horsies-drawing"' not in html
 
 
-def test_the_tasks_of_maps_are_neither_read_nor_counted_for_the_picture(boss: Client) -> None:
+def test_the_picture_does_not_read_the_tasks_of_maps(boss: Client) -> None:
+    """The tasks of maps are neither read nor counted for the picture."""
     flow = Workflow("maps")
     flow.map(flows.plus, a=list(range(200)))
     flow.add(flows.number, 1)
@@ -310,9 +314,10 @@ def gated(permission: str | None = None) -> Any:
     return handle
 
 
-def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(
+def test_open_gates_are_listed_for_users_who_may_decide(
     boss: Client,
 ) -> None:
+    """Gates that wait are listed above the picture for those who may decide."""
     handle = gated("horsies.configure_queue")
     link = f'<a class="button" href="{node_url(handle, 0)}#horsies-decision">'
 
@@ -357,10 +362,11 @@ def test_a_gate_is_skipped_with_its_permission_only() -> None:
 
 
 @pytest.mark.parametrize(("verb", "after"), [("approve", "COMPLETED"), ("reject", "FAILED")])
-def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payload(
-    verb: str, after: str
-) -> None:
-    """Fails if: the value of the gate is hidden, and the audit beside it tells the reason."""
+def test_the_form_of_a_gate_decides_with_the_user_and_the_reason(verb: str, after: str) -> None:
+    """The form of a gate decides with the user and the reason which is payload.
+
+    Fails if: the value of the gate is hidden, and the audit beside it tells the reason.
+    """
     handle = gated("horsies.configure_queue")
     may = ("view_workflowrun", "view_auditentry", "operate_workflow")
     client = client_with(*may, "configure_queue", "view_payload")
@@ -436,9 +442,10 @@ def test_nobody_decides_about_what_is_no_gate(boss: Client) -> None:
 # Signals
 
 
-def test_the_page_of_a_run_tells_which_node_took_a_signal_and_which_signals_none_took(
+def test_the_page_of_a_run_shows_which_node_took_a_signal(
     boss: Client,
 ) -> None:
+    """The page of a run tells which node took a signal and which signals none took."""
     flow = Workflow("paying")
     flow.add(flows.number, 1, after=flow.signal("paid", timeout=dt.timedelta(days=1)), name="ship")
     handle = flow.send()

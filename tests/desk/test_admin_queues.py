@@ -51,7 +51,8 @@ def post(client: Client, verb: str, name: str = "mail", **values: str) -> Any:
 
 
 @pytest.mark.promise("S4.18")
-def test_an_override_takes_the_limits_that_were_given_under_the_users_name(boss: Client) -> None:
+def test_an_override_sets_the_given_limits_under_the_users_name(boss: Client) -> None:
+    """An override takes the limits that were given under the users name."""
     until = (timezone.localtime(dt.datetime.now(dt.UTC)) + dt.timedelta(days=1)).replace(
         second=0, microsecond=0
     )
@@ -148,7 +149,8 @@ def test_an_until_that_nobody_touched_keeps_its_seconds(
     assert (queue.override, queue.override_until) == ({"max_concurrency": 5}, held)
 
 
-def test_an_until_that_somebody_changed_is_taken_as_it_was_written(boss: Client) -> None:
+def test_an_edited_until_is_stored_as_written(boss: Client) -> None:
+    """An until that somebody changed is taken as it was written."""
     queues.override("mail", {"max_concurrency": 3}, actor="ada", reason=WHY, until=UNTIL)
 
     for written in ("2036-01-02T03:04:05", ""):
@@ -217,9 +219,11 @@ def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
     assert Queue.objects.get(name="mail").override is None
 
 
-def test_a_queue_is_paused_resumed_and_its_override_cleared_by_the_ways_that_it_offers(
+def test_a_queue_is_paused_and_resumed_from_its_page(
     boss: Client,
 ) -> None:
+    """A queue is paused resumed and its override cleared by the ways that it offers."""
+
     def offered() -> set[str]:
         html = body(boss, url("change"))
         return {
@@ -263,9 +267,11 @@ def test_a_queue_is_paused_resumed_and_its_override_cleared_by_the_ways_that_it_
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_the_database_refuses_or_holds_is_an_error_on_the_form_and_a_lost_audit_entry_a_warning(
+def test_a_refusal_of_the_database_is_an_error_on_the_form(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What the database refuses or holds is an error on the form and a lost audit entry a warning."""
+
     def said() -> str:
         response = post(boss, "pause", reason=WHY)
         assert response.status_code == 200
@@ -332,7 +338,8 @@ def test_the_list_shows_the_limits_in_force_and_whence_they_come(boss: Client) -
     assert body(boss, reverse(LIST)).count("horsies-silent") == 1, "it has work and no worker"
 
 
-def test_a_queue_shows_declared_override_and_what_holds_side_by_side(boss: Client) -> None:
+def test_a_queue_shows_declared_override_and_effective_limits(boss: Client) -> None:
+    """A queue shows declared override and what holds side by side."""
     limit(
         "mail",
         max_concurrency=8,
@@ -358,9 +365,10 @@ def test_a_queue_shows_declared_override_and_what_holds_side_by_side(boss: Clien
     says(html, WHY, "stop")
 
 
-def test_a_queue_shows_its_permits_its_busiest_partitions_and_what_waits_and_no_other_queues(
+def test_a_queue_shows_its_own_permits_and_busiest_partitions(
     boss: Client,
 ) -> None:
+    """A queue shows its permits its busiest partitions and what waits and no other queues."""
     limit("mail", partition_by_args=["customer"], partition_max_concurrency=2)
     alive = living_worker("mail", hostname="web-1", pid=11)
     silent = living_worker("mail", hostname="web-2", pid=22)

@@ -95,9 +95,10 @@ def fired(name: str, statuses: list[str]) -> list[Task]:
 # The list
 
 
-def test_the_list_tells_patterns_fire_times_in_their_zone_where_they_are_defined_and_changes(
+def test_the_list_shows_patterns_and_fire_times_in_their_zone(
     boss: Client,
 ) -> None:
+    """The list tells patterns fire times in their zone where they are defined and changes."""
     make()
     make("tidy", pattern="every 15 minutes", zone="UTC")
     force(next_fire_at="2126-03-01T01:30:00Z", next_at="2126-03-01T01:30:00Z")
@@ -120,9 +121,10 @@ def test_the_list_tells_patterns_fire_times_in_their_zone_where_they_are_defined
         assert body(boss, reverse(LIST)).count("horsies-overridden") == changed
 
 
-def test_what_became_of_the_last_twenty_fire_times_is_shown_with_links_to_their_tasks(
+def test_the_last_twenty_fire_times_link_to_their_tasks(
     boss: Client,
 ) -> None:
+    """What became of the last twenty fire times is shown with links to their tasks."""
     make()
     sent = fired("report", ["EXPIRED"] + ["COMPLETED"] * 17 + ["FAILED", "COMPLETED", "RUNNING"])
 
@@ -191,9 +193,10 @@ def found(client: Client, **query: str) -> list[str]:
     ]
 
 
-def test_schedules_are_found_by_what_is_in_force_not_by_what_a_change_replaced(
+def test_schedules_are_found_by_the_values_in_force(
     boss: Client,
 ) -> None:
+    """Schedules are found by what is in force not by what a change replaced."""
     keys: list[dict[str, Any]] = [{}, {"enabled": True}, {"enabled": False}]
     for number, (declared, changes) in enumerate(itertools.product(keys, keys)):
         declare(f"of-{number}")
@@ -214,9 +217,10 @@ def test_schedules_are_found_by_what_is_in_force_not_by_what_a_change_replaced(
     assert (len(found(boss, q="new")), found(boss, q="old")) == (9, [])
 
 
-def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_task(
+def test_schedules_show_why_they_do_not_fire(
     boss: Client,
 ) -> None:
+    """Schedules say why they do not fire and are found by state and name and task."""
     make("report for the board")
     make("off", enabled=False)
     make("broken", pattern="every minute")
@@ -262,9 +266,10 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
     assert found(boss, q="tasks.noop") == ["tidy"]
 
 
-def test_the_list_says_which_schedulers_run_and_when_one_last_had_the_schedules_of_the_code(
+def test_the_list_shows_the_running_schedulers(
     boss: Client,
 ) -> None:
+    """The list says which schedulers run and when one last had the schedules of the code."""
     make("by hand")
 
     with direct_connection("default", application_name=session_name()):
@@ -281,9 +286,10 @@ def test_the_list_says_which_schedulers_run_and_when_one_last_had_the_schedules_
 # One schedule
 
 
-def test_a_schedule_shows_its_next_five_fire_times_in_its_zone_also_where_the_clock_jumps(
+def test_a_schedule_shows_its_next_five_fire_times_in_its_zone(
     boss: Client,
 ) -> None:
+    """A schedule shows its next five fire times in its zone also where the clock jumps."""
     # In eight months the clock jumps at least once.
     make(pattern="0 9 1 */2 *", zone="Europe/Berlin")
 
@@ -320,7 +326,8 @@ def test_a_schedule_shows_its_next_five_fire_times_in_its_zone_also_where_the_cl
     )
 
 
-def test_a_schedule_shows_what_holds_and_where_the_code_says_another_thing(boss: Client) -> None:
+def test_a_schedule_shows_where_it_differs_from_the_code(boss: Client) -> None:
+    """A schedule shows what holds and where the code says another thing."""
     declare(good_for_ms=60_000)
     schedules.change("report", {"priority": 3, "queue": "bulk"}, actor="ada", reason=WHY)
 
@@ -398,7 +405,8 @@ def test_a_schedule_or_a_queue_of_any_name_is_found_by_its_links(boss: Client, n
     )
 
 
-def test_arguments_that_a_user_may_not_see_stay_when_they_edit_something_else() -> None:
+def test_hidden_arguments_survive_an_edit_of_another_field() -> None:
+    """Arguments that a user may not see stay when they edit something else."""
     declare()
     schedules.change("report", {"kwargs": {"to": "secret@example.org"}}, actor="ada")
     plain = client_with("view_schedule", "configure_queue", "view_auditentry")
@@ -469,7 +477,8 @@ def test_a_definition_that_cannot_be_read_can_be_corrected(
         assert "horsies-problem" not in body(boss, url("change"))
 
 
-def test_run_now_sends_one_task_and_is_written_down_with_the_reason() -> None:
+def test_run_now_sends_one_task_and_records_the_reason() -> None:
+    """Run now sends one task and is written down with the reason."""
     make()
     client = client_with("view_schedule", "configure_queue", "view_payload", "view_task")
 
@@ -505,9 +514,11 @@ def test_what_cannot_be_sent_now_is_told_and_nothing_is_written(
     assert (Task.objects.count(), AuditEntry.objects.count()) == (0, before)
 
 
-def test_a_schedule_is_disabled_enabled_reverted_and_deleted_by_the_ways_that_it_offers(
+def test_a_schedule_is_disabled_and_deleted_from_its_page(
     boss: Client,
 ) -> None:
+    """A schedule is disabled enabled reverted and deleted by the ways that it offers."""
+
     def offered(name: str = "report") -> set[str]:
         html = body(boss, url("change", name))
         return {verb for verb in VERBS if f'href="{url(verb, name)}"' in html}
@@ -576,7 +587,8 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
     assert row().definition["overlap"] == "allow"
 
 
-def test_the_arguments_of_a_task_with_types_of_its_own_are_edited_as_json(boss: Client) -> None:
+def test_arguments_with_custom_types_are_edited_as_json(boss: Client) -> None:
+    """The arguments of a task with types of its own are edited as JSON."""
     declare(task=tasks.mirror.name, kwargs={"point": tasks.Point(1, 2)})
 
     told = "Schedule report: nothing was changed, because its state did not need or allow it."
@@ -593,7 +605,8 @@ def test_the_arguments_of_a_task_with_types_of_its_own_are_edited_as_json(boss: 
     assert set(response.context["form"].errors) == {"kwargs"}
 
 
-def test_what_others_changed_while_the_form_was_open_stays_and_is_told(boss: Client) -> None:
+def test_a_change_made_while_the_form_was_open_is_kept(boss: Client) -> None:
+    """What others changed while the form was open stays and is told."""
     declare()
     values = {**opened(boss, url("edit")), "priority": "8", "reason": WHY}
     schedules.change("report", {"pattern": "daily at 05:00", "most": 5}, actor="ada")
@@ -656,7 +669,8 @@ def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
     assert row().changes == {}
 
 
-def test_only_tasks_of_the_code_are_offered_and_what_no_code_has_is_named(boss: Client) -> None:
+def test_the_form_offers_only_tasks_of_the_code(boss: Client) -> None:
+    """Only tasks of the code are offered and what no code has is named."""
     make()
     force(changes={**DEFINITION, "task": "shop.tasks.gone"})
 
@@ -714,9 +728,10 @@ def test_a_schedule_is_added_and_fires_from_then_on(boss: Client) -> None:
     assert f'<a href="{url("change", "letters")}">letters</a>' in body(boss, page_of(entry))
 
 
-def test_a_schedule_needs_a_name_that_no_other_has_and_all_that_is_wrong_is_told_at_once(
+def test_a_schedule_needs_a_name_of_its_own(
     boss: Client,
 ) -> None:
+    """A schedule needs a name that no other has and all that is wrong is told at once."""
     make()
 
     for name in ("", "report", "x" * 256, "a\x00b", "two\nlines"):

@@ -56,9 +56,11 @@ def about_tasks(ran: list[str]) -> list[str]:
     return [text for text in ran if 'FROM "horsies_tasks"' in text]
 
 
-def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one_and_loads_no_payload(
+def test_a_list_costs_the_same_queries_for_many_rows_as_for_one(
     boss: Client,
 ) -> None:
+    """A list costs the same few queries for many rows as for one and loads no payload."""
+
     def fill_up(count: int) -> None:
         for status in Status:
             for worker in WorkerFactory.create_batch(count):
@@ -171,9 +173,8 @@ def fill(pending: int = 0, finished: int = 0) -> None:
 @pytest.mark.parametrize(
     "statistics", ["none", "of an empty table", "of a backlog", "of a history", "true"]
 )
-def test_a_rare_status_is_read_through_its_index_whatever_the_statistics_say(
-    boss: Client, statistics: str
-) -> None:
+def test_a_rare_status_is_read_through_its_index(boss: Client, statistics: str) -> None:
+    """A rare status is read through its index whatever the statistics say."""
     if statistics == "of an empty table":
         sql("ANALYZE horsies_tasks")
     if statistics == "of a backlog":
@@ -204,10 +205,13 @@ def test_the_newest_tasks_are_read_down_the_primary_key(boss: Client) -> None:
             assert set(plan_of(text)) == {"horsies_tasks_pkey"}, text
 
 
-def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_full_partition_last(
+def test_waiting_tasks_are_listed_in_the_order_of_their_start(
     boss: Client,
 ) -> None:
-    """Fails if: 200,000 that wait are all read and sorted for a page of fifty."""
+    """Waiting tasks are listed in the order in which they start those of a full partition last.
+
+    Fails if: 200,000 that wait are all read and sorted for a page of fifty.
+    """
     moment = now()
     kinds: list[dict[str, Any]] = [
         {"parked": True, "partition_key": "x"},
@@ -264,10 +268,12 @@ SLOW = {  # a page, the table that somebody has locked, and what the page says
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("page", SLOW)
-def test_what_takes_too_long_to_read_is_left_out_of_a_page_that_says_so(
+def test_a_part_that_times_out_is_left_out_with_a_message(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """Fails if: a page of the queues that nobody can open while a table is locked; or a list that
+    """What takes too long to read is left out of a page that says so.
+
+    Fails if: a page of the queues that nobody can open while a table is locked; or a list that
     seems to be empty.
     """
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 100)
@@ -296,7 +302,9 @@ MOST = {  # the queries of each page
 }
 
 
-def test_pages_cost_the_same_few_queries_for_many_rows_as_for_few(boss: Client) -> None:
+def test_pages_cost_the_same_few_queries_for_many_rows(boss: Client) -> None:
+    """Pages cost the same few queries for many rows as for few."""
+
     def make(many: int) -> dict[str, int]:
         for number in range(many):
             name = f"{number} of {many}, {Queue.objects.count()}"

@@ -80,9 +80,10 @@ def failed(**columns: Any) -> Task:
 # The sentence
 
 
-def test_a_finished_task_says_when_and_where_it_ended_and_how_often_it_was_tried(
+def test_a_finished_task_shows_its_end_and_its_attempts(
     boss: Client,
 ) -> None:
+    """A finished task says when and where it ended and how often it was tried."""
     task = failed(max_retries=2, retry_count=1)
     for attempt, function in enumerate(("parse_left", "parse_right"), 1):
         site = f"orders/tasks.py in {function}"
@@ -121,7 +122,8 @@ def test_a_finished_task_says_when_and_where_it_ended_and_how_often_it_was_tried
         )
 
 
-def test_a_waiting_task_says_since_when_and_for_what_and_how_many_are_ahead(boss: Client) -> None:
+def test_a_waiting_task_shows_how_many_tasks_are_ahead(boss: Client) -> None:
+    """A waiting task says since when and for what and how many are ahead."""
     limit("mail", max_concurrency=3)
     TaskFactory.create_batch(3, queue_name="mail", status="RUNNING")
     TaskFactory.create_batch(7, queue_name="mail", enqueued_at=ago(minutes=9))
@@ -225,9 +227,10 @@ def blocks(page: str) -> list[str]:
     ]
 
 
-def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded(
+def test_a_traceback_shows_the_frames_of_the_project_first(
     boss: Client,
 ) -> None:
+    """A traceback shows the frames of the project first and all when unfolded."""
     task = failed(result=error("BROKE"))
     TaskAttemptFactory(task_id=task.pk, error_code="BROKE", error_message="no", traceback=TRACE)
     TaskAttemptFactory(
@@ -265,7 +268,8 @@ def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded
     assert not blocks(plain[plain.index('id="horsies-attempts"') :])
 
 
-def test_attempts_are_a_timeline_with_how_long_each_waited_and_ran(boss: Client) -> None:
+def test_attempts_are_a_timeline_with_waits_and_durations(boss: Client) -> None:
+    """Attempts are a timeline with how long each waited and ran."""
     sent = ago(minutes=10)
     worker = WorkerFactory(hostname="web-1", pid=77)
     task = failed(sent_at=sent)
@@ -331,9 +335,8 @@ def test_buttons_are_those_that_the_status_allows() -> None:
         assert {verb for verb in VERBS if f'href="{url(verb, task)}"' in page} == verbs, columns
 
 
-def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task_or_says_why_not() -> (
-    None
-):
+def test_each_button_acts_with_the_user_and_the_reason() -> None:
+    """Each button acts with the user and the reason and returns to the task or says why not."""
     client = client_with(*EVERYTHING, "view_auditentry")
     later = now() + dt.timedelta(hours=1)
     waits = TaskFactory(next_retry_at=later, enqueued_at=later, retry_count=1, max_retries=2)
@@ -459,9 +462,10 @@ def test_two_clicks_at_once_send_one_copy(boss: Client) -> None:
 # Why it is not running
 
 
-def test_every_reason_has_a_line_with_links_to_the_few_that_hold_it_up_and_a_finished_task_none(
+def test_every_reason_has_a_line_with_links(
     boss: Client,
 ) -> None:
+    """Every reason has a line with links to the few that hold it up and a finished task none."""
     gone = WorkerFactory(queues=["mail"], hostname="web-9", pid=99, stopped_at=now())
     limit("mail", max_concurrency=7)
     held = TaskFactory.create_batch(
@@ -495,10 +499,13 @@ def test_every_reason_has_a_line_with_links_to_the_few_that_hold_it_up_and_a_fin
         assert boss.get(page_of(TaskFactory(status=status))).context["panel"] is None
 
 
-def test_arguments_and_priority_of_a_task_of_django_are_shown_as_django_names_them(
+def test_arguments_of_a_django_task_are_shown_by_parameter(
     boss: Client,
 ) -> None:
-    """Fails if: they are shown as stored, so that nobody sees for which parameter a value is."""
+    """Arguments and priority of a task of Django are shown as Django names them.
+
+    Fails if: they are shown as stored, so that nobody sees for which parameter a value is.
+    """
     call = {"args": ["Ann"], "kwargs": {"loud": True}, "names": ["name"]}
 
     page = html.unescape(body(boss, page_of(TaskFactory(codec="plain", priority=101, kwargs=call))))

@@ -477,10 +477,12 @@ SECRET = {  # columns by table
 }
 
 
-def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidden(
+def test_pages_read_no_payload_without_the_permission(
     boss: Client, pages: list[Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pages of pictures have tables of nodes, as those of runs that are too large for a
+    """Without view payload it is not even read and pages say that it is hidden.
+
+    The pages of pictures have tables of nodes, as those of runs that are too large for a
     picture.
     """
     monkeypatch.setattr(picture, "MOST_NODES", 0)

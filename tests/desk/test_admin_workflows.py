@@ -62,7 +62,8 @@ def messages(response: Any) -> list[str]:
 # The list
 
 
-def test_the_list_shows_status_key_progress_and_error_the_newest_first(boss: Client) -> None:
+def test_the_list_shows_status_key_and_progress_of_runs(boss: Client) -> None:
+    """The list shows status key progress and error the newest first."""
     bad = failed()
     book = sent(key="book 7")
     book.pause()
@@ -83,9 +84,11 @@ def test_the_list_shows_status_key_progress_and_error_the_newest_first(boss: Cli
     )
 
 
-def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebody(
+def test_the_list_shows_the_reason_why_each_run_waits(
     boss: Client,
 ) -> None:
+    """The list says what each run waits for and finds those that need somebody."""
+
     def waits_of(**query: str) -> dict[Any, str]:
         return {
             row.pk: row.waits_for
@@ -264,7 +267,8 @@ def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(
 # The page of a node
 
 
-def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) -> None:
+def test_a_node_shows_why_it_does_not_run(boss: Client) -> None:
+    """A node says why it does not run and links its neighbours."""
     flow = Workflow("node")
     page = flow.add(flows.page, "en", 3)
     other = flow.add(flows.number, 1)
@@ -312,9 +316,10 @@ def tools(client: Client, handle: Any) -> set[str]:
     }
 
 
-def test_a_run_is_paused_resumed_cancelled_and_retried_by_the_ways_that_it_offers_to_operators(
+def test_operators_pause_resume_cancel_and_retry_a_run(
     boss: Client,
 ) -> None:
+    """A run is paused resumed cancelled and retried by the ways that it offers to operators."""
     handle = sent()
     client = client_with("view_workflowrun", "operate_workflow", name="ada")
 
@@ -344,7 +349,8 @@ def test_a_run_is_paused_resumed_cancelled_and_retried_by_the_ways_that_it_offer
     says(html, f'<a href="{url(handle)}">{handle.workflow_id}</a>', "status: RUNNING → PAUSED")
 
 
-def test_a_form_that_changes_nothing_says_so_and_one_that_cannot_says_why(boss: Client) -> None:
+def test_a_form_that_changes_nothing_reports_it(boss: Client) -> None:
+    """A form that changes nothing says so and one that cannot says why."""
     handle = sent()
 
     assert "nothing was changed" in messages(boss.post(url(handle, "resume"), follow=True))[0]
@@ -395,9 +401,10 @@ def test_lists_offer_no_action_of_the_whole_site(boss: Client, kind: str) -> Non
     assert 'value="export"' not in html
 
 
-def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left(
+def test_actions_change_the_selected_runs_with_a_reason(
     boss: Client,
 ) -> None:
+    """Actions change the selected runs with a reason and report what was left."""
     bad = failed()
     first = sent()
     second = sent()
@@ -492,9 +499,8 @@ def test_a_filter_without_an_index_searches_the_newest_runs(
 
 
 @pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
-def test_the_tasks_of_a_map_are_listed_in_their_order_and_no_others_are_read(
-    boss: Client, analyzed: str
-) -> None:
+def test_the_tasks_of_a_map_are_listed_in_their_order(boss: Client, analyzed: str) -> None:
+    """The tasks of a map are listed in their order and no others are read."""
     if analyzed == "when empty":
         sql("ANALYZE horsies_tasks")
 
@@ -555,7 +561,8 @@ def test_what_takes_too_long_to_read_is_left_out_of_the_page(
 # Runs that are undone, and runs that continue as others
 
 
-def test_a_run_that_is_undone_shows_its_undos_and_is_not_retried_afterwards(boss: Client) -> None:
+def test_an_undone_run_shows_its_undos_and_offers_no_retry(boss: Client) -> None:
+    """A run that is undone shows its undos and is not retried afterwards."""
     handle = saga()
 
     assert listed(boss, status="COMPENSATING") == [handle.workflow_id]

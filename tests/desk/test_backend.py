@@ -50,8 +50,10 @@ def row(result: Any) -> Task:
     return Task.objects.get(pk=result.id)
 
 
-def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
-    """Fails if: ``enqueued_at`` is Python's clock, the arguments are those of ``@task``, or the id
+def test_a_task_is_one_row_that_workers_find() -> None:
+    """A task is one row that workers find and the result says so.
+
+    Fails if: ``enqueued_at`` is Python's clock, the arguments are those of ``@task``, or the id
     is longer than 64 characters.
     """
     result = tasks.note.using(priority=30, queue_name="mail").enqueue(1, ("two",), three={"f": 4})
@@ -130,10 +132,13 @@ def test_async_code_sends_and_reads_without_blocking_its_loop() -> None:
     assert (sent.status, sent.return_value) == (TaskResultStatus.SUCCESSFUL, 7)
 
 
-def test_run_after_may_be_a_moment_or_a_time_from_now_and_naive_only_without_time_zones(
+def test_run_after_takes_a_moment_or_a_timedelta(
     settings: Any,
 ) -> None:
-    """Fails if: a timedelta raises AttributeError in the validation, or counts from Python's clock."""
+    """Run after may be a moment or a time from now and naive only without time zones.
+
+    Fails if: a timedelta raises AttributeError in the validation, or counts from Python's clock.
+    """
     moment = timezone.now() + dt.timedelta(hours=3)
     at = tasks.note.using(run_after=moment).enqueue()
     assert row(at).enqueued_at == moment
@@ -234,10 +239,11 @@ def counts():  # type: ignore[no-untyped-def]
     yield 1
 
 
-def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_modules_of_tasks_are_imported() -> (
-    None
-):
-    """Fails if: a wrapper has the name of the function that it wraps, so the worker runs that one,
+def test_functions_that_cannot_be_tasks_are_refused() -> None:
+    """Functions that cannot be tasks are refused and nothing is sent while modules of tasks are
+    imported.
+
+    Fails if: a wrapper has the name of the function that it wraps, so the worker runs that one,
     or whichever came last.
     """
 
@@ -266,10 +272,10 @@ def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_mo
         tasks.note.enqueue()
 
 
-def test_the_queues_in_tasks_as_they_are_at_the_send_may_be_named_and_without_them_each_declared_one() -> (
-    None
-):
-    """Fails if: only the construction of the task is validated; or Django's default, which allows
+def test_the_queues_in_tasks_are_validated_at_the_send() -> None:
+    """The queues in tasks as they are at the send may be named and without them each declared one.
+
+    Fails if: only the construction of the task is validated; or Django's default, which allows
     no queue of an app's own.
     """
     elsewhere = tasks.note.using(queue_name="bulk")
@@ -401,8 +407,10 @@ def test_options_that_are_right_are_no_problem_and_read_once(settings: Any) -> N
 @pytest.mark.skipif(
     django.VERSION < (6, 0), reason="the app of the backport registers its own check"
 )
-def test_django_runs_the_check_though_nothing_imports_django_tasks() -> None:
-    """Fails if: Django's check of TASKS is registered when django.tasks is imported, which no
+def test_django_runs_the_check_without_an_import_of_django_tasks() -> None:
+    """Django runs the check though nothing imports Django tasks.
+
+    Fails if: Django's check of TASKS is registered when django.tasks is imported, which no
     module of the site may do.
     """
     with configured(OPTIONS={"MAX_ATTEMPTS": 0}):
@@ -500,9 +508,10 @@ def test_what_stops_this_process_is_no_problem_of_the_module(
 
 
 @pytest.mark.django_db
-def test_the_result_of_a_task_whose_module_only_workers_import_has_its_task(
+def test_a_result_has_the_task_of_a_module_only_workers_import(
     forgotten: None,
 ) -> None:
+    """The result of a task whose module only workers import has its task."""
     from tests.apps.errands.elsewhere import far_away
 
     result = far_away.enqueue(4)

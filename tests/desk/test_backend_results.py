@@ -84,10 +84,13 @@ def test_a_success_has_its_value_its_times_and_its_worker() -> None:
         (tasks.returns, "nul", ValueError, "NUL byte"),
     ],
 )
-def test_a_failure_or_a_value_that_cannot_be_stored_has_the_class_and_the_traceback_of_its_exception(
+def test_a_failure_has_the_class_and_traceback_of_its_exception(
     task: Any, argument: str, raised: type[BaseException], end: str
 ) -> None:
-    """Fails if: the task counts as successful, and the database refuses its result."""
+    """A failure or a value that cannot be stored has the class and the traceback of its exception.
+
+    Fails if: the task counts as successful, and the database refuses its result.
+    """
     result = ran(task, argument)
 
     assert (result.status, result.attempts) == (FAILED, 1)
@@ -155,8 +158,10 @@ def plain_row(**columns: Any) -> Task:
     )
 
 
-def test_a_task_that_waits_for_its_next_attempt_is_ready_and_keeps_its_errors() -> None:
-    """Fails if: the next attempt overwrites the error of the one before, or ``started_at`` is that
+def test_a_task_that_waits_for_a_retry_keeps_its_errors() -> None:
+    """A task that waits for its next attempt is ready and keeps its errors.
+
+    Fails if: the next attempt overwrites the error of the one before, or ``started_at`` is that
     of the last attempt.
     """
     result = ran(tasks.waits, "first")
@@ -176,10 +181,12 @@ def test_a_task_that_waits_for_its_next_attempt_is_ready_and_keeps_its_errors() 
 NO_IDS = (None, 123, "'; DROP TABLE", "0190a9b2-0000-7000-8000-000000000000", "x" * 999)
 
 
-def test_a_result_belongs_to_the_task_and_the_backend_through_which_it_was_sent_and_what_is_no_id_to_none() -> (
-    None
-):
-    """Fails if: the database refuses what is no id, and every later query of the transaction fails."""
+def test_a_result_belongs_to_its_task_and_its_backend() -> None:
+    """A result belongs to the task and the backend through which it was sent and what is no id to
+    none.
+
+    Fails if: the database refuses what is no id, and every later query of the transaction fails.
+    """
     first = tasks.add.enqueue(1)
     second = tasks.add.using(backend="second").enqueue(1)
     own = ours.add.send(1, 2)
@@ -194,8 +201,11 @@ def test_a_result_belongs_to_the_task_and_the_backend_through_which_it_was_sent_
         tasks.note.get_result(first.id)
 
 
-def test_a_result_outlives_the_function_and_the_queue_of_its_task() -> None:
-    """Fails if: ImportError, or a ``task`` of None, whose ``module_path`` cannot be read."""
+def test_a_result_outlives_the_function_and_queue_of_its_task() -> None:
+    """A result outlives the function and the queue of its task.
+
+    Fails if: ImportError, or a ``task`` of None, whose ``module_path`` cannot be read.
+    """
     result = ran(tasks.add.using(queue_name="mail", priority=4), 20, 1)
     Task.objects.filter(pk=result.id).update(task_name="shop.tasks.gone")
 
@@ -215,9 +225,8 @@ def test_a_result_outlives_the_function_and_the_queue_of_its_task() -> None:
     found.refresh()
 
 
-def test_a_redacted_task_keeps_its_status_and_nothing_else_and_a_running_one_counts_its_attempt() -> (
-    None
-):
+def test_a_redacted_task_keeps_only_its_status() -> None:
+    """A redacted task keeps its status and nothing else and a running one counts its attempt."""
     result = ran(tasks.fails, "ValueError", "the secret")
     redact(result.id, actor="a test", reason="asked for")
 
@@ -238,8 +247,11 @@ def test_a_redacted_task_keeps_its_status_and_nothing_else_and_a_running_one_cou
     assert running.started_at == running.last_attempted_at == row.started_at
 
 
-def test_a_task_learns_its_id_and_attempt_without_a_query_and_its_times_when_it_asks() -> None:
-    """Fails if: the result for the context is read from the table before each task."""
+def test_a_task_learns_its_id_and_attempt_without_a_query() -> None:
+    """A task learns its id and attempt without a query and its times when it asks.
+
+    Fails if: the result for the context is read from the table before each task.
+    """
     result = tasks.which.enqueue()
     attempt = tasks.which.enqueue("attempt")
 
@@ -286,9 +298,8 @@ def delays() -> list[float]:
     ]
 
 
-def test_a_number_is_exact_a_list_is_one_delay_for_each_retry_and_without_either_delays_double() -> (
-    None
-):
+def test_a_backoff_given_as_a_number_is_exact() -> None:
+    """A number is exact a list is one delay for each retry and without either delays double."""
     result = ran(tasks.waits, "no")
     assert (result.status, delays()) == (READY, [90])
 
@@ -327,7 +338,8 @@ def test_a_function_that_is_wrong_does_not_lose_the_retry(
     assert "backoff function of tests.apps.errands.tasks.paused" in caplog.text
 
 
-def test_the_options_of_the_backend_that_using_names_apply_where_the_task_says_nothing() -> None:
+def test_the_options_of_a_backend_apply_to_tasks_without_options() -> None:
+    """The options of the backend that using names apply where the task says nothing."""
     for task_, expected in (
         (tasks.tried, (2, 90_000, ["builtins.ValueError"], [0])),
         (tasks.fails, (1, 90_000, ["builtins.LookupError"], [120])),
@@ -382,7 +394,8 @@ def of_the_backport(n):  # type: ignore[no-untyped-def]
 
 
 @with_backport
-def test_an_app_that_imports_the_backport_sends_and_reads_through_the_backend_of_django() -> None:
+def test_an_app_with_the_backport_sends_through_djangos_backend() -> None:
+    """An app that imports the backport sends and reads through the backend of Django."""
     made = backport().task(priority=3)(tasks.add.func)
 
     result = made.enqueue(1, b=2)
@@ -400,7 +413,8 @@ def test_an_app_that_imports_the_backport_sends_and_reads_through_the_backend_of
 
 
 @with_backport
-def test_the_backend_of_the_backport_has_its_classes_and_signals_beside_that_of_django() -> None:
+def test_the_backport_keeps_its_own_classes_and_signals() -> None:
+    """The backend of the backport has its classes and signals beside that of Django."""
     from django_tasks.signals import task_finished
 
     from horsies_django.backends.backport import HorsiesBackend

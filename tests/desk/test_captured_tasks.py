@@ -66,8 +66,11 @@ class Both:
         drain()
         assert sent[0].handle.get(0).is_ok()
 
-    def test_the_block_has_what_was_sent_in_it_in_that_order_and_can_be_asked_in_it(self) -> None:
-        """Fails if: the list is empty until the block ends, or has what was sent before and after."""
+    def test_the_block_lists_sent_tasks_in_order(self) -> None:
+        """The block has what was sent in it in that order and can be asked in it.
+
+        Fails if: the list is empty until the block ends, or has what was sent before and after.
+        """
         tasks.add.send(0)
 
         with captured_tasks() as sent:
@@ -99,8 +102,10 @@ class Both:
         ]
         assert sent[3].kwargs == {"a": 4}
 
-    def test_what_is_rolled_back_is_told_apart_and_a_send_that_finds_a_task_is_none(self) -> None:
-        """Fails if: it counts as sent, or nobody can see why the assertion fails; or only plain
+    def test_a_rolled_back_send_does_not_count_as_sent(self) -> None:
+        """What is rolled back is told apart and a send that finds a task is none.
+
+        Fails if: it counts as sent, or nobody can see why the assertion fails; or only plain
         sends are looked at.
         """
         keyed = tasks.echo.with_options(key="once")
@@ -131,9 +136,12 @@ class Both:
         ):
             sent.assert_sent(tasks.mail)
 
-    def test_a_block_of_only_rolled_back_sends_has_sent_nothing_and_in_travel_due_times_count_from_there(
+    def test_a_block_of_only_rolled_back_sends_has_sent_nothing(
         self,
     ) -> None:
+        """A block of only rolled back sends has sent nothing and in travel due times count from
+        there.
+        """
         moment = dt.datetime(2031, 5, 1, tzinfo=dt.UTC)
 
         with (
@@ -148,7 +156,8 @@ class Both:
         assert [each.due_at for each in sent] == [moment + HOUR]
         sent.assert_nothing_sent()
 
-    def test_a_task_that_this_code_does_not_know_is_listed_with_its_plain_arguments(self) -> None:
+    def test_an_unknown_task_is_listed_with_its_plain_arguments(self) -> None:
+        """A task that this code does not know is listed with its plain arguments."""
         with captured_tasks() as sent:
             put(name="elsewhere.unknown", kwargs=['{"day": "2026-11-23"}'])
             put(name=tasks.add.name, kwargs=['{"c": 1}'])
@@ -176,9 +185,11 @@ class InATestCase(Both, TestCase):
 
             assert [each.rolled_back for each in sent] == [True]
 
-    async def test_in_async_tests_the_list_is_there_after_the_block_and_has_what_was_rolled_back(
+    async def test_in_async_tests_the_list_is_filled_after_the_block(
         self,
     ) -> None:
+        """In async tests the list is there after the block and has what was rolled back."""
+
         @transaction.atomic
         def fail() -> None:
             tasks.mail.send("a@example.org")
@@ -222,8 +233,11 @@ def test_an_assertion_returns_what_it_has_found() -> None:
     assert assert_sent(tasks.mail, count=0) == []
 
 
-def test_arguments_are_compared_as_a_whole_with_their_defaults_and_by_value() -> None:
-    """Fails if: the row's JSON is compared, in which a default is missing and a list is no tuple."""
+def test_arguments_are_compared_by_value_with_their_defaults() -> None:
+    """Arguments are compared as a whole with their defaults and by value.
+
+    Fails if: the row's JSON is compared, in which a default is missing and a list is no tuple.
+    """
     tasks.add.send(1)
     assert_sent(tasks.add, kwargs={"a": 1, "b": 0})
     assert_sent(tasks.add, kwargs={"a": 1})
@@ -247,7 +261,8 @@ def test_arguments_are_compared_as_a_whole_with_their_defaults_and_by_value() ->
         assert_sent(framed, kwargs={**given, "tags": ("x",)})
 
 
-def test_a_failed_assertion_says_what_was_sent_instead_and_ends_if_that_is_much() -> None:
+def test_a_failed_assertion_lists_the_sent_tasks() -> None:
+    """A failed assertion says what was sent instead and ends if that is much."""
     with pytest.raises(
         AssertionError, match=r"tasks.add\(a=1\) on queue 'mail' was not sent. Nothing was sent.$"
     ):
@@ -274,8 +289,10 @@ def test_a_failed_assertion_says_what_was_sent_instead_and_ends_if_that_is_much(
         assert_nothing_sent()
 
 
-def test_an_assertion_that_can_never_hold_is_an_error_of_the_test() -> None:
-    """Fails if: assert_sent(count=0) passes for a task that does not exist, and for arguments that
+def test_an_assertion_that_can_never_hold_raises() -> None:
+    """An assertion that can never hold is an error of the test.
+
+    Fails if: assert_sent(count=0) passes for a task that does not exist, and for arguments that
     it does not take.
     """
     with pytest.raises(ValueError, match="cannot be sent with these arguments: .*'user'"):
@@ -304,8 +321,10 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kind: str) -> None:
-    """Fails if: with Django's own backend, the module of the task cannot be imported: unexpected
+def test_a_task_with_options_of_ours_runs_without_our_backend(kind: str) -> None:
+    """A task with options of ours is declared and does what the twin does.
+
+    Fails if: with Django's own backend, the module of the task cannot be imported: unexpected
     keyword argument.
     """
     declare: Any = backends.task(

@@ -54,9 +54,10 @@ def expect(*expected: tuple[str, ...]) -> None:
         assert [word for word in words if word not in f"{message.msg}\n{message.hint}"] == []
 
 
-def test_the_checks_run_in_every_command_need_no_database_and_tell_each_problem_of_the_settings(
+def test_the_checks_of_the_settings_need_no_database(
     settings: Any,
 ) -> None:
+    """The checks run in every command need no database and tell each problem of the settings."""
     expect()
 
     settings.HORSIES = {
@@ -99,7 +100,8 @@ def test_an_alias_without_postgresql_or_its_driver_is_told(
 
 
 @pytest.mark.usefixtures("second_alias")
-def test_routers_that_keep_the_queue_elsewhere_than_its_alias_are_an_error(settings: Any) -> None:
+def test_a_router_that_contradicts_the_alias_is_an_error(settings: Any) -> None:
+    """Routers that keep the queue elsewhere than its alias are an error."""
     ours = "horsies_django.routers.HorsiesRouter"
     place = "HORSIES['DATABASE']"
 
@@ -121,9 +123,8 @@ def test_routers_that_keep_the_queue_elsewhere_than_its_alias_are_an_error(setti
 
 
 @pytest.mark.usefixtures("second_alias")
-def test_a_warning_when_the_models_of_the_project_are_written_to_another_alias(
-    settings: Any, add_app: AddApp
-) -> None:
+def test_a_warning_when_models_are_written_to_another_alias(settings: Any, add_app: AddApp) -> None:
+    """A warning when the models of the project are written to another alias."""
     proxy = "class Team(Group):\n    class Meta:\n        proxy = True\n"
     add_app("shop_l", models=f"from django.contrib.auth.models import Group\n\n{proxy}")
     add_app(
@@ -156,9 +157,10 @@ def test_a_warning_when_a_pooler_listens(
 TASK = "from horsies_django import task\n\n"
 
 
-def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_line(
+def test_a_module_that_cannot_be_imported_is_named_with_its_line(
     add_app: AddApp,
 ) -> None:
+    """Every module that cannot be imported is named with its exception and line."""
     add_app("shop_d", tasks="x = 1\nimport no_such_module_anywhere\n")
     add_app("shop_e", tasks="import json\n\njson.loads('{')\n")
     add_app("shop_f", tasks="def broken(:\n")
@@ -183,9 +185,10 @@ def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_li
     )
 
 
-def test_every_task_that_cannot_be_one_or_has_an_undeclared_queue_is_an_error_at_its_line(
+def test_a_task_with_an_undeclared_queue_is_an_error_at_its_line(
     add_app: AddApp,
 ) -> None:
+    """Every task that cannot be one or has an undeclared queue is an error at its line."""
     add_app("shop_g", tasks=TASK + "@task(name='pack')\ndef pack() -> None: ...\n")
     add_app("shop_h", tasks=TASK + "@task(name='pack')\ndef wrap() -> None: ...\n")
     add_app("shop_i", tasks=TASK + "\n@task(priority=0)\ndef pack() -> None: ...\n")
@@ -206,9 +209,10 @@ def test_every_task_that_cannot_be_one_or_has_an_undeclared_queue_is_an_error_at
     )
 
 
-def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(
+def test_all_missing_annotations_of_a_module_are_named_at_once(
     add_app: AddApp,
 ) -> None:
+    """All missing annotations of all tasks of a module are named at once."""
     code = (
         "from horsies_django import task as job\n\n@job\ndef pack(box: int) -> None: ...\n\n\n"
         "@job(priority=5)\ndef wrap(box, paper=None): ...\n\n\n@job\nasync def send(box: int, to): "
@@ -258,9 +262,10 @@ for_direct_calls = transaction.atomic(charge)
         ("@(lambda one: one)\n@task\n@transaction.atomic", False),
     ],
 )
-def test_a_transaction_above_the_task_is_an_error_that_says_to_swap(
+def test_a_transaction_decorator_above_the_task_is_an_error(
     add_app: AddApp, above: str, wrong: bool
 ) -> None:
+    """A transaction above the task is an error that says to swap."""
     add_app("shop_m", tasks=WRAPPED.format(above))
     said = (
         "E023",
@@ -283,9 +288,10 @@ def pack(status: int) -> TaskResult[int]:
 CODE = "box_trn".upper()  # nowhere in this file, which is code of the project as well
 
 
-def test_a_code_to_retry_that_nothing_produces_is_a_warning_that_names_the_nearest(
+def test_an_unknown_code_to_retry_is_a_warning(
     add_app: AddApp,
 ) -> None:
+    """A code to retry that nothing produces is a warning that names the nearest."""
     options = f", exception_mapper={{KeyError: {CODE.replace('RN', 'ORN')!r}}}"
     add_app("shop_o", tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=options))
     said = f"error code {CODE!r}, which nothing in this project produces"
@@ -368,7 +374,7 @@ def ordered(settings: Any, queue: str, **rule: Any) -> None:
         ({"ordered": False, "max_concurrency": 1}, *ANY_TASK, None, "", ""),
     ],
 )
-def test_what_does_not_suit_an_ordered_queue_is_one_message_with_the_way_out_and_what_suits_it_is_none(
+def test_an_option_that_breaks_the_order_of_a_queue_is_reported(
     settings: Any,
     add_app: AddApp,
     rule: dict[str, Any],
@@ -378,6 +384,9 @@ def test_what_does_not_suit_an_ordered_queue_is_one_message_with_the_way_out_and
     said: str,
     advice: str,
 ) -> None:
+    """What does not suit an ordered queue is one message with the way out and what suits it is
+    none.
+    """
     ordered(settings, "ledger", **rule)
     add_app("shop_r", tasks=IN_ORDER.format(options=options, parameters=parameters))
 

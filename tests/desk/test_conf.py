@@ -79,7 +79,8 @@ def test_every_setting_may_be_left_out_and_so_may_all_of_them(settings: Any) -> 
 
 
 @pytest.mark.promise("S0.12", "S1.33")
-def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_stays() -> None:
+def test_declared_queues_have_their_priority_and_limit() -> None:
+    """Declared queues have their priority and limit and the default queue stays."""
     found = parsed({"QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}, "bulk": {}}})
 
     assert found.queue_mode == "CUSTOM"
@@ -160,9 +161,11 @@ def with_number(rule: str, value: object) -> dict[str, Any]:
 
 @pytest.mark.promise("S0.6", "S1.36", "S2.16", "S2.17", "S2.18", "S2.19")
 @pytest.mark.parametrize("rule", RANGES)
-def test_each_number_takes_its_range_and_nothing_beyond_and_none_where_it_says_so(
+def test_each_number_is_limited_to_its_range(
     rule: str,
 ) -> None:
+    """Each number takes its range and nothing beyond and none where it says so."""
+
     def read(value: object) -> object:
         found: Any = parsed(with_number(rule, value))
         for key in path_to(rule):
@@ -229,7 +232,8 @@ def test_a_time_may_be_a_timedelta_of_whole_units() -> None:
     refused({"MAX_PAYLOAD_BYTES": timedelta(seconds=2)}, "E001", "['MAX_PAYLOAD_BYTES']")
 
 
-def test_each_queue_may_be_kept_for_a_time_of_its_own_or_for_ever() -> None:
+def test_each_queue_may_have_its_own_retention() -> None:
+    """Each queue may be kept for a time of its own or for ever."""
     hours = {"mail": timedelta(hours=1), "payments": None, "default": 43_800}
     raw = {"QUEUES": {"mail": {}, "payments": {}}, "RETENTION": {"QUEUE_RETENTION_HOURS": hours}}
 
@@ -308,9 +312,8 @@ def test_each_bad_value_is_one_problem_at_its_place(raw: object, id_: str, where
     assert len(str(refused(raw, id_, where))) < 500
 
 
-def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_has_100_characters() -> (
-    None
-):
+def test_the_code_of_unhandled_errors_can_be_set() -> None:
+    """The code of unhandled errors can be the projects own and a queue name has 100 characters."""
     assert parsed({DEFAULT: "UNHANDLED_ERROR"}) == Config()
 
     for own in ("LOST", OwnCode.LOST):
@@ -332,9 +335,8 @@ def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_h
         ([7], "QUEUES"),
     ],
 )
-def test_an_unknown_key_at_any_level_is_a_problem_with_a_suggestion(
-    where: list[Any], hint: str
-) -> None:
+def test_an_unknown_key_is_a_problem_with_a_suggestion(where: list[Any], hint: str) -> None:
+    """An unknown key at any level is a problem with a suggestion."""
     raw: Any = 1
     for key in reversed(where):
         raw = {key: raw}

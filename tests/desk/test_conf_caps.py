@@ -30,9 +30,10 @@ def partition(**options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.promise("S0.6", "S0.18", "S1.36", "S3.15", "S4.3", "S4.5", "S4.6")
-def test_nothing_is_limited_and_nothing_is_prefetched_unless_set_and_one_entry_holds_all_limits_of_a_queue() -> (
-    None
-):
+def test_nothing_is_limited_or_prefetched_by_default() -> None:
+    """Nothing is limited and nothing is prefetched unless set and one entry holds all limits of a
+    queue.
+    """
     found = parsed({"QUEUES": {"mail": {}}})
 
     assert (found.cluster_wide_cap, found.prefetch_buffer, found.claim_lease_ms) == (None, 0, None)
@@ -93,9 +94,10 @@ def test_partitions_are_made_by_arguments_by_task_or_by_both(
         ({"by_task": True, "max_concurrency": 1}, None),
     ],
 )
-def test_tasks_of_a_partition_are_ordered_or_coalesced_without_a_limit_of_their_own(
+def test_tasks_of_a_partition_are_ordered_without_a_limit(
     rule: dict[str, Any], policy: str | None
 ) -> None:
+    """Tasks of a partition are ordered or coalesced without a limit of their own."""
     found = mail(partition=rule)
 
     assert (found.policy, found.partition.policy, found.ordered) == (
@@ -221,13 +223,15 @@ def test_tasks_of_a_partition_are_ordered_or_coalesced_without_a_limit_of_their_
         ),
     ],
 )
-def test_each_rule_that_cannot_be_is_one_problem_at_its_place_with_the_way_out(
+def test_each_impossible_rule_is_one_problem_at_its_place(
     rule: dict[str, Any], id_: str, key: str | None, said: str, hint: str
 ) -> None:
+    """Each rule that cannot be is one problem at its place with the way out."""
     refused(partition(**rule), id_, f"{RULE}[{key!r}]" if key else RULE, said, hint)
 
 
-def test_a_partition_that_neither_splits_nor_limits_has_both_problems() -> None:
+def test_a_partition_without_split_and_limit_has_two_problems() -> None:
+    """A partition that neither splits nor limits has both problems."""
     assert [(one.id, one.where) for one in problems_of(partition())] == [
         ("E018", f"HORSIES{RULE}")
     ] * 2
@@ -303,7 +307,7 @@ STALE = "RUNNING_STALE_THRESHOLD_MS"
         ),
     ],
 )
-def test_settings_that_do_not_fit_each_other_are_refused_and_those_that_just_fit_are_not(
+def test_settings_that_contradict_each_other_are_refused(
     base: dict[str, Any],
     sound: dict[str, Any],
     wrong: dict[str, Any],
@@ -311,6 +315,7 @@ def test_settings_that_do_not_fit_each_other_are_refused_and_those_that_just_fit
     where: str,
     said: str,
 ) -> None:
+    """Settings that do not fit each other are refused and those that just fit are not."""
     parsed(base | sound)
     refused(base | wrong, id_, where, said)
 
@@ -331,7 +336,8 @@ def test_a_bad_value_is_not_compared_with_others_as_well(raw: object, ids: list[
 
 
 @pytest.mark.promise("S0.27", "S0.28", "S1.39")
-def test_config_raises_and_names_every_refused_combination_at_once(settings: Any) -> None:
+def test_config_names_every_refused_combination_at_once(settings: Any) -> None:
+    """Config raises and names every refused combination at once."""
     late = {"CLAIMER_HEARTBEAT_INTERVAL_MS": 6_000}
     settings.HORSIES = {"CLUSTER_WIDE_CAP": 15, "PREFETCH_BUFFER": 4, "RECOVERY": late}
 

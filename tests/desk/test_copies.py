@@ -48,10 +48,13 @@ WAYS = pytest.mark.parametrize(
 
 
 @WAYS
-def test_copies_of_handles_read_the_result_as_their_task_declares_it(
+def test_a_copy_of_a_handle_reads_the_result_with_its_type(
     made_of: Callable[[Any], Any],
 ) -> None:
-    """Fails if: a cache refuses the handle, or the value of its copy is plain JSON."""
+    """Copies of handles read the result as their task declares it.
+
+    Fails if: a cache refuses the handle, or the value of its copy is plain JSON.
+    """
     handle = tasks.add.send(1, 2)
     first = made_of(handle)
     drain()
@@ -156,7 +159,8 @@ def test_a_copy_of_not_migrated_says_what_to_run(made_of: Callable[[Any], Any]) 
     assert "migrate --database=queue" in str(error)
 
 
-def test_a_lazy_text_says_so_and_an_async_task_counts_as_an_async_function() -> None:
+def test_a_lazy_text_is_refused_as_an_argument() -> None:
+    """A lazy text says so and an async task counts as an async function."""
     with pytest.raises(
         errors.TaskSendError, match=r"expected str, got a lazy text, .*: give str\(\) of it"
     ):

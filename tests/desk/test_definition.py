@@ -39,7 +39,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 
 
 @pytest.mark.promise("S3.11")
-def test_a_task_is_known_by_its_dotted_path_and_keeps_its_functions_face() -> None:
+def test_a_task_is_named_by_its_dotted_path() -> None:
+    """A task is known by its dotted path and keeps its functions face."""
     assert tasks.add.name == "tests.apps.project.tasks.add"
     assert registry.find("tests.apps.project.tasks.add") is tasks.add.definition
     assert tasks.add.__name__ == "add"
@@ -112,7 +113,8 @@ OPTIONS = {
 }
 
 
-def test_a_verb_or_an_option_of_another_queue_says_what_it_is_called_here() -> None:
+def test_a_verb_of_another_queue_raises_with_the_name_used_here() -> None:
+    """A verb or an option of another queue says what it is called here."""
     for verb, said in VERBS.items():
         for sender in (tasks.add, tasks.add.with_options(priority=1)):
             with pytest.raises(AttributeError, match=f"object has no attribute '{verb}': .*{said}"):
@@ -130,10 +132,10 @@ def test_a_verb_or_an_option_of_another_queue_says_what_it_is_called_here() -> N
                 takes(**{option: 1})
 
 
-def test_the_public_names_are_there_before_django_is_set_up_and_naming_the_app_imports_nothing_of_it() -> (
-    None
-):
-    """A settings module, or an app's ``__init__``, may import them: no model may be imported on the
+def test_the_public_names_can_be_imported_before_django_setup() -> None:
+    """The public names are there before Django is set up and naming the app imports nothing of it.
+
+    A settings module, or an app's ``__init__``, may import them: no model may be imported on the
     way.
     """
     program = (
@@ -195,9 +197,10 @@ def script(code: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("run", [shell, script])
-def test_a_task_that_no_worker_can_import_is_refused_when_it_is_sent(
+def test_a_task_that_no_worker_can_import_is_refused_when_sent(
     run: Callable[[str], None], form: str
 ) -> None:
+    """A task that no worker can import is refused when it is sent."""
     with pytest.raises(
         TaskSendError, match=r"welcome: defined in .*define tasks in the tasks\.py of an app"
     ):
@@ -207,9 +210,10 @@ def test_a_task_that_no_worker_can_import_is_refused_when_it_is_sent(
     assert not WorkflowRun.objects.exists()
 
 
-def test_a_name_of_its_own_makes_a_task_of_a_script_one_for_a_worker_in_this_process_but_not_one_of_a_shell() -> (
-    None
-):
+def test_a_task_of_a_script_needs_a_name_of_its_own() -> None:
+    """A name of its own makes a task of a script one for a worker in this process but not one of a
+    shell.
+    """
     code = own("welcome", "(name='shop.welcome')") + "welcome.send()"
 
     with pytest.raises(TaskSendError, match=r"shell\.welcome: defined in a shell"):
@@ -270,10 +274,11 @@ FIRST = pytest.mark.parametrize("first", ["the urlconf", "the modules of tasks"]
 
 
 @FIRST
-def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(
-    depot: Site, first: str
-) -> None:
-    """Fails if: whether the check knows them depends on which check Django happens to run first."""
+def test_tasks_that_only_the_urlconf_imports_are_named(depot: Site, first: str) -> None:
+    """Tasks that only the urlconf imports are named with what to do.
+
+    Fails if: whether the check knows them depends on which check Django happens to run first.
+    """
     depot(urls=URLS, views=f"from depot import jobs{own('remind')}", jobs=plain("tidy"))
 
     ((message, hint, where),) = warned(first)
@@ -335,8 +340,11 @@ def test_tasks_that_django_imports_when_it_starts_are_not_named(
     assert warned() == []
 
 
-def test_lazy_objects_of_a_module_of_tasks_are_not_asked_what_they_are(depot: Site) -> None:
-    """Fails if: isinstance() evaluates them, with a query while manage.py checks."""
+def test_lazy_objects_of_a_module_of_tasks_are_not_evaluated(depot: Site) -> None:
+    """Lazy objects of a module of tasks are not asked what they are.
+
+    Fails if: isinstance() evaluates them, with a query while manage.py checks.
+    """
     lazy = (
         "from django.utils.functional import SimpleLazyObject\nLAZY = SimpleLazyObject(lambda: 1 / "
         "0)"
@@ -366,10 +374,14 @@ def test_tasks_of_tests_are_not_named(depot: Site) -> None:
 
 
 @pytest.mark.parametrize(("imports", "lines"), [("", 1), ("from .jobs import tidy", 0)])
-def test_the_first_send_of_a_task_that_no_worker_is_sure_to_import_is_logged_once_with_the_line_for_the_settings(
+def test_a_task_that_workers_may_not_import_is_logged_once(
     depot: Site, caplog: pytest.LogCaptureFixture, imports: str, lines: int
 ) -> None:
-    """Fails if: a site imports no module of tasks, so it does not know what they import."""
+    """The first send of a task that no worker is sure to import is logged once with the line for
+    the settings.
+
+    Fails if: a site imports no module of tasks, so it does not know what they import.
+    """
     depot(jobs=plain("tidy"), tasks=imports)
     tidy = import_module("depot.jobs").tidy
 
@@ -398,7 +410,8 @@ def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCapture
     assert '"MODULES": ["depot.views"]' in caplog.text
 
 
-def test_the_error_of_an_unknown_task_says_what_makes_workers_import_it() -> None:
+def test_the_error_of_an_unknown_task_names_the_remedy() -> None:
+    """The error of an unknown task says what makes workers import it."""
     put(name="depot.jobs.tidy")
     drain(raise_errors=False)
 

@@ -112,9 +112,10 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[..., Any], type[Exception]]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_actor_or_a_reason_that_cannot_be_stored_is_refused_before_anything_changes(
+def test_an_actor_that_cannot_be_stored_changes_nothing(
     change: str,
 ) -> None:
+    """An actor or a reason that cannot be stored is refused before anything changes."""
     begin, act, error = CHANGES[change]
     subject = begin()
     AuditEntry.objects.all().delete()
@@ -189,7 +190,8 @@ def state() -> list[Any]:
 
 
 @pytest.mark.parametrize("text", [NUL, SURROGATE], ids=["nul", "surrogate"])
-def test_a_key_or_a_name_that_cannot_be_stored_is_refused_or_not_found(text: str) -> None:
+def test_a_key_that_cannot_be_stored_is_refused_or_not_found(text: str) -> None:
+    """A key or a name that cannot be stored is refused or not found."""
     flow = Workflow("keyed", key=text)
     flow.add(flows.number, 1)
     flow.signal("paid", key=text)

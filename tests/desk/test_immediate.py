@@ -26,15 +26,20 @@ def names() -> list[str]:
 class Both:
     """What is the same in a TestCase, in which nothing is committed, and outside of one."""
 
-    def test_a_task_runs_before_its_send_returns_and_its_result_is_there(self) -> None:
-        """Fails if: it runs when the block ends, so the next line of the test sees nothing of it."""
+    def test_a_task_runs_before_its_send_returns(self) -> None:
+        """A task runs before its send returns and its result is there.
+
+        Fails if: it runs when the block ends, so the next line of the test sees nothing of it.
+        """
         with immediate():
             handle = tasks.note.send("one")
             assert names() == ["one"]
             assert handle.get(0).is_ok()
 
-    def test_a_task_runs_after_the_outermost_transaction_and_not_before(self) -> None:
-        """Fails if: it runs at the send, in the middle of what its sender has not finished; or in a
+    def test_a_task_runs_after_the_outermost_transaction(self) -> None:
+        """A task runs after the outermost transaction and not before.
+
+        Fails if: it runs at the send, in the middle of what its sender has not finished; or in a
         TestCase never.
         """
         with immediate():
@@ -76,8 +81,11 @@ class Both:
 
         assert names() == ["once"]
 
-    def test_tasks_that_tasks_send_run_after_them_but_not_those_for_later(self) -> None:
-        """Fails if: the send of a running task runs what it has sent, inside of that task."""
+    def test_tasks_that_tasks_send_run_after_them(self) -> None:
+        """Tasks that tasks send run after them but not those for later.
+
+        Fails if: the send of a running task runs what it has sent, inside of that task.
+        """
         with immediate():
             tasks.sends_more.send(3)
             first, *others = Task.objects.order_by("id")
@@ -88,7 +96,8 @@ class Both:
             "PENDING"
         ]
 
-    def test_send_many_in_chunks_and_async_tasks_and_those_of_async_code_run(self) -> None:
+    def test_send_many_in_chunks_and_async_tasks_run(self) -> None:
+        """Send many in chunks and async tasks and those of async code run."""
         with immediate():
             handles = tasks.add.send_many({"a": number} for number in range(5_001))
             assert handles[-1].get(0).ok_value == 5_000
@@ -143,8 +152,11 @@ class Both:
 
         assert "immediate(raise_errors=False)" in caught.value.__notes__[0]
 
-    def test_the_error_of_the_test_comes_first_and_names_the_tasks_that_failed(self) -> None:
-        """Fails if: the failed task hides the assertion, or the assertion hides why it failed."""
+    def test_the_error_of_the_test_comes_before_failed_tasks(self) -> None:
+        """The error of the test comes first and names the tasks that failed.
+
+        Fails if: the failed task hides the assertion, or the assertion hides why it failed.
+        """
         with pytest.raises(AssertionError, match="nothing was noted") as caught, immediate():
             tasks.raises.send("no such thing")
             raise AssertionError("nothing was noted")
@@ -189,7 +201,8 @@ class Both:
             handle = tasks.add.send(1)
         assert handle.info().status == "PENDING"  # type: ignore[union-attr]
 
-    def test_blocks_may_be_nested_and_drain_may_be_called_in_them_and_in_travel(self) -> None:
+    def test_blocks_may_be_nested_and_drain_may_be_called_in_them(self) -> None:
+        """Blocks may be nested and drain may be called in them and in travel."""
         with immediate(queues=["mail"]), immediate():
             assert tasks.sends_more.send(2).get(0).is_ok()
             tasks.add.schedule(60, 1)
@@ -203,8 +216,11 @@ class Both:
         assert info.sent_at.year == 2031
 
     @immediate()
-    def test_as_a_decorator_it_is_a_block_for_each_call_and_refuses_classes(self) -> None:
-        """Fails if: it wraps a class in a function, too, and unittest finds no test in it."""
+    def test_the_decorator_opens_a_block_for_each_call(self) -> None:
+        """As a decorator it is a block for each call and refuses classes.
+
+        Fails if: it wraps a class in a function, too, and unittest finds no test in it.
+        """
         assert tasks.add.send(1).get(0).ok_value == 1
 
         with pytest.raises(TypeError, match="self.enterContext"):
@@ -212,15 +228,18 @@ class Both:
 
 
 class InATestCase(Both, TestCase):
-    def test_a_transaction_around_the_block_does_not_keep_tasks_back_for_ever(self) -> None:
+    def test_tasks_run_after_a_transaction_around_the_block(self) -> None:
+        """A transaction around the block does not keep tasks back for ever."""
         with transaction.atomic(), immediate():
             handle = tasks.add.send(1)
             assert handle.info().status == "PENDING"  # type: ignore[union-attr]
 
         assert handle.get(0).ok_value == 1
 
-    def test_a_block_in_a_broken_transaction_ends_with_the_error_of_the_test(self) -> None:
-        """Fails if: the tasks are run at the end of the block, and their first statement hides the
+    def test_a_block_in_a_broken_transaction_raises_the_tests_error(self) -> None:
+        """A block in a broken transaction ends with the error of the test.
+
+        Fails if: the tasks are run at the end of the block, and their first statement hides the
         error.
         """
         with pytest.raises(LookupError), transaction.atomic(), immediate():
@@ -255,7 +274,8 @@ class InATestCase(Both, TestCase):
 
         assert [group.name async for group in Group.objects.order_by("name")] == ["async", "inside"]
 
-    async def test_in_async_tests_a_plain_with_and_a_plain_drain_are_refused(self) -> None:
+    async def test_in_async_tests_a_plain_with_or_drain_is_refused(self) -> None:
+        """In async tests a plain with and a plain drain are refused."""
         with pytest.raises(RuntimeError, match="async with immediate"), immediate():
             pass
         with pytest.raises(RuntimeError, match="await adrain"):
@@ -305,8 +325,11 @@ def test_an_ordered_key_stops_and_goes_on_when_it_is_skipped() -> None:
 
 
 @pytest.mark.django_db
-def test_tasks_that_were_sent_before_their_queue_became_ordered_run() -> None:
-    """Fails if: the queue waits for the maintenance of a worker, which a test does not have."""
+def test_tasks_sent_before_their_queue_became_ordered_run() -> None:
+    """Tasks that were sent before their queue became ordered run.
+
+    Fails if: the queue waits for the maintenance of a worker, which a test does not have.
+    """
     handles = [tasks.add.with_options(queue="mail").send(1, number) for number in range(3)]
     queues.change("mail", {"partition_by_args": ["a"], "partition_policy": "stop"}, actor="ann")
 

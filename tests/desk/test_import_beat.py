@@ -168,10 +168,12 @@ def test_a_crontab_keeps_the_text_that_means_the_same(tab: crontab, text: str) -
 # The settings
 
 
-def test_entries_become_schedules_with_their_zone_arguments_and_options(
+def test_entries_become_schedules_with_their_zone_and_options(
     beat: dict[str, Any],
 ) -> None:
-    """Fails if: the crontab moves to UTC, positional arguments are lost, or the seconds of
+    """Entries become schedules with their zone arguments and options.
+
+    Fails if: the crontab moves to UTC, positional arguments are lost, or the seconds of
     ``expires`` are milliseconds.
     """
     beat["nightly"] = NIGHTLY
@@ -254,10 +256,12 @@ def test_what_cannot_be_imported_is_named(
     assert list(rows()) == ["good"]
 
 
-def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choose(
+def test_a_second_import_changes_nothing(
     beat: dict[str, Any],
 ) -> None:
-    """Fails if: what somebody changed here since is overwritten by the next run, or the run fails
+    """A second run changes nothing a schedule of ours is kept and names choose.
+
+    Fails if: what somebody changed here since is overwritten by the next run, or the run fails
     on the first name.
     """
     beat["nightly"] = NIGHTLY
@@ -291,10 +295,12 @@ def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choos
     assert "beat has no 'daily'; it has: hourly, nightly, weekly" in refusal("daily")
 
 
-def test_what_is_printed_for_the_settings_is_what_would_be_created(
+def test_the_printed_settings_declare_the_same_schedules(
     beat: dict[str, Any], settings: Any
 ) -> None:
-    """Fails if: the printed arguments are JSON, and the settings declare another schedule than the
+    """What is printed for the settings is what would be created.
+
+    Fails if: the printed arguments are JSON, and the settings declare another schedule than the
     table would have.
     """
     beat["nightly"] = NIGHTLY
@@ -331,10 +337,12 @@ def add_periodic_tasks(sender: Celery, **_: Any) -> None:
     sender.add_periodic_task(60, sender.signature(tasks.add.name, (1, 2)), name="every minute")
 
 
-def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds(
+def test_an_app_is_read_with_its_zone_and_tasks_added_by_code(
     settings: Any, monkeypatch: Any
 ) -> None:
-    """Fails if: only ``beat_schedule`` is read before the signals of the app have run; or the zone
+    """An app is read with its zone and the tasks that its code adds.
+
+    Fails if: only ``beat_schedule`` is read before the signals of the app have run; or the zone
     is that of the site.
     """
     run("--app", f"{__name__}.app")
@@ -349,9 +357,8 @@ def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds(
     assert rows()["by a setting"]["zone"] == "Asia/Tokyo"
 
 
-def test_a_path_that_is_no_app_is_named_and_without_anything_to_import_where_the_command_looked() -> (
-    None
-):
+def test_a_path_without_an_app_is_named() -> None:
+    """A path that is no app is named and without anything to import where the command looked."""
     for path in ("shop.celery", "tests.apps.project.tasks.add", "nothing", ":", "..x"):
         assert "Name a Celery app, such as shop.celery.app" in refusal("--app", path)
 

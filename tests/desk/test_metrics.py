@@ -68,9 +68,10 @@ def scraped(client: Client) -> Metrics:
     return Metrics(response.content.decode())
 
 
-def test_the_metrics_of_the_site_are_those_of_the_page_and_promtool_finds_nothing_to_say(
+def test_the_metrics_of_the_site_are_valid_for_promtool(
     client: Client,
 ) -> None:
+    """The metrics of the site are those of the page and promtool finds nothing to say."""
     limit("default", max_concurrency=7)
     put(3)
     schedules.create(
@@ -121,9 +122,10 @@ def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(
         assert cluster == (name in ("horsies_queue_limit_tasks", "horsies_queue_paused")), name
 
 
-def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they_fire_next(
+def test_workers_and_unfinished_runs_are_counted_by_state(
     client: Client,
 ) -> None:
+    """Workers and unfinished runs count by state and schedules show when they fire next."""
     for silent in (0, 0, 300):
         living_worker(beat={"sent_at": now() - dt.timedelta(seconds=silent)})
     WorkerFactory(stopped_at=now())
@@ -180,10 +182,11 @@ def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
     assert {key: count for key, count in problems(client).items() if count} == expected
 
 
-def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_no_figure(
-    client: Client, connect: Connect
-) -> None:
-    """Fails if: no worker lives and no task waits, because none could be counted."""
+def test_a_lock_on_the_tables_is_reported_without_figures(client: Client, connect: Connect) -> None:
+    """While a lock keeps it from the tables it tells of that and no figure.
+
+    Fails if: no worker lives and no task waits, because none could be counted.
+    """
     lock = connect()
 
     with lock.transaction():
@@ -204,10 +207,10 @@ def problems(client: Client) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(
-    connect: Connect, fails: bool
-) -> None:
-    """Fails if: each finds the metrics too old, and a slow database gets as many readers as there
+def test_simultaneous_requests_share_one_reading(connect: Connect, fails: bool) -> None:
+    """Many who ask at once wait for one reading also for one that fails.
+
+    Fails if: each finds the metrics too old, and a slow database gets as many readers as there
     are scrapers.
 
     Or each tries again after all before it, and while the database is away scrapers take more and
@@ -246,9 +249,8 @@ def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(
     assert (found[0] == "nobody listens") == fails
 
 
-def test_without_prometheus_client_it_is_501_with_what_to_install(
-    client: Client, monkeypatch: Any
-) -> None:
+def test_without_prometheus_client_the_response_is_501(client: Client, monkeypatch: Any) -> None:
+    """Without prometheus client it is 501 with what to install."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     response = scrape(client)
@@ -307,9 +309,8 @@ def test_the_token_opens_without_a_query_and_no_other_word_does(
         )
 
 
-def test_strangers_get_401_users_403_or_an_answer_and_nobody_a_login(
-    client: Client, settings: Any
-) -> None:
+def test_strangers_get_401_and_users_without_permission_403(client: Client, settings: Any) -> None:
+    """Strangers get 401 users 403 or an answer and nobody a login."""
     refused = client.get(reverse("horsies:status"))
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     assert ask(client, Authorization="Bearer wrong")[0] == 401
@@ -336,9 +337,10 @@ def test_strangers_get_401_users_403_or_an_answer_and_nobody_a_login(
     assert ask(Client(), **BEARER)[0] == 200, "on a site that wants a login everywhere"
 
 
-def test_without_the_database_status_and_metrics_are_503_and_nothing_is_told_of_the_server(
+def test_without_the_database_status_and_metrics_are_503(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
+    """Without the database status and metrics are 503 and nothing is told of the server."""
     assert scrape(client).status_code == 200
 
     past = {

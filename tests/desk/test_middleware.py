@@ -71,9 +71,11 @@ def seen(own_registry: None) -> Iterator[list[tuple[Any, ...]]]:
     around.seen.clear()
 
 
-def test_each_may_change_the_arguments_and_the_result_of_a_task_the_first_one_outermost(
+def test_each_middleware_may_change_arguments_and_result(
     seen: list[Any],
 ) -> None:
+    """Each may change the arguments and the result of a task the first one outermost."""
+
     @task(name="tests.mixed")
     def mixed(a: int, /, b: int, *, c: int = 3) -> int:
         return a + b + c
@@ -137,10 +139,11 @@ def test_what_a_task_leaves_for_its_failure_is_told_with_it(
 
 @pytest.mark.parametrize("name", ["raising", "passes_something_else"])
 @pytest.mark.parametrize("sender", [tasks.noop, tasks.anoop], ids=["sync", "async"])
-def test_what_it_raises_or_passes_on_wrongly_is_the_error_of_the_task(
-    sender: Any, name: str
-) -> None:
-    """Fails if: an exception outside of the function ends the child, or leaves the task RUNNING."""
+def test_an_error_of_a_middleware_is_the_error_of_the_task(sender: Any, name: str) -> None:
+    """What it raises or passes on wrongly is the error of the task.
+
+    Fails if: an exception outside of the function ends the child, or leaves the task RUNNING.
+    """
     handle = sender.send()
 
     with using("MIDDLEWARE", name):
@@ -157,7 +160,8 @@ def test_what_it_raises_or_passes_on_wrongly_is_the_error_of_the_task(
     assert re.search(said, error.message)
 
 
-def test_what_the_function_raises_passes_through_it_and_policies_hold() -> None:
+def test_an_exception_of_the_function_passes_through_middleware() -> None:
+    """What the function raises passes through it and policies hold."""
     handle = tasks.mails.send(1)
 
     with using("MIDDLEWARE", "Noting", "doubling"):
@@ -178,10 +182,11 @@ def test_what_the_function_raises_passes_through_it_and_policies_hold() -> None:
         ),
     ],
 )
-def test_a_factory_that_returns_something_else_is_named_before_the_first_task(
-    name: str, message: str
-) -> None:
-    """Fails if: each task fails with "'NoneType' object is not callable"."""
+def test_a_factory_without_a_middleware_is_named_at_the_start(name: str, message: str) -> None:
+    """A factory that returns something else is named before the first task.
+
+    Fails if: each task fails with "'NoneType' object is not callable".
+    """
     handle = tasks.noop.send()
 
     with (
@@ -208,9 +213,8 @@ def test_a_factory_that_returns_something_else_is_named_before_the_first_task(
         (f"{AROUND}.NOTHING_TO_CALL", "is not a function or a class, but of type int"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused_by_a_check_and_a_worker(
-    key: str, path: str, message: str
-) -> None:
+def test_a_bad_path_is_refused_by_a_check_and_a_worker(key: str, path: str, message: str) -> None:
+    """A path that leads nowhere is refused by a check and a worker."""
     with override_settings(HORSIES={**settings.HORSIES, key: [path]}):
         (found,) = [one for one in checks.check_tasks() if one.id == "horsies.E024"]
         assert found.obj == f"HORSIES[{key!r}]"
@@ -236,8 +240,11 @@ def stored(handle: Any) -> Any:
     return (Task.objects.get(pk=handle.task_id).options or {}).get("metadata")
 
 
-def test_each_attempt_reads_what_was_sent_and_its_arguments_are_the_same_as_without() -> None:
-    """Fails if: it travels in the first message to the child only."""
+def test_each_attempt_reads_the_metadata_of_its_send() -> None:
+    """Each attempt reads what was sent and its arguments are the same as without.
+
+    Fails if: it travels in the first message to the child only.
+    """
     handle = tells.with_options(metadata=GIVEN, timeout_ms=500).send(attempts=2)
     without = tells.send()
 
@@ -280,7 +287,8 @@ def test_redaction_erases_it_and_keeps_the_other_options() -> None:
         assert Task.objects.get(pk=handle.task_id).options == left
 
 
-def test_sources_give_metadata_to_every_send_later_ones_win_and_the_sender_above_all() -> None:
+def test_sources_give_metadata_and_the_sender_overrides_them() -> None:
+    """Sources give metadata to every send later ones win and the sender above all."""
     create("nightly", {"task": tasks.noop.name, "pattern": "daily at 04:30"}, actor="ada")
     token = around.trace.set("00-4bf9")
 
@@ -334,9 +342,10 @@ def test_a_source_runs_in_the_context_of_an_async_sender() -> None:
         ({}, ["gone"], r"'tests\.apps\.hooked\.around\.gone': it raised ImportError: .*gone"),
     ],
 )
-def test_metadata_that_cannot_travel_and_a_source_that_fails_fail_the_send(
+def test_metadata_that_cannot_be_stored_fails_the_send(
     metadata: Any, sources: list[str], message: str
 ) -> None:
+    """Metadata that cannot travel and a source that fails fail the send."""
     with using("METADATA", *sources), pytest.raises(TaskSendError, match=message) as caught:
         tasks.add.with_options(metadata=metadata).send(1)
 
@@ -344,7 +353,8 @@ def test_metadata_that_cannot_travel_and_a_source_that_fails_fail_the_send(
     assert not Task.objects.exists()
 
 
-def test_nodes_maps_and_undos_have_what_their_task_was_added_with() -> None:
+def test_nodes_maps_and_undos_have_the_metadata_of_their_task() -> None:
+    """Nodes maps and undos have what their task was added with."""
     flow = Workflow("import", on_error="fail")
     one = flow.add(flows.number.with_options(metadata={"n": 1}), 4)
     flow.map(flows.plus.with_options(metadata={"n": 2}), a=[1, 2], b=one)
@@ -467,8 +477,10 @@ def ended(exporter: InMemorySpanExporter) -> ReadableSpan:
     return found
 
 
-def test_the_carrier_gives_the_span_of_the_sender_alone_and_what_is_too_long_not_at_all() -> None:
-    """Fails if: it is the propagator of the project, and baggage of any size, or a state of 10 KiB,
+def test_the_carrier_holds_only_the_span_of_the_sender() -> None:
+    """The carrier gives the span of the sender alone and what is too long not at all.
+
+    Fails if: it is the propagator of the project, and baggage of any size, or a state of 10 KiB,
     fails the send.
     """
     assert contrib.carrier() == {}
@@ -486,9 +498,10 @@ def test_the_carrier_gives_the_span_of_the_sender_alone_and_what_is_too_long_not
         encode_metadata(sent)
 
 
-def test_the_span_of_the_sender_is_the_parent_also_of_what_tasks_send(
+def test_the_span_of_the_sender_is_the_parent_of_sent_tasks(
     spans: InMemorySpanExporter,
 ) -> None:
+    """The span of the sender is the parent also of what tasks send."""
     with hooked():
         with within([("vendor", "a")]):
             async_to_sync(tasks.anoop.asend)()
@@ -529,10 +542,12 @@ def test_metadata_of_others_under_these_names_fails_no_task(
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(
+def test_the_span_of_an_attempt_that_fails_is_an_error(
     spans: InMemorySpanExporter, how: str
 ) -> None:
-    """Fails if: the text of the exception raises while it is recorded, and the task fails for
+    """An attempt that raises is an error unless it skips or snoozes.
+
+    Fails if: the text of the exception raises while it is recorded, and the task fails for
     another reason.
     """
     _, kind, code = HOW[how]

@@ -31,14 +31,14 @@ def burst(clock: list[float]) -> NotifyThrottle:
     return throttle
 
 
-def test_workers_look_again_later_than_the_last_quiet_send_may_return() -> None:
+def test_workers_look_again_later_than_a_quiet_send_may_return() -> None:
+    """Workers look again later than the last quiet send may return."""
     assert min(wakeups.AFTER["burst"]) > LOOK_SECONDS > QUIET_SECONDS
     assert wakeups.BURST_SECONDS > BURST_SECONDS + SLOW_SECONDS
 
 
-def test_in_a_burst_sends_are_quiet_for_five_milliseconds_and_then_one_notifies_and_elsewhere_all_do() -> (
-    None
-):
+def test_a_burst_notifies_once_in_five_milliseconds() -> None:
+    """In a burst sends are quiet for five milliseconds and then one notifies and elsewhere all do."""
     clock = [100.0]
     throttle = NotifyThrottle(lambda: clock[0])
 
@@ -69,7 +69,8 @@ def test_a_burst_is_that_of_one_queue_table_and_process() -> None:
     assert [sent(throttle, table=OTHER) for _ in range(BURST)] == [None] * (BURST - 1) + [OTHER]
 
 
-def test_behind_a_send_that_took_long_nobody_is_quiet_and_a_quiet_one_notifies_after_all() -> None:
+def test_a_slow_quiet_send_notifies_at_its_end() -> None:
+    """Behind a send that took long nobody is quiet and a quiet one notifies after all."""
     clock = [100.0]
     throttle = burst(clock)
     clock[0] += QUIET_SECONDS + TICK

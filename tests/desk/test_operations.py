@@ -50,7 +50,8 @@ def failed() -> TaskHandle[Any]:
     return handle
 
 
-def test_cancelling_is_part_of_the_transaction_around_it_and_is_told_to_whoever_waits() -> None:
+def test_a_cancel_is_part_of_the_transaction_around_it() -> None:
+    """Cancelling is part of the transaction around it and is told to whoever waits."""
     handle = tasks.noop.send()
 
     with pytest.raises(RuntimeError), transaction.atomic():
@@ -85,7 +86,8 @@ def test_five_hundred_are_cancelled_by_one_statement() -> None:
         cancel_many(["7"])
 
 
-def test_a_failed_task_runs_again_under_its_id_and_its_policy_begins_anew() -> None:
+def test_a_failed_task_runs_again_under_its_id() -> None:
+    """A failed task runs again under its id and its policy begins anew."""
     handle = tasks.asks_again.with_options(good_until=dt.timedelta(hours=1)).send(0, "BUSY")
     drain(raise_errors=False)
     first = handle.get(0)
@@ -165,7 +167,8 @@ REFUSED: dict[str, tuple[dict[str, Any] | None, str, str | None]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_retried_or_copied_is_refused_with_its_reason(what: str) -> None:
+def test_an_impossible_retry_or_copy_is_refused_with_its_reason(what: str) -> None:
+    """What cannot be retried or copied is refused with its reason."""
     columns, retried, copied = REFUSED[what]
     id_ = uuid.uuid4() if columns is None else TaskFactory(**columns).pk
     before = Task.objects.count()
@@ -203,7 +206,8 @@ def test_the_shell_shows_cancels_and_runs_again() -> None:
     assert "is not a task id" in refusal("cancel", "7")
 
 
-def test_fifty_ticked_tasks_and_no_others_are_one_statement_and_one_entry_of_the_audit() -> None:
+def test_an_action_on_fifty_ticked_tasks_is_one_statement() -> None:
+    """Fifty ticked tasks and no others are one statement and one entry of the audit."""
     client = client_with("view_task", "operate_task", name="ada")
     failures(51)
     *ticked, other = map(str, Task.objects.values_list("pk", flat=True))
@@ -273,9 +277,10 @@ def statuses() -> dict[uuid.UUID, str]:
     return dict(Task.objects.values_list("pk", "status"))
 
 
-def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(
+def test_the_list_shows_the_newest_tasks_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The list shows the newest tasks first narrowed by each option."""
     old = {"queue_name": "mail", "sent_at": now() - 2 * DAY}
     found = {
         status: TaskFactory(status=status, task_name=f"shop.{status}", **old).pk
@@ -368,8 +373,11 @@ def test_durations_are_written_as_elsewhere() -> None:
     assert dt.datetime.now(dt.UTC) - ago("2h") < 2 * hour + 5 * second
 
 
-def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_options() -> None:
-    """Fails if: the dict goes to ``send`` as it is, and is refused because it is no Point."""
+def test_a_task_is_sent_with_arguments_in_their_types() -> None:
+    """A task is sent with arguments by its types and the options of with options.
+
+    Fails if: the dict goes to ``send`` as it is, and is refused because it is no Point.
+    """
     sent = run("send", tasks.mirror.name, "--kwargs", '{"point": {"x": 1, "y": 2}}')[0].strip()
     drain()
     assert get_handle(sent).get(0).ok_value == {"x": 2, "y": 1}
@@ -382,8 +390,11 @@ def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_opti
     assert row.good_until - row.sent_at == DAY
 
 
-def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None:
-    """Fails if: without ``until`` all results go; one transaction; waiting tasks are cancelled."""
+def test_a_purge_from_code_uses_transactions_of_five_hundred() -> None:
+    """Code purges what it describes in transactions of five hundred.
+
+    Fails if: without ``until`` all results go; one transaction; waiting tasks are cancelled.
+    """
     ended = {
         "queue_name": "mail",
         "status": "FAILED",
@@ -485,10 +496,12 @@ def failures(count: int, **columns: Any) -> list[Task]:
         ),
     ],
 )
-def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_and_no_others(
+def test_a_change_in_bulk_changes_the_matching_tasks_only(
     words: str, counted: str, done: str, after: dict[str, str | None]
 ) -> None:
-    """Fails if: each of 1,823 tasks by its id; or a purge is also of what a worker has claimed, or
+    """All that match are counted and then changed under the name of the user and no others.
+
+    Fails if: each of 1,823 tasks by its id; or a purge is also of what a worker has claimed, or
     of a task of a run.
     """
     mail = {"queue_name": "mail"}
@@ -524,9 +537,8 @@ def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_
     }
 
 
-def test_what_matches_is_told_by_names_and_codes_or_as_json_and_a_misspelt_name_with_one_that_is_near() -> (
-    None
-):
+def test_matches_are_listed_by_name_and_code_or_as_json() -> None:
+    """What matches is told by names and codes or as JSON and a misspelt name with one that is near."""
     failures(2, task_name="shop.pay")
     failures(1, task_name="shop.pay", error_code="NO_ROOM")
     kinds = "3 FAILED tasks\n        2  shop.pay  OH_NO\n        1  shop.pay  NO_ROOM\n"
@@ -588,9 +600,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_it_asks_before_it_purges_and_needs_no_input_where_nobody_answers(
+def test_a_purge_asks_for_confirmation_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """It asks before it purges and needs no input where nobody answers."""
     id_ = TaskFactory().pk
 
     for stdin, said in [

@@ -96,8 +96,11 @@ def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(
 
 
 @pytest.mark.parametrize("key", [7, "7", True, None, 1.5, [1, "a"], {"b": 1, "a": "ü"}])
-def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) -> None:
-    """Fails if: 7 and "7" are one key, or the order of the keys of an object counts."""
+def test_the_values_of_a_key_keep_their_types(key: Any) -> None:
+    """The values of a key are those of the arguments in any type.
+
+    Fails if: 7 and "7" are one key, or the order of the keys of an object counts.
+    """
     ordered()
     (id_,) = put(queue="mail", kwargs=[json.dumps({"other": 1, "customer": key})])
 
@@ -198,7 +201,8 @@ def test_a_skip_says_which_task_comes_before_the_failed_one() -> None:
         queues.skip("mail", {"customer": 7}, **WHO)
 
 
-def test_the_command_skips_by_the_task_and_any_arguments_in_json_or_else_texts() -> None:
+def test_the_command_skips_by_task_and_arguments() -> None:
+    """The command skips by the task and any arguments in JSON or else texts."""
     ordered(partition_by_args=[], partition_by_task=True)
     keys = [{"region": "eu", "customer": customer} for customer in (7, "7", "a=b")]
     ids = [stop(partition_key=json.dumps({"": "shop.pay", **key})) for key in keys]
@@ -225,9 +229,8 @@ def test_the_command_skips_by_the_task_and_any_arguments_in_json_or_else_texts()
     assert "'customer' is not NAME=VALUE" in refusal("skip", "mail", "--key", "customer")
 
 
-def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and_what_to_do() -> (
-    None
-):
+def test_the_command_sets_and_shows_a_policy() -> None:
+    """The command sets a policy and tells it in words and what is stopped and what to do."""
     said = run("set", "mail", "--partition-by-args=customer", "--partition-policy=stop")
     assert 'mail: partition_policy: null -> "stop"' in said
     assert "1 per partition; ordered, a failed task stops its key" in run("list")
@@ -256,7 +259,8 @@ def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and
     assert "partition_policy must be one of" in refusal("set", "mail", "--partition-policy=halt")
 
 
-def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_who_may() -> None:
+def test_the_admin_shows_keys_only_with_the_permission() -> None:
+    """The admin shows the policy and the stopped keys but keys only to those who may."""
     everything = client_with("view_queue", "view_task", "view_payload")
     viewer = client_with("view_queue")
 
@@ -290,10 +294,13 @@ def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_
     assert table(after, "horsies-audit")[0][3] == f"task: {failed}"
 
 
-def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(
+def test_a_stopped_key_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fails if: every failure of an ordered queue, also a retried one, or one whose policy goes on."""
+    """A key that is stopped is told once and other failures are not.
+
+    Fails if: every failure of an ordered queue, also a retried one, or one whose policy goes on.
+    """
     got: list[dict[str, Any]] = []
 
     def note(**values: Any) -> None:
@@ -378,10 +385,13 @@ def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(
     assert not Task.objects.exists()
 
 
-def test_usual_sends_to_an_ordered_queue_are_sent_and_run_in_the_order_of_the_calls(
+def test_sends_to_an_ordered_queue_run_in_the_order_of_the_calls(
     declared: None,
 ) -> None:
-    """Fails if: the rows of one INSERT have the same time, and their ids or the lanes decide."""
+    """Usual sends to an ordered queue are sent and run in the order of the calls.
+
+    Fails if: the rows of one INSERT have the same time, and their ids or the lanes decide.
+    """
     queues.change("mail", LIVE, actor="ann")
     tasks.add.with_options(queue="mail", priority=100).send(1, 2)
     tasks.add.with_options(queue="mail").send_many([{"a": 1, "b": 2}] * 2)

@@ -145,7 +145,8 @@ def test_warnings_alone_fail_only_if_they_are_asked_for(told: Told) -> None:
     assert codes(told("--fail-on=critical", failing=False)) == ["WAITS_TOO_LONG"]
 
 
-def test_critical_problems_come_first_then_worse_ones_then_older_ones(told: Told) -> None:
+def test_critical_problems_come_first_then_worse_then_older_ones(told: Told) -> None:
+    """Critical problems come first then worse ones then older ones."""
     for name, minutes in (("default", 40), ("mail", 20), ("bulk", 30)):
         TaskFactory(queue_name=name, sent_at=now() - minutes * MINUTE)
 
@@ -169,9 +170,10 @@ def blockers(**older: Any) -> list[tuple[Any, ...]]:
     return [tuple(one[:5]) for one in HealthStore(connection).blockers(older.get("older"))]
 
 
-def test_a_lock_that_conflicts_with_writing_to_a_table_of_the_queue_blocks_it(
+def test_a_lock_that_conflicts_with_writing_to_a_table_blocks_it(
     connect: Connect,
 ) -> None:
+    """A lock that conflicts with writing to a table of the queue blocks it."""
     conn = connect()
     harmless = ("ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE")
 
@@ -187,8 +189,10 @@ def test_a_lock_that_conflicts_with_writing_to_a_table_of_the_queue_blocks_it(
         assert blockers() == []
 
 
-def test_a_vacuum_that_holds_a_lock_to_shorten_a_table_blocks_nobody(connect: Connect) -> None:
-    """A vacuum holds such a lock for moments that no test can catch; so a view of this session says
+def test_a_vacuum_that_truncates_a_table_blocks_no_transaction(connect: Connect) -> None:
+    """A vacuum that holds a lock to shorten a table blocks nobody.
+
+    A vacuum holds such a lock for moments that no test can catch; so a view of this session says
     that one is at work.
     """
     conn = connect()
@@ -210,9 +214,8 @@ def test_a_vacuum_that_holds_a_lock_to_shorten_a_table_blocks_nobody(connect: Co
         transaction.set_rollback(True)
 
 
-def test_a_transaction_that_has_locked_a_table_for_five_seconds_is_told_by_both(
-    told: Told, connect: Connect
-) -> None:
+def test_a_table_locked_for_five_seconds_is_told_by_both(told: Told, connect: Connect) -> None:
+    """A transaction that has locked a table for five seconds is told by both."""
     conn = connect()
 
     with conn.transaction():
@@ -229,8 +232,10 @@ def test_a_transaction_that_has_locked_a_table_for_five_seconds_is_told_by_both(
     assert told() == []
 
 
-def test_a_transaction_that_waits_for_a_lock_blocks_those_behind_it(connect: Connect) -> None:
-    """Fails if: only who holds a lock is named, and an ALTER TABLE behind a long query stops every
+def test_a_transaction_that_waits_for_a_lock_blocks_later_ones(connect: Connect) -> None:
+    """A transaction that waits for a lock blocks those behind it.
+
+    Fails if: only who holds a lock is named, and an ALTER TABLE behind a long query stops every
     worker unnamed.
     """
     reader = connect()
@@ -306,9 +311,10 @@ def test_a_task_that_fails_often_is_told_by_both(
         only(found, "FAILURES", "task shop.pay", said)
 
 
-def test_failures_count_for_15_minutes_or_if_nothing_else_came_of_the_task_for_a_day(
+def test_failures_of_a_task_count_for_15_minutes_or_a_day(
     told: Told,
 ) -> None:
+    """Failures count for 15 minutes or if nothing else came of the task for a day."""
     for queue in ("default", "mail"):
         count("shop.pay", queue=queue, UNHANDLED_ERROR=10, COMPLETED=50)
     count("shop.worse", UNHANDLED_ERROR=50, COMPLETED=50)
@@ -336,9 +342,10 @@ def test_failures_count_for_15_minutes_or_if_nothing_else_came_of_the_task_for_a
         ({"CRASHED": 2, "TASK_TIMEOUT": 9, "COMPLETED": 900}, {}, False),
     ],
 )
-def test_a_task_that_ends_three_children_is_told_by_both_and_one_whose_worker_died_is_not(
+def test_a_task_that_ends_three_children_is_told_by_both(
     told: Told, boss: Client, results: dict[str, int], more: dict[str, int], crashes: bool
 ) -> None:
+    """A task that ends three children is told by both and one whose worker died is not."""
     count("shop.resize", **results)
     count("shop.resize", timed=False, **more)  # as the reaper counts what a dead worker held
 
@@ -362,7 +369,8 @@ def test_a_task_that_ends_three_children_is_told_by_both_and_one_whose_worker_di
 # Tasks that wait
 
 
-def test_a_partition_that_waits_at_a_limit_is_told_by_both_without_its_value(told: Told) -> None:
+def test_a_partition_that_waits_at_a_limit_is_told_by_both(told: Told) -> None:
+    """A partition that waits at a limit is told by both without its value."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     limit("mail", partition_by_args=["tenant"], partition_policy="continue")
     living_worker("default", "mail")
@@ -387,9 +395,10 @@ def test_a_partition_that_waits_at_a_limit_is_told_by_both_without_its_value(tol
     assert told() == []
 
 
-def test_the_oldest_of_so_many_partitions_counts_whatever_its_lane(
+def test_the_oldest_partition_counts_in_any_lane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The oldest of so many partitions counts whatever its lane."""
     for place, (lane, priority, minutes) in enumerate(
         (("async", 1, 1), ("async", 9, 5), ("sync", 5, 3))
     ):
@@ -413,9 +422,8 @@ def test_the_oldest_of_so_many_partitions_counts_whatever_its_lane(
 
 
 @pytest.mark.parametrize("reason", ["unknown", "known", "young", "elsewhere", "silent", "newer"])
-def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both(
-    told: Told, reason: str
-) -> None:
+def test_tasks_without_a_worker_that_knows_them_are_told_by_both(told: Told, reason: str) -> None:
+    """Tasks that no living worker of their queue knows are told by both."""
     living_worker("default", task_names=["shop.pay"], wire=1)
     living_worker("mail", task_names=["shop.gone"])
     if reason == "silent":
@@ -450,7 +458,8 @@ def test_tasks_that_failed_because_no_worker_knew_them_are_told(told: Told) -> N
     )
 
 
-def test_a_task_that_waits_and_failed_for_its_unknown_name_is_told_once(told: Told) -> None:
+def test_a_waiting_task_with_an_unknown_name_is_told_once(told: Told) -> None:
+    """A task that waits and failed for its unknown name is told once."""
     living_worker("default", task_names=["shop.pay"])
     TaskFactory(task_name="shop.gone", sent_at=now() - 4 * MINUTE)
     count("shop.gone", WORKER_RESOLUTION_ERROR=2, COMPLETED=900)
@@ -488,9 +497,8 @@ def make(name: str, since: dt.datetime, **definition: Any) -> None:
     Schedule.objects.filter(pk=name).update(since=since, next_at=since)
 
 
-def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(
-    told: Told, settings: Any
-) -> None:
+def test_schedules_without_a_scheduler_are_told_by_both(told: Told, settings: Any) -> None:
+    """Schedules that no scheduler loads or keeps are told by both."""
     nightly = {"task": NOOP, "pattern": "daily at 04:30", "zone": "UTC"}
     settings.HORSIES = {
         **project.HORSIES,
@@ -582,9 +590,8 @@ def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, tick
 
 
 @pytest.mark.parametrize("how", ["late", "all", "cannot", "punctual"])
-def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(
-    told: Told, tick: Tick, how: str
-) -> None:
+def test_skipped_fire_times_are_told_by_both_for_a_day(told: Told, tick: Tick, how: str) -> None:
+    """Fire times that were left out are told by both for a day."""
     begin = (now() - 9 * HOUR).replace(minute=0, second=0, microsecond=0)
     make("nightly", begin, catch_up="all" if how == "all" else "latest")
     if how == "cannot":
@@ -611,9 +618,10 @@ def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(
 # Workflows
 
 
-def test_a_run_that_an_error_paused_is_told_by_both_and_one_that_somebody_paused_is_not(
+def test_a_run_that_an_error_paused_is_told_by_both(
     told: Told,
 ) -> None:
+    """A run that an error paused is told by both and one that somebody paused is not."""
     wanted = Workflow("wanted")
     flow = Workflow("order", on_error="pause")
     wanted.add(flows.number, 1)
@@ -636,7 +644,8 @@ def test_a_run_that_an_error_paused_is_told_by_both_and_one_that_somebody_paused
     assert HOUR <= age(found) < HOUR + MINUTE
 
 
-def test_a_run_that_was_not_undone_is_told_by_both_until_it_is_retried(told: Told) -> None:
+def test_a_failed_undo_is_told_by_both_until_its_retry(told: Told) -> None:
+    """A run that was not undone is told by both until it is retried."""
     flow = Workflow("order")
     flow.add(flows.broken, after=flow.add(flows.charge, 1, undo=flows.broken_undo))
     handle = flow.send()
@@ -697,7 +706,8 @@ def test_retention_that_does_not_come_to_its_end_is_told(told: Told, key: str, w
     assert 30 * HOUR <= age(found) < 31 * HOUR
 
 
-def test_retention_is_not_behind_if_it_ended_lately_or_is_in_no_setting(told: Told) -> None:
+def test_retention_that_ended_lately_is_not_behind(told: Told) -> None:
+    """Retention is not behind if it ended lately or is in no setting."""
     living_worker("default")
     retention(EVERYTHING.key, 23 * HOUR)
     retention("only: gone 0123", 300 * HOUR)

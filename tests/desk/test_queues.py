@@ -39,9 +39,10 @@ def in_force(name: str) -> int | None:
     return QueueLimits.objects.get(pk=name).max_concurrency
 
 
-def test_a_change_is_in_force_at_once_wakes_workers_and_is_audited_with_before_and_after(
+def test_a_change_applies_at_once_and_is_audited(
     connect: Connect,
 ) -> None:
+    """A change is in force at once wakes workers and is audited with before and after."""
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
 
@@ -221,7 +222,8 @@ def test_a_value_that_cannot_be_is_refused_and_nothing_changes(
     assert not AuditEntry.objects.exists()
 
 
-def test_an_override_that_cannot_be_is_refused_and_nothing_changes() -> None:
+def test_an_invalid_override_is_refused_and_changes_nothing() -> None:
+    """An override that cannot be is refused and nothing changes."""
     for given, words in (
         ({"limits": {}}, "an override needs at least one of max_concurrency"),
         ({"reason": "  "}, "an override needs a reason"),
@@ -276,7 +278,8 @@ def test_a_change_is_compared_with_what_the_queue_has_already(
     assert queues.change("mail", cleared, actor="ann") == sorted(cleared)
 
 
-def test_in_soft_mode_no_queue_has_a_policy_and_the_cluster_no_cap_but_it_can_be_paused() -> None:
+def test_soft_mode_refuses_a_policy_and_a_cap_of_the_cluster() -> None:
+    """In soft mode no queue has a policy and the cluster no cap but it can be paused."""
     with override_settings(HORSIES={**HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}):
         with pytest.raises(
             QueueError, match=r"not possible while HORSIES\['PREFETCH_BUFFER'\] is set"
@@ -293,9 +296,10 @@ def test_in_soft_mode_no_queue_has_a_policy_and_the_cluster_no_cap_but_it_can_be
 
 
 @pytest.mark.promise("S1.35")
-def test_a_pause_starts_nothing_whatever_the_limits_say_and_forgets_none_of_them(
+def test_a_pause_starts_no_task_and_keeps_the_limits(
     claimer: Claimers,
 ) -> None:
+    """A pause starts nothing whatever the limits say and forgets none of them."""
     queues.change("default", {"max_concurrency": 3}, actor="ann")
     queues.override("default", {"max_concurrency": 5}, actor="ann", reason="sale")
     queues.pause("default", actor="bob", reason="full disk")
@@ -322,7 +326,8 @@ def test_a_pause_starts_nothing_whatever_the_limits_say_and_forgets_none_of_them
     assert len(worker.run_pass(sync=9).claims) == 2
 
 
-def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> None:
+def test_a_sync_keeps_overrides_and_pauses() -> None:
+    """A sync writes the settings and leaves overrides and pauses alone."""
     queues.change("mail", {"max_concurrency": 3}, actor="ann")
     queues.override("mail", {"max_concurrency": 9}, actor="ann", reason="sale")
     queues.pause("bulk", actor="ann")
@@ -362,9 +367,10 @@ def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> N
 
 
 @pytest.mark.promise("S4.18", "S4.23")
-def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(
+def test_an_override_stands_beside_the_declared_limits(
     claimer: Claimers,
 ) -> None:
+    """An override stands beside the declared limits until it is removed."""
     queues.change("default", {"max_concurrency": 2, "local_limit": 9}, actor="ann")
     queues.override("default", {"max_concurrency": 4}, actor="bob", reason="sale")
     put(10)
@@ -399,10 +405,13 @@ def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(
 
 
 @pytest.mark.promise("S4.19")
-def test_an_override_ends_with_its_time_or_when_nobody_served_its_queue_for_long_unless_the_settings_say_never(
+def test_an_override_ends_with_its_time_or_without_a_worker(
     connect: Connect,
 ) -> None:
-    """Of which queues they end, ``tests/worker/test_maintenance_thread.py`` asks; this is about
+    """An override ends with its time or when nobody served its queue for long unless the settings
+    say never.
+
+    Of which queues they end, ``tests/worker/test_maintenance_thread.py`` asks; this is about
     never, and the audit.
     """
     for name in ("mail", "bulk"):

@@ -20,9 +20,10 @@ def queue_on_second(second_alias: dict[str, Any], settings: Any) -> None:
     settings.DATABASE_ROUTERS = ["horsies_django.routers.HorsiesRouter"]
 
 
-def test_the_queue_is_read_written_and_migrated_on_its_alias_only_also_by_bad_settings(
+def test_the_queue_uses_its_alias_only(
     settings: Any,
 ) -> None:
+    """The queue is read written and migrated on its alias only also by bad settings."""
     for model in apps.get_app_config("horsies").get_models():
         assert router.db_for_read(model) == router.db_for_write(model) == "second"
 
@@ -37,7 +38,8 @@ def test_the_queue_is_read_written_and_migrated_on_its_alias_only_also_by_bad_se
     assert HorsiesRouter().allow_migrate("default", "horsies") is True
 
 
-def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
+def test_other_apps_may_share_the_alias() -> None:
+    """Other apps may share the alias and decide for themselves."""
     own = HorsiesRouter()
 
     assert own.db_for_read(User) is own.db_for_write(User) is None

@@ -60,7 +60,8 @@ def test_a_plain_return_is_the_ok_value() -> None:
 
 
 @pytest.mark.promise("S2.21", "S3.8")
-def test_an_error_that_a_task_returns_keeps_its_code_message_and_data() -> None:
+def test_a_returned_error_keeps_its_code_message_and_data() -> None:
+    """An error that a task returns keeps its code message and data."""
     handle = tasks.mail.send("nobody")
 
     assert outcome(handle) == TaskResult(
@@ -159,9 +160,10 @@ def test_a_result_beyond_the_limit_is_refused_and_data_left_out(
 
 
 @pytest.mark.parametrize("kind", unspeakable.KINDS)
-def test_an_exception_that_raises_when_it_is_looked_at_fails_its_task_and_nothing_else(
+def test_an_exception_that_cannot_be_read_fails_its_task_alone(
     kind: str,
 ) -> None:
+    """An exception that raises when it is looked at fails its task and nothing else."""
     assert code_of(unspeakable.raises.send(kind)) == "UNHANDLED_ERROR"
     assert code_of(unspeakable.araises.send(kind)) == "UNHANDLED_ERROR"
 
@@ -171,9 +173,10 @@ def test_an_error_that_a_task_returns_may_hold_anything(kind: str) -> None:
     assert code_of(unspeakable.returns_error.send(kind)) == "NOT_THERE"
 
 
-def test_an_exception_without_a_text_keeps_its_type_and_code_and_one_with_too_much_text_is_cut(
+def test_a_long_text_of_an_exception_is_cut(
     settings: Any,
 ) -> None:
+    """An exception without a text keeps its type and code and one with too much text is cut."""
     settings.HORSIES = {
         **settings.HORSIES,
         "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE"},
@@ -190,9 +193,8 @@ def test_an_exception_without_a_text_keeps_its_type_and_code_and_one_with_too_mu
     assert "characters left out" in described["traceback"]
 
 
-def test_a_task_that_fails_with_a_listed_code_is_tried_again_until_it_succeeds_or_its_policy_ends() -> (
-    None
-):
+def test_a_task_that_fails_with_a_listed_code_is_retried() -> None:
+    """A task that fails with a listed code is tried again until it succeeds or its policy ends."""
     handle = tasks.mails.send(2)
     assert drain() == 3
     assert handle.get(0).ok_value == 3
@@ -232,17 +234,19 @@ def listing(*kinds: Any) -> RetryPolicy:
         (tasks.mail, ["nowhere"], listing("NO_ADDRESS"), 3),
     ],
 )
-def test_an_exception_is_tried_again_by_its_class_or_a_base_class(
+def test_an_exception_is_retried_by_its_class_or_a_base_class(
     send: Any, args: Any, policy: Any, ran: int
 ) -> None:
+    """An exception is tried again by its class or a base class."""
     send.with_options(retry_policy=policy).send(*args)
 
     assert drain(raise_errors=False) == ran
 
 
-def test_a_task_asks_for_its_retry_itself_and_fails_with_what_it_asked_if_too_often_or_with_what_to_write() -> (
-    None
-):
+def test_a_task_requests_its_own_retry() -> None:
+    """A task asks for its retry itself and fails with what it asked if too often or with what to
+    write.
+    """
     handles = [tasks.asks_again.send(delay, code) for delay, code in ((7.5, None), (None, "BUSY"))]
     drain()
 
@@ -272,9 +276,10 @@ def test_a_task_asks_for_its_retry_itself_and_fails_with_what_it_asked_if_too_of
     )
 
 
-def test_the_mapper_of_the_settings_holds_for_all_tasks_and_each_wrong_entry_is_a_problem(
+def test_the_mapper_of_the_settings_holds_for_all_tasks(
     settings: Any,
 ) -> None:
+    """The mapper of the settings holds for all tasks and each wrong entry is a problem."""
     mapper = {
         "builtins.LookupError": "NOT_THERE",
         OSError: "WORKER_CRASHED",
@@ -334,10 +339,11 @@ def stored(handle: Any) -> Any:
     return Task.objects.values_list("options", "result").get(pk=handle.task_id)
 
 
-def test_a_value_that_is_not_kept_is_not_stored_but_an_error_and_that_the_task_completed_are() -> (
-    None
-):
-    """Fails if: the typed handle decodes null as an int, and tells of a result that does not fit."""
+def test_a_value_that_is_not_kept_is_not_stored() -> None:
+    """A value that is not kept is not stored but an error and that the task completed are.
+
+    Fails if: the typed handle decodes null as an int, and tells of a result that does not fit.
+    """
     handle = tasks.add.with_options(keep_result=False).send(40, b=2)
     coroutine = tasks.anoop.with_options(keep_result=False).send()
     drain()
@@ -359,7 +365,9 @@ def test_a_value_that_is_not_kept_is_not_stored_but_an_error_and_that_the_task_c
     )
 
 
-def test_what_is_said_at_the_send_counts_more_than_the_decorator_and_true_undoes_it() -> None:
+def test_an_option_of_the_send_overrides_the_decorator() -> None:
+    """What is said at the send counts more than the decorator and true undoes it."""
+
     @task(name="tests.keep.dropped", keep_result=False)
     def dropped() -> int:
         return 7
@@ -440,7 +448,8 @@ def test_a_node_whose_result_is_taken_cannot_drop_it(taker: str) -> None:
     assert not Task.objects.exists()
 
 
-def test_a_node_that_nobody_takes_anything_from_drops_its_value_and_others_keep_theirs() -> None:
+def test_a_node_without_consumers_drops_its_value() -> None:
+    """A node that nobody takes anything from drops its value and others keep theirs."""
     flow = Workflow("drops")
     flow.returns(flow.add(flows.number, 5, after=flow.add(plus_dropped, 1, name="dropped")))
 

@@ -40,9 +40,9 @@ def reported() -> str:
     return "\n".join(f"{message.id} {message.obj} {message.msg}" for message in found)
 
 
-def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_pattern_alone() -> (
-    None
-):
+def test_a_schedule_on_a_task_has_its_name_and_arguments() -> None:
+    """A schedule on a task has its name and arguments as they travel or is a pattern alone."""
+
     @task(
         name="shop.turn",
         schedule={"pattern": Cron("*/5 * * * *"), "kwargs": {"point": tasks.Point(1, 2)}},
@@ -85,16 +85,16 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_
         (5, "pattern: must be a cron string"),
     ],
 )
-def test_a_task_with_a_schedule_that_cannot_be_is_refused_where_it_is_defined(
-    schedule: Any, says: str
-) -> None:
+def test_an_invalid_schedule_is_refused_at_the_task_definition(schedule: Any, says: str) -> None:
+    """A task with a schedule that cannot be is refused where it is defined."""
     with pytest.raises(TaskDefinitionError, match=says):
 
         @task(name="shop.tidy", schedule=schedule)
         def tidy() -> None: ...
 
 
-def test_the_checks_report_everything_that_is_wrong_with_schedules(settings: Any) -> None:
+def test_the_checks_report_every_error_in_schedules(settings: Any) -> None:
+    """The checks report everything that is wrong with schedules."""
     wrong = {
         **NIGHTLY,
         "pattern": "0 0 31 4 *",
@@ -139,9 +139,11 @@ def test_the_checks_report_everything_that_is_wrong_with_schedules(settings: Any
     assert "HORSIES['SCHEDULES']['shop.tidy']" in message, "two of one name"
 
 
-def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reverted(
+def test_a_change_overrides_the_code_until_it_is_reverted(
     settings: Any,
 ) -> None:
+    """What somebody changed lies over what the code declares until it is reverted."""
+
     def held(*keys: str) -> list[Any]:
         definition = Schedule.objects.get(pk="nightly").definition
         return [definition[key] for key in keys]
@@ -178,9 +180,11 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
     ]
 
 
-def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last_release(
+def test_the_default_overlap_is_not_stored(
     settings: Any,
 ) -> None:
+    """Overlap is declared and changed and its default not stored for the last release."""
+
     def held() -> dict[str, Any]:
         return {row.name: row.definition.get("overlap") for row in Schedule.objects.all()}
 
@@ -206,7 +210,8 @@ def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last
         schedules.change("nightly", {"overlap": "wait"}, actor="ann")
 
 
-def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone() -> None:
+def test_a_pattern_object_changes_the_zone_of_its_schedule() -> None:
+    """A pattern may be changed to an object which brings its zone."""
     schedules.create("by hand", {**NIGHTLY, "zone": "Europe/Berlin"}, actor="ann")
 
     for pattern, zone in (
@@ -222,7 +227,8 @@ def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone() -> None:
         schedules.change("by hand", {"pattern": pattern, "zone": "Europe/Oslo"}, actor="ann")
 
 
-def test_a_schedule_that_is_not_in_the_code_can_be_deleted_and_not_reverted(settings: Any) -> None:
+def test_a_schedule_outside_the_code_is_deleted_but_not_reverted(settings: Any) -> None:
+    """A schedule that is not in the code can be deleted and not reverted."""
     declare(settings, {"nightly": NIGHTLY})
     schedules.declare(actor="a scheduler")
 
@@ -262,7 +268,8 @@ def make(name: str, **definition: Any) -> None:
     )
 
 
-def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong() -> None:
+def test_the_list_describes_fire_times_results_and_problems() -> None:
+    """The list says when each fires in words what came last and what is wrong."""
     assert "horsies_scheduler" in run(), "without schedules it says where they come from"
 
     make("nightly", zone="Europe/Istanbul")
@@ -319,7 +326,8 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     assert re.search("invalid schedule 'unreadable': .*teatime", refusal("next", "unreadable"))
 
 
-def test_next_gives_the_coming_fire_times_in_the_zone_of_the_schedule_and_in_utc() -> None:
+def test_next_gives_fire_times_in_the_zone_and_in_utc() -> None:
+    """Next gives the coming fire times in the zone of the schedule and in utc."""
     make("hourly", pattern="hourly at :05", zone="Asia/Kolkata")
 
     found = machine("next", "hourly", "--count=3")
@@ -332,7 +340,8 @@ def test_next_gives_the_coming_fire_times_in_the_zone_of_the_schedule_and_in_utc
     assert "+0530" in printed
 
 
-def test_switches_run_now_and_delete_say_what_they_did_and_are_audited() -> None:
+def test_switches_run_now_and_delete_are_audited() -> None:
+    """Switches run now and delete say what they did and are audited."""
     make("nightly")
     assert run("disable", "nightly", "--reason=holidays") == "nightly is disabled.\n"
     assert run("disable", "nightly") == "Nothing changed: nightly is disabled already.\n"
@@ -353,9 +362,8 @@ def test_switches_run_now_and_delete_say_what_they_did_and_are_audited() -> None
     assert machine("delete", "nightly") == {"deleted": "nightly"}
 
 
-def test_a_schedule_that_does_not_exist_is_named_and_an_option_that_makes_no_sense_is_refused() -> (
-    None
-):
+def test_an_unknown_schedule_is_named() -> None:
+    """A schedule that does not exist is named and an option that makes no sense is refused."""
     for verb in ("next", "run-now", "enable", "disable", "delete"):
         assert "there is no schedule 'nowhere'" in refusal(verb, "nowhere")
     assert "whole number of at least 1" in refusal("next", "nightly", "--count=0")

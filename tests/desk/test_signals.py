@@ -35,9 +35,10 @@ from tests.desk.conftest import Watch
 pytestmark = pytest.mark.django_db
 
 
-def test_a_send_is_told_after_its_insert_with_plain_values_and_a_refused_one_is_not(
+def test_a_send_is_told_after_its_insert(
     watch: Watch,
 ) -> None:
+    """A send is told after its insert with plain values and a refused one is not."""
     got = watch("task_sent")
     with pytest.raises(Exception, match="priority must be"):
         tasks.add.with_options(priority=0).send(1)
@@ -129,7 +130,8 @@ def refuses(metadata: Any, **values: Any) -> None:
     metadata["tenant"] = 8
 
 
-def test_a_receiver_can_be_connected_to_one_task_and_disconnected(watch: Watch) -> None:
+def test_a_receiver_can_be_connected_to_one_task(watch: Watch) -> None:
+    """A receiver can be connected to one task and disconnected."""
     watch()
     got: list[Any] = []
 
@@ -233,10 +235,12 @@ def told() -> Iterator[Told]:
         (errands.breaks_transaction, (), 1, ("FAILED", 1, ProgrammingError)),
     ],
 )
-def test_each_start_and_the_end_if_there_is_one_are_told_with_the_backend_class_as_sender(
+def test_the_sender_of_each_start_and_end_is_the_backend_class(
     told: Told, task: Any, args: tuple[Any, ...], starts: int, end: Any
 ) -> None:
-    """Fails if: the sender is an instance, or the end is told when the exception can no longer be
+    """Each start and the end if there is one are told with the backend class as sender.
+
+    Fails if: the sender is an instance, or the end is told when the exception can no longer be
     reported.
     """
     errands.CALLS.clear()
@@ -252,10 +256,13 @@ def test_each_start_and_the_end_if_there_is_one_are_told_with_the_backend_class_
     assert result.is_finished is bool(end)
 
 
-def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(
+def test_a_receiver_of_the_end_reads_errors_and_times(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Fails if: ``finished_at`` is Python's clock, which may be before ``started_at``."""
+    """Who listens to the end reads errors and times and the log has them.
+
+    Fails if: ``finished_at`` is Python's clock, which may be before ``started_at``.
+    """
     seen: list[Any] = []
 
     def hear(task_result: Any, **kwargs: Any) -> None:

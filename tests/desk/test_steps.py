@@ -75,9 +75,8 @@ def steps() -> dict[str, Any]:
 
 
 @transactional
-def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks_for_recorded_ones() -> (
-    None
-):
+def test_a_step_is_one_transaction() -> None:
+    """A step is one transaction and only the first one of a later claim looks for recorded ones."""
     task = TaskFactory(status="RUNNING")
     for generation, looks in ((1, 0), (2, 1)):
         current = attempt(generation, task)
@@ -96,10 +95,13 @@ def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks
     assert set(names()) == set(steps())
 
 
-def test_a_repeated_step_gets_the_recorded_result_in_the_type_of_the_annotation_and_runs_nothing(
+def test_a_repeated_step_returns_the_recorded_result_in_its_type(
     rows: Rows,
 ) -> None:
-    """A value that would come back as another has to show in the first attempt, not in a retry."""
+    """A repeated step gets the recorded result in the type of the annotation and runs nothing.
+
+    A value that would come back as another has to show in the first attempt, not in a retry.
+    """
 
     def several() -> list[Decimal]:
         return [Decimal("1.50")]
@@ -136,9 +138,10 @@ def rolls_back(name: str) -> str:
     ("function", "atomic", "left"),
     [(raises, True, []), (raises, False, ["a"]), (rolls_back, True, [])],
 )
-def test_a_function_that_raises_or_asks_for_a_rollback_is_not_recorded_and_is_run_again(
+def test_a_step_that_raises_or_rolls_back_runs_again(
     function: Callable[..., Any], atomic: bool, left: list[str]
 ) -> None:
+    """A function that raises or asks for a rollback is not recorded and is run again."""
     task = TaskFactory(status="RUNNING")
 
     with pytest.raises((LookupError, transaction.TransactionManagementError)):
@@ -149,9 +152,8 @@ def test_a_function_that_raises_or_asks_for_a_rollback_is_not_recorded_and_is_ru
 
 
 @pytest.mark.parametrize("inside", [True, pytest.param(False, marks=transactional)])
-def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_or_none(
-    rows: Rows, inside: bool
-) -> None:
+def test_drain_runs_each_step_once_over_all_attempts(rows: Rows, inside: bool) -> None:
+    """Drain runs steps once over all attempts in a transaction or none."""
     assert connection.in_atomic_block is inside
 
     handle = stepping.steps.send(fails=2)
@@ -181,9 +183,10 @@ def test_async_tasks_take_steps_too(rows: Rows) -> None:
     assert set(steps()) == {"inside", "outside"}
 
 
-def test_a_task_that_is_called_runs_its_steps_and_records_nothing_and_anything_to_call_is_a_step(
+def test_a_task_that_is_called_records_no_steps(
     rows: Rows,
 ) -> None:
+    """A task that is called runs its steps and records nothing and anything to call is a step."""
     assert [each.amount for each in stepping.steps()] == [0, 1, 2]
     assert async_to_sync(stepping.asteps.definition.function)()[1:] == [1, 1]
     assert rows() == ["charge 0", "charge 1", "charge 2", "inside"]
@@ -223,9 +226,8 @@ def by_sql() -> Iterator[None]:
 @transactional
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("opened", [transaction.atomic, by_hand, by_sql])
-def test_a_step_in_an_open_transaction_is_refused_whoever_opened_it(
-    opened: Callable[..., Any], atomic: bool
-) -> None:
+def test_a_step_in_an_open_transaction_is_refused(opened: Callable[..., Any], atomic: bool) -> None:
+    """A step in an open transaction is refused whoever opened it."""
     current = attempt()
 
     with opened():
@@ -236,7 +238,8 @@ def test_a_step_in_an_open_transaction_is_refused_whoever_opened_it(
 
 
 @transactional
-def test_a_call_to_the_outside_that_leaves_a_transaction_open_is_not_recorded() -> None:
+def test_a_call_that_leaves_a_transaction_open_is_not_recorded() -> None:
+    """A call to the outside that leaves a transaction open is not recorded."""
     with (
         ExitStack() as left,
         pytest.raises(StepError, match="its function left a transaction open"),
@@ -246,7 +249,9 @@ def test_a_call_to_the_outside_that_leaves_a_transaction_open_is_not_recorded() 
     assert steps() == {}
 
 
-def test_the_same_name_with_other_arguments_or_another_result_is_refused() -> None:
+def test_a_repeated_step_with_other_arguments_is_refused() -> None:
+    """The same name with other arguments or another result is refused."""
+
     def number() -> int:
         return 1
 
@@ -271,9 +276,8 @@ def test_the_same_name_with_other_arguments_or_another_result_is_refused() -> No
         later.step("result", text)
 
 
-def test_a_step_in_a_block_of_the_test_with_a_bad_name_bad_arguments_or_too_large_a_result_is_refused() -> (
-    None
-):
+def test_a_step_with_a_bad_name_arguments_or_result_is_refused() -> None:
+    """A step in a block of the test with a bad name bad arguments or too large a result is refused."""
     with transaction.atomic():  # of the test itself
         refused("open transaction", "make", make, "a")
 
@@ -306,9 +310,11 @@ def test_a_step_in_a_block_of_the_test_with_a_bad_name_bad_arguments_or_too_larg
 
 @transactional
 @pytest.mark.parametrize("atomic", [True, False])
-def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_is_recorded(
+def test_a_result_that_cannot_be_stored_is_refused(
     atomic: bool,
 ) -> None:
+    """A result that cannot be stored is refused with what to do and nothing is recorded."""
+
     def returns(value: Any) -> Callable[[], Any]:
         return lambda: (make("a"), value)[1]
 
@@ -333,7 +339,8 @@ def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_i
         Group.objects.all().delete()
 
 
-def test_what_cannot_be_in_async_code_is_refused_with_what_to_write() -> None:
+def test_a_step_that_does_not_fit_async_code_is_refused() -> None:
+    """What cannot be in async code is refused with what to write."""
     current = attempt()
 
     with pytest.raises(
@@ -405,9 +412,8 @@ def test_snoozes_use_no_attempt_and_are_one_row_and_are_told(
     ]
 
 
-def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime_and_one_that_is_over_is_due_at_once() -> (
-    None
-):
+def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime() -> None:
+    """A snooze takes seconds a timedelta or an aware datetime and one that is over is due at once."""
     today = dt.datetime.now(dt.UTC)
     two_minutes = dt.timedelta(minutes=2)
 
@@ -427,7 +433,8 @@ def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime_and_one_that_is
         assert wait is None or abs(row.enqueued_at - row.sent_at - wait) < dt.timedelta(seconds=10)
 
 
-def test_what_is_no_time_to_snooze_is_refused_where_it_is_written() -> None:
+def test_an_invalid_snooze_is_refused_at_its_line() -> None:
+    """What is no time to snooze is refused where it is written."""
     for until, said in (
         *(
             (wrong, "from 0 to 2_592_000 s")

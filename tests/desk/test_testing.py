@@ -52,7 +52,8 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize(
     "inside", [True, pytest.param(False, marks=pytest.mark.django_db(transaction=True))]
 )
-def test_in_a_transaction_or_none_tasks_and_test_see_what_the_others_wrote(inside: bool) -> None:
+def test_tasks_and_their_test_see_the_writes_of_the_others(inside: bool) -> None:
+    """In a transaction or none tasks and test see what the others wrote."""
     handles = [
         tasks.note.send("written"),
         tasks.breaks_sql.send(),
@@ -72,7 +73,8 @@ def test_in_a_transaction_or_none_tasks_and_test_see_what_the_others_wrote(insid
     assert drain(until=HOUR * 2) == 2
 
 
-def test_what_fails_for_good_is_raised_with_task_and_traceback_once_all_have_run() -> None:
+def test_final_failures_are_raised_once_all_tasks_have_run() -> None:
+    """What fails for good is raised with task and traceback once all have run."""
     retried = tasks.mails.send(1)
     raises = tasks.raises.send("no such thing")
     tasks.araises.send()
@@ -99,7 +101,8 @@ def test_what_fails_for_good_is_raised_with_task_and_traceback_once_all_have_run
     assert "drain(raise_errors=False)" in shown
 
 
-def test_retries_and_later_tasks_run_at_their_moments_in_their_order() -> None:
+def test_retries_and_later_tasks_run_in_the_order_of_their_times() -> None:
+    """Retries and later tasks run at their moments in their order."""
     policy = RetryPolicy.exponential(base_seconds=100, max_retries=5, jitter=False)
     retried = tasks.mails.with_options(retry_policy=policy).send(2)
     between = tasks.note.schedule(200, "between")
@@ -125,7 +128,8 @@ def test_retries_and_later_tasks_run_at_their_moments_in_their_order() -> None:
     assert expires.info().status == "EXPIRED"  # type: ignore[union-attr]
 
 
-def test_what_tasks_send_counts_from_the_moment_at_which_they_ran() -> None:
+def test_sends_of_a_task_count_from_the_moment_of_its_run() -> None:
+    """What tasks send counts from the moment at which they ran."""
     tasks.comes_again.send(600)
     assert drain(until=HOUR + dt.timedelta(seconds=30)) == 7
 
@@ -148,10 +152,13 @@ def test_what_is_later_or_not_drained_is_not_touched() -> None:
     assert drain(queues=["mail"], until=HOUR * 4) == 1
 
 
-def test_a_run_that_cannot_be_advanced_ends_the_drain_with_what_the_database_says(
+def test_a_run_that_cannot_be_advanced_ends_the_drain(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: it is tried again and again, and the test never ends."""
+    """A run that cannot be advanced ends the drain with what the database says.
+
+    Fails if: it is tried again and again, and the test never ends.
+    """
     monkeypatch.setattr(advancer, "BUSY_TRIES", 3)
     flow = Workflow("refused")
     flow.add(flows.number, 1)
@@ -191,7 +198,8 @@ def attempts(handle: Any) -> list[tuple[str, str | None]]:
     return list(found.order_by("started_at").values_list("outcome", "error_code"))
 
 
-def test_the_next_attempts_of_that_task_fail_without_running_and_the_later_ones_run() -> None:
+def test_the_next_attempts_fail_without_running_their_task() -> None:
+    """The next attempts of that task fail without running and the later ones run."""
     handle = record.send("done")
 
     with fail_next(record, "BUSY", times=2, message="the line is busy"):
@@ -237,7 +245,8 @@ def test_a_failure_is_mapped_and_retried_as_a_real_one(
     assert attempts(sent) == [first, ("COMPLETED", None)]
 
 
-def test_what_is_not_to_be_retried_is_final_and_what_a_task_can_ask_for_can_be_asked_for() -> None:
+def test_a_failure_that_is_not_retried_is_final() -> None:
+    """What is not to be retried is final and what a task can ask for can be asked for."""
     gone = call.send()
     declined = record.send("never")
     returned = TaskError("CARD_DECLINED", "no funds", data={"code": 51})  # as a task returns it
@@ -352,8 +361,11 @@ def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(
     assert (aware(info.sent_at), aware(later.info().enqueued_at)) == (now, now + HOUR)  # type: ignore[union-attr]
 
 
-def test_what_is_due_by_then_runs_there_as_if_no_worker_had_run_since() -> None:
-    """Fails if: tasks run at their own times on the way, as by drain(until=...), and none expires."""
+def test_due_tasks_run_at_the_moved_time() -> None:
+    """What is due by then runs there as if no worker had run since.
+
+    Fails if: tasks run at their own times on the way, as by drain(until=...), and none expires.
+    """
     policy = RetryPolicy.fixed([60], jitter=False)
     late = tasks.add.schedule(HOUR, 1)
     retried = tasks.mails.with_options(retry_policy=policy).send(1)
@@ -511,8 +523,10 @@ def cancels_run() -> None:
     current_task().raise_if_cancelled()
 
 
-def test_a_task_that_is_cancelled_while_it_runs_ends_as_by_a_worker() -> None:
-    """Fails if nobody asks the task to stop: it completes, and its test says nothing about
+def test_a_cancel_of_a_running_task_ends_it_as_a_worker_would() -> None:
+    """A task that is cancelled while it runs ends as by a worker.
+
+    Fails if nobody asks the task to stop: it completes, and its test says nothing about
     production.
     """
     handles = [cancels_itself.send(True), cancels_itself.send(False), acancels_itself.send()]

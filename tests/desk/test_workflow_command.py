@@ -32,7 +32,8 @@ def ids(*words: Any) -> list[str]:
     return [one["id"] for one in machine("list", *words)]
 
 
-def test_the_list_shows_how_far_each_run_is_the_newest_first_and_is_narrowed() -> None:
+def test_the_list_shows_the_progress_of_each_run() -> None:
+    """The list shows how far each run is the newest first and is narrowed."""
     first = failed()
     second = sent(key="book 7")
 
@@ -101,7 +102,8 @@ def test_a_run_is_shown_with_its_nodes_and_who_changed_it() -> None:
     ] == [True, False]
 
 
-def test_pause_resume_skip_and_cancel_say_whether_anything_changed_and_are_audited() -> None:
+def test_pause_resume_skip_and_cancel_are_audited() -> None:
+    """Pause resume skip and cancel say whether anything changed and are audited."""
     handle = sent()
     id_ = handle.workflow_id
 
@@ -165,7 +167,8 @@ def test_a_run_that_does_not_exist_is_named() -> None:
         assert "UUID" in refusal(verb, "book", *more)
 
 
-def test_show_lists_what_nodes_wait_for_and_signals_and_decisions_continue_a_run() -> None:
+def test_signals_and_decisions_continue_a_run() -> None:
+    """Show lists what nodes wait for and signals and decisions continue a run."""
     flow = Workflow("waits")
     paid = flow.signal("paid", key="7", timeout=60)
     flow.signal("sent", timeout=60, on_timeout="skip")
@@ -277,7 +280,8 @@ def test_runs_that_fit_are_counted_and_the_exit_code_is_0(deploy: Deploy) -> Non
     assert json.loads(check("--json")[1]) == {"nodes": 9, "runs": 2, "problems": []}
 
 
-def test_a_workflow_that_has_started_counts_once_and_a_node_that_undoes_by_what_it_undoes() -> None:
+def test_a_started_workflow_counts_once() -> None:
+    """A workflow that has started counts once and a node that undoes by what it undoes."""
     inner = Workflow("inner")
     flow = Workflow("outer")
     inner.add(flows.number, 1)
@@ -346,9 +350,10 @@ def test_a_change_under_waiting_nodes_is_found(
     assert total == "1 problem in 4 nodes of 2 runs."
 
 
-def test_lists_elements_of_a_map_and_the_nodes_of_a_workflow_that_has_not_started_are_compared(
+def test_elements_of_a_map_are_compared_with_the_code(
     deploy: Deploy,
 ) -> None:
+    """Lists elements of a map and the nodes of a workflow that has not started are compared."""
     innermost = Workflow("innermost")
     inner = Workflow("inner")
     flow = Workflow("outer")
@@ -379,7 +384,8 @@ def test_lists_elements_of_a_map_and_the_nodes_of_a_workflow_that_has_not_starte
         assert told == [f"'values' is annotated {annotation}, and gets a list of values"]
 
 
-def test_a_task_that_would_undo_a_node_has_to_fit_also_after_the_node(deploy: Deploy) -> None:
+def test_the_task_of_an_undo_has_to_fit_after_its_node_completed(deploy: Deploy) -> None:
+    """A task that would undo a node has to fit also after the node."""
     handle = sent()
     drain(until=None, raise_errors=False)
     assert handle.status() == "COMPLETED"
@@ -408,9 +414,8 @@ def test_a_task_that_would_undo_a_node_has_to_fit_also_after_the_node(deploy: De
     assert f"{NUMBER} (undo): there is no task of this name" in check()[1]
 
 
-def test_a_queue_that_is_gone_and_a_module_that_cannot_be_imported_are_told(
-    settings: Any, monkeypatch: Any
-) -> None:
+def test_an_undeclared_queue_and_a_broken_module_are_told(settings: Any, monkeypatch: Any) -> None:
+    """A queue that is gone and a module that cannot be imported are told."""
     flow = Workflow("mail")
     flow.add(flows.number.with_options(queue="mail"), 1)
     flow.send()
@@ -481,7 +486,8 @@ def saga() -> Any:
     return handle
 
 
-def test_the_command_shows_and_lists_maps_what_is_undone_and_what_continues() -> None:
+def test_the_command_shows_maps_undos_and_continued_runs() -> None:
+    """The command shows and lists maps what is undone and what continues."""
     flow = Workflow("maps")
     flow.map(flows.plus, a=[1, 2, 3])
     assert "0/3" in run("show", flow.send().workflow_id)

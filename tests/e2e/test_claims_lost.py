@@ -61,10 +61,12 @@ def runs_again(
 
 
 @pytest.mark.parametrize("how", ["postmaster", "same postmaster"])
-def test_code_whose_claim_was_lost_is_over_before_its_task_runs_again_under_the_same_number(
+def test_code_of_a_lost_claim_ends_before_its_task_runs_again(
     worker: Start, server: Server, tmp_path: Path, how: str
 ) -> None:
-    """Fails if: the worker claims the task once more, holds (id, generation) twice, and the first
+    """Code whose claim was lost is over before its task runs again under the same number.
+
+    Fails if: the worker claims the task once more, holds (id, generation) twice, and the first
     of both is written.
     """
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
@@ -90,9 +92,10 @@ def crashed(server: Server, process: WorkerProcess) -> None:
     )
 
 
-def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_again(
+def test_a_task_whose_claim_was_lost_runs_again(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
+    """A claim that did not wait for the disk may be lost and its task runs again."""
     process = worker(
         "--processes=2", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)
     ).ready()

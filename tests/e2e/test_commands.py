@@ -46,9 +46,10 @@ def line(text: str, start: str) -> str:
 # horsies_queue
 
 
-def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(
+def test_the_list_shows_limits_and_counts_of_every_queue(
     claimer: Claimers,
 ) -> None:
+    """The list shows limits and counts of every queue without a verb too."""
     run(
         "set",
         "mail",
@@ -84,7 +85,8 @@ def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(
     assert line(run(), "whole cluster") == "whole cluster 9 - 9 2 0 1 0"
 
 
-def test_show_names_who_holds_the_permits_and_the_busiest_partitions(claimer: Claimers) -> None:
+def test_show_names_permit_holders_and_the_busiest_partitions(claimer: Claimers) -> None:
+    """Show names who holds the permits and the busiest partitions."""
     run(
         "set",
         "mail",
@@ -122,9 +124,8 @@ def test_show_names_who_holds_the_permits_and_the_busiest_partitions(claimer: Cl
     assert sorted(partition["parked"] for partition in found["partitions"]) == [0, 1]
 
 
-def test_changes_print_old_and_new_are_audited_with_who_and_why_and_say_if_they_changed_nothing() -> (
-    None
-):
+def test_changes_print_old_and_new_values_and_are_audited() -> None:
+    """Changes print old and new are audited with who and why and say if they changed nothing."""
     printed = run(
         "set", "mail", "--max-concurrency=3", "--priority", "7", "--reason", "slow partner"
     )
@@ -169,7 +170,8 @@ def test_changes_print_old_and_new_are_audited_with_who_and_why_and_say_if_they_
     assert line(shown, "paused").endswith(": maintenance")
 
 
-def test_partition_rules_are_lists_of_arguments_all_of_them_or_none() -> None:
+def test_partition_rules_take_a_list_of_arguments_all_or_none() -> None:
+    """Partition rules are lists of arguments all of them or none."""
     for words, columns in {
         ("--partition-by-args=a, b", "--partition-by-task"): (["a", "b"], True),
         ("--partition-by-args=all",): ([], True),
@@ -223,7 +225,8 @@ def test_an_override_can_end_some_time_from_now() -> None:
 
 
 @pytest.mark.promise("S1.35")
-def test_a_running_worker_obeys_the_shell_and_its_start_flips_nothing_back(worker: Start) -> None:
+def test_a_running_worker_follows_the_shell(worker: Start) -> None:
+    """A running worker obeys the shell and its start flips nothing back."""
     done = manage("horsies_queue", "set", "default", "--max-concurrency=3")
     assert (done.returncode, done.stderr) == (0, "")
     assert "default: max_concurrency: null -> 3" in done.stdout
@@ -241,7 +244,8 @@ def test_a_running_worker_obeys_the_shell_and_its_start_flips_nothing_back(worke
     assert held.get(timeout_ms=30_000).is_ok()
 
 
-def test_a_mistake_ends_the_process_with_an_error_and_no_traceback() -> None:
+def test_a_mistake_ends_the_process_without_a_traceback() -> None:
+    """A mistake ends the process with an error and no traceback."""
     done = manage("horsies_queue", *OVERRIDE)
     assert done.returncode == 1
     assert (
@@ -271,7 +275,8 @@ def fails_in_one_line(done: subprocess.CompletedProcess[str], words: str) -> boo
     ) and words in done.stderr
 
 
-def test_it_prints_queues_workers_and_the_database_and_ends_with_0_when_all_is_well() -> None:
+def test_a_healthy_system_exits_with_0() -> None:
+    """It prints queues workers and the database and ends with 0 when all is well."""
     done = manage("horsies_status")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -284,7 +289,8 @@ def test_it_prints_queues_workers_and_the_database_and_ends_with_0_when_all_is_w
         status("--max-wait=soon")
 
 
-def test_it_ends_with_1_and_a_line_per_problem_that_says_what_to_do() -> None:
+def test_a_problem_is_one_line_and_exits_with_1() -> None:
+    """It ends with 1 and a line per problem that says what to do."""
     TaskFactory(sent_at=now() - dt.timedelta(minutes=5))
     holder = WorkerFactory(hostname="web\x1b[2J", seen_at=now() - dt.timedelta(hours=1))
     TaskFactory(status="RUNNING", claimed_by=holder.id)
@@ -318,9 +324,10 @@ def test_what_keeps_it_from_an_answer_is_one_line_and_2(roles: None, connect: Co
         )
 
 
-def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_cannot_see(
+def test_a_role_without_rights_to_monitor_gets_a_partial_answer(
     roles: None, connect: Connect
 ) -> None:
+    """A role without rights to monitor gets an answer and is told what it cannot see."""
     grant(SENDING)
     put(2)
     holder = connect()
@@ -344,7 +351,8 @@ def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_can
     assert hidden["transactions"] >= 0
 
 
-def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named(server: Server) -> None:
+def test_a_standby_answers_with_replicated_data(server: Server) -> None:
+    """A standby answers with what was replicated to it and is named."""
     mark = server.cluster.home / "data" / "standby.signal"
     server.stop("fast")
     mark.touch()
@@ -373,9 +381,8 @@ def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named(server: S
 # horsies_explain
 
 
-def test_it_prints_every_reason_on_a_line_of_the_last_task_or_of_one_and_json_for_machines() -> (
-    None
-):
+def test_explain_prints_each_reason_on_its_line_or_as_json() -> None:
+    """It prints every reason on a line of the last task or of one and JSON for machines."""
     run_explain, found_by, refuses = command("horsies_explain")
     assert "horsies_explain: no task has been sent yet" in refuses()
 
@@ -432,10 +439,13 @@ def send(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     return manage("horsies_task", "send", f"tests.apps.project.tasks.{name}", "--wait", *words)
 
 
-def test_with_wait_it_prints_the_result_and_fails_if_the_task_did(
+def test_a_send_with_wait_prints_the_result(
     shared_worker: WorkerProcess,
 ) -> None:
-    """Fails if: it waits in the transaction in which it has sent, where no worker sees the task."""
+    """With wait it prints the result and fails if the task did.
+
+    Fails if: it waits in the transaction in which it has sent, where no worker sees the task.
+    """
     done = send("add", "--kwargs", '{"a": 4, "b": 5}')
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["9"])
 

@@ -96,9 +96,10 @@ def test_a_worker_killed_around_the_commit_of_a_claim(
 
 
 @pytest.mark.parametrize("commits", [False, True], ids=["before", "after"])
-def test_a_worker_killed_around_the_commit_of_what_it_takes_ahead(
+def test_a_worker_killed_around_the_commit_of_its_prefetch(
     worker: Start, gate: Gate, tmp_path: Path, commits: bool
 ) -> None:
+    """A worker killed around the commit of what it takes ahead."""
     first = worker("--processes=2", **SOFT, **SHORT).ready()
     blockers = hold_up(tmp_path)
     gate.close("take ahead")
@@ -237,9 +238,10 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
 
 @pytest.mark.parametrize("move", ["claim", "start", "settle"])
 @pytest.mark.boundary
-def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
+def test_a_commit_whose_reply_is_lost_runs_no_task_twice(
     worker: Start, gate: Gate, link: Forwarder, tmp_path: Path, move: str
 ) -> None:
+    """A commit whose reply is lost loses nothing and runs nothing twice."""
     process = worker(
         "--processes=2", **link.way(database_url()), **(SOFT if move == "start" else {})
     ).ready()

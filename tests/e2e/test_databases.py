@@ -75,9 +75,10 @@ def two(transactional_db: None) -> Iterator[dict[str, str]]:
             admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-def test_the_queue_lives_on_its_alias_and_sends_join_only_that_aliass_transaction(
+def test_sends_join_only_the_transaction_of_the_queue_alias(
     worker: Start, two: dict[str, str], tmp_path: Path
 ) -> None:
+    """The queue lives on its alias and sends join only that aliass transaction."""
     settings = "tests.settings.two"
     site = Site(
         tmp_path,
@@ -105,9 +106,8 @@ def test_the_queue_lives_on_its_alias_and_sends_join_only_that_aliass_transactio
     assert process.stop() == 0
 
 
-def test_workers_schedulers_and_those_who_wait_find_server_and_schema_of_an_own_backend(
-    worker: Start, tmp_path: Path
-) -> None:
+def test_every_process_finds_the_schema_of_its_own_backend(worker: Start, tmp_path: Path) -> None:
+    """Workers schedulers and those who wait find server and schema of an own backend."""
     settings = "tests.settings.connector"
     with new_databases("own_backend") as create:
         url = create()
@@ -155,9 +155,10 @@ def make_odd(server: Server, *names: str) -> None:
         server.superuser(f"ALTER ROLE app SET {name} = '{ODD[name]}'")
 
 
-def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_sessions_and_that_come_while_it_runs(
-    worker: Start, server: Server
-) -> None:
+def test_odd_session_settings_do_not_stop_the_scheduler(worker: Start, server: Server) -> None:
+    """A worker with a scheduler runs under settings that cut and round its sessions and that come
+    while it runs.
+    """
     make_odd(server, *ODD.keys() - {"DateStyle"})
     process = worker("--processes=1", "--with-scheduler", **server.environment).ready()
 
@@ -197,9 +198,10 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
 @pytest.mark.parametrize(
     "name", ["DateStyle", "extra_float_digits", "default_transaction_isolation"]
 )
-def test_behind_a_pooler_a_session_that_would_go_wrong_is_refused_and_the_setting_is_named(
+def test_an_unsafe_session_behind_a_pooler_is_refused(
     pooled: dict[str, str], server: Server, name: str
 ) -> None:
+    """Behind a pooler a session that would go wrong is refused and the setting is named."""
     make_odd(server, name)
     there = environ.Env.db_url_config(pooled["DATABASE_URL"])
     connections.databases["odd"] = {**connections.databases["default"], **there, "OPTIONS": {}}

@@ -110,9 +110,10 @@ SHOWN_TOO = (
 )
 
 
-def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(
+def test_the_demo_shows_everything_it_promises(
     demo: Callable[..., Demo],
 ) -> None:
+    """The demo shows everything it promises and leaves nothing running."""
     one = demo("--exit", "--files=40")
     processes, port = one.started()
     assert is_open(port)
@@ -143,9 +144,10 @@ def test_a_second_run_on_the_same_database_works_as_the_first(demo: Callable[...
     assert len(passwords) == 2
 
 
-def test_a_worker_that_dies_ends_the_demo_with_the_reason_and_code_1(
+def test_a_worker_that_dies_ends_the_demo_with_code_1(
     demo: Callable[..., Demo],
 ) -> None:
+    """A worker that dies ends the demo with the reason and code 1."""
     one = demo("--exit")
     processes, _ = one.started()
 

@@ -115,9 +115,10 @@ def test_each_signal_comes_once_from_its_process_and_thread(
 @pytest.mark.parametrize(
     ("harm", "said"), [("raise", "raised LookupError"), ("exit", "SystemExit: 3")]
 )
-def test_receivers_that_raise_or_exit_end_neither_their_process_nor_their_thread(
+def test_receivers_that_raise_or_exit_do_not_end_their_process(
     hooked: Start, notes: Notes, options: tuple[str, ...], harm: str, said: str
 ) -> None:
+    """Receivers that raise or exit end neither their process nor their thread."""
     for name in ("task_finished", "child_started", "child_stopping"):
         notes.order(name, harm)
     process = hooked(*options).ready()
@@ -135,9 +136,8 @@ def test_receivers_that_raise_or_exit_end_neither_their_process_nor_their_thread
     assert process.log.count(said) == 5, "three tasks, and the begin and the end of the child"
 
 
-def test_a_receiver_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only(
-    hooked: Start, notes: Notes
-) -> None:
+def test_a_receiver_that_hangs_delays_the_end_by_seconds_only(hooked: Start, notes: Notes) -> None:
+    """A receiver of the last moment that hangs delays the end by seconds only."""
     notes.order("child_stopping", "hang")
     process = hooked("--processes=2").ready()
 
@@ -149,9 +149,10 @@ def test_a_receiver_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only
 
 
 @pytest.mark.parametrize("options", KINDS, ids=" ".join)
-def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
+def test_middleware_and_metadata_reach_the_tasks_of_a_worker(
     hooked: Start, options: tuple[str, ...]
 ) -> None:
+    """Middleware and metadata reach the tasks of a worker and what they send."""
     around = [f"{AROUND}.raising", f"{AROUND}.doubling"]
     hooked(*options, **given(MIDDLEWARE=around, METADATA=[f"{AROUND}.tenant"])).ready()
     with_tenant = tasks.add.with_options(metadata={"tenant": 7})

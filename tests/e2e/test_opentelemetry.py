@@ -60,10 +60,13 @@ def spans(collector: Collector) -> list[dict[str, Any]]:
 
 
 @pytest.mark.boundary
-def test_every_span_arrives_over_many_processes_but_that_of_a_task_which_is_killed(
+def test_every_span_arrives_except_that_of_a_killed_task(
     tracing: Start, collector: Collector
 ) -> None:
-    """Fails if: a process ends while its last spans wait, or has the threads of another one."""
+    """Every span arrives over many processes but that of a task which is killed.
+
+    Fails if: a process ends while its last spans wait, or has the threads of another one.
+    """
     process = tracing(
         "--processes=2", "--max-tasks-per-child=1", HORSIES_TEST_KILL_GRACE_MS="100"
     ).ready()
@@ -97,9 +100,10 @@ def test_every_span_arrives_over_many_processes_but_that_of_a_task_which_is_kill
     }
 
 
-def test_a_collector_that_does_not_answer_delays_the_end_of_a_process_by_seconds_only(
+def test_a_silent_collector_delays_the_end_by_seconds_only(
     tracing: Start, collector: Collector
 ) -> None:
+    """A collector that does not answer delays the end of a process by seconds only."""
     collector.answers.clear()
     process = tracing("--processes=1").ready()
 

@@ -47,9 +47,10 @@ def settles_in_the_end(server: Server, process: WorkerProcess, *lingering: Linge
 @pytest.mark.promise("S2.13", "S3.14")
 @pytest.mark.parametrize("how", ["immediate", "postmaster"])
 @pytest.mark.boundary
-def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
+def test_tasks_that_end_during_an_outage_are_settled_after_it(
     busy: Busy, server: Server, tmp_path: Path, how: str
 ) -> None:
+    """Tasks that end while the server is down are settled when it is back."""
     process, one = busy("--processes=2")
     two = Lingering(server, tmp_path / "two")
     two.runs()
@@ -64,9 +65,8 @@ def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
 
 
 @pytest.mark.boundary
-def test_a_backend_that_is_killed_restarts_the_server_and_ends_and_loses_no_task(
-    busy: Busy, server: Server
-) -> None:
+def test_a_killed_backend_loses_no_task(busy: Busy, server: Server) -> None:
+    """A backend that is killed restarts the server and ends and loses no task."""
     process, task = busy("--processes=2")
     (engine,) = server.backends("horsies engine")
 
@@ -79,10 +79,10 @@ def test_a_backend_that_is_killed_restarts_the_server_and_ends_and_loses_no_task
     settles_in_the_end(server, process, task)
 
 
-def test_what_a_server_forgot_of_its_last_moments_runs_again_as_after_an_asynchronous_failover(
-    busy: Busy, server: Server
-) -> None:
-    """The outcome was committed and confirmed, and its record had not left the server's memory when
+def test_a_task_whose_outcome_the_server_lost_runs_again(busy: Busy, server: Server) -> None:
+    """What a server forgot of its last moments runs again as after an asynchronous failover.
+
+    The outcome was committed and confirmed, and its record had not left the server's memory when
     the server crashed.
     """
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
@@ -100,9 +100,10 @@ def test_what_a_server_forgot_of_its_last_moments_runs_again_as_after_an_asynchr
     assert process.stop() == 0
 
 
-def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
+def test_a_long_outage_makes_no_worker_count_as_dead(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
+    """An outage longer than the threshold makes nobody count as dead."""
     workers = [worker("--processes=1", **server.environment, **SHORT).ready() for _ in range(2)]
     lingering = [Lingering(server, tmp_path / name) for name in ("one", "two")]
     children = [task.runs() for task in lingering]
@@ -147,9 +148,10 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
 @pytest.mark.parametrize(
     "options", [("--processes=1",), ("--processes=1", "--start-method=spawn")], ids=" ".join
 )
-def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cut_off(
+def test_a_worker_that_may_not_outlive_its_claims_ends_its_tasks(
     busy: Busy, server: Server, options: tuple[str, ...]
 ) -> None:
+    """A worker that shall not outlive its claims ends its tasks when it is cut off."""
     process, task = busy(*options, **SHORT, **given(RECOVERY={"ON_CUT_OFF": "kill"}))
     child = task.runs()
 
@@ -167,9 +169,10 @@ def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cu
 
 
 @pytest.mark.promise("S2.18")
-def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(
+def test_a_worker_gives_up_after_the_configured_number_of_tries(
     worker: Start, server: Server
 ) -> None:
+    """A worker gives up after the number of tries that it was given."""
     few = given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2})
     process = worker("--processes=1", **server.environment, **few).ready()
 
@@ -181,9 +184,10 @@ def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(
 
 
 @pytest.mark.promise("S2.20")
-def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows(
+def test_past_outages_do_not_count_towards_the_limit_of_tries(
     worker: Start,
 ) -> None:
+    """Outages that are over do not count towards those that resilience allows."""
     process = worker("--processes=1", **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 3})).ready()
 
     for outages in range(1, 6):
@@ -213,9 +217,10 @@ REFUSALS = {
 
 
 @pytest.mark.promise("S2.13")
-def test_an_outcome_that_is_refused_for_now_waits_and_is_written_later(
+def test_an_outcome_that_is_refused_for_now_is_written_later(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
+    """An outcome that is refused for now waits and is written later."""
     server.superuser("ALTER ROLE app SET statement_timeout = '500ms'")
     process = worker("--processes=1", **server.environment).ready()
 
@@ -238,9 +243,8 @@ def test_an_outcome_that_is_refused_for_now_waits_and_is_written_later(
     assert "Traceback" not in process.log
 
 
-def test_a_server_that_became_read_only_is_left_and_looked_at_now_and_then(
-    busy: Busy, server: Server
-) -> None:
+def test_a_worker_leaves_a_server_that_became_read_only(busy: Busy, server: Server) -> None:
+    """A server that became read only is left and looked at now and then."""
     process, task = busy()
 
     def sessions() -> set[int]:
@@ -263,9 +267,8 @@ def test_a_server_that_became_read_only_is_left_and_looked_at_now_and_then(
     settles_in_the_end(server, process, task)
 
 
-def test_a_worker_that_finds_no_connection_free_comes_back_when_there_is_one(
-    busy: Busy, server: Server
-) -> None:
+def test_a_worker_waits_for_a_free_connection(busy: Busy, server: Server) -> None:
+    """A worker that finds no connection free comes back when there is one."""
     process, task = busy()
     server.superuser(f"ALTER DATABASE {server.database} CONNECTION LIMIT 0")
     server.superuser(
@@ -281,9 +284,8 @@ def test_a_worker_that_finds_no_connection_free_comes_back_when_there_is_one(
     assert "LISTEN failed; polling" in process.log
 
 
-def test_a_database_without_this_version_s_functions_ends_the_worker_with_a_clear_message(
-    worker: Start, server: Server
-) -> None:
+def test_a_database_without_the_functions_ends_the_worker(worker: Start, server: Server) -> None:
+    """A database without this version s functions ends the worker with a clear message."""
     process = worker("--processes=1", **server.environment).ready()
     server.superuser("ALTER FUNCTION horsies_pass RENAME TO gone")
 
@@ -297,9 +299,10 @@ def test_a_database_without_this_version_s_functions_ends_the_worker_with_a_clea
 
 
 @pytest.mark.promise("S2.14")
-def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(
+def test_a_silent_listener_is_replaced_while_the_poll_goes_on(
     worker: Start, server: Server
 ) -> None:
+    """A silent listener is found out and replaced while the poll carries on."""
     process = worker("--processes=1", **server.environment).ready()
     (silent,) = wait_until(lambda: server.backends("horsies listener"), "it listens")
 
@@ -334,9 +337,8 @@ def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(
     settles_in_the_end(server, process)
 
 
-def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(
-    busy: Busy, server: Server
-) -> None:
+def test_silent_links_are_given_up_without_losing_an_outcome(busy: Busy, server: Server) -> None:
+    """Links that went silent are given up and no outcome with them."""
     with closing(Forwarder(server.port)) as link:
         process, task = busy(**link.way(server.url))
         wait_until(lambda: len(server.backends("horsies maintenance")) == 1, "its heart beats")
@@ -356,9 +358,8 @@ def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(
     assert "declared dead" not in process.log
 
 
-def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(
-    worker: Start, server: Server
-) -> None:
+def test_too_many_unwritten_outcomes_stop_claiming(worker: Start, server: Server) -> None:
+    """Outcomes beyond the bound stop claiming until they are written."""
     few = given(RESILIENCE={"MAX_UNWRITTEN_OUTCOMES": 100})
     process = worker(
         "--processes=1", "--async-concurrency=150", **server.environment, **few
@@ -411,7 +412,8 @@ def test_a_worker_that_starts_before_its_database_waits_for_it(
 
 
 @pytest.mark.promise("S2.18")
-def test_a_worker_that_may_try_only_so_often_gives_up_at_its_start_too(worker: Start) -> None:
+def test_a_worker_gives_up_at_its_start_after_its_last_try(worker: Start) -> None:
+    """A worker that may try only so often gives up at its start too."""
     nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
     process = worker(
         "--processes=1", DATABASE_URL=nobody, **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2})

@@ -104,9 +104,10 @@ def test_an_outage_behind_the_pooler_costs_no_outcome(
     assert process.stop() == 0
 
 
-def test_a_worker_that_listens_through_the_pooler_says_so_and_polls(
+def test_a_worker_that_listens_through_the_pooler_polls(
     worker: Start, pooled: dict[str, str], server: Server
 ) -> None:
+    """A worker that listens through the pooler says so and polls."""
     deaf = {**pooled, "HORSIES_TEST_DIRECT": "", "HORSIES_TEST_POLL_MS": "1000"}
     seldom = given(RESILIENCE={"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 300_000})
     process = worker("--processes=1", **deaf, **seldom).ready()
@@ -122,9 +123,10 @@ def test_a_worker_that_listens_through_the_pooler_says_so_and_polls(
     assert "prepared statement" not in process.log
 
 
-def test_claims_stay_durable_behind_the_pooler_which_hides_that_the_server_restarted(
+def test_claims_stay_durable_behind_the_pooler(
     worker: Start, pooled: dict[str, str], server: Server, tmp_path: Path
 ) -> None:
+    """Claims stay durable behind the pooler which hides that the server restarted."""
     process = worker("--processes=1", **pooled, **given(**NO_BEATS, **NOT_DURABLE)).ready()
     assert "claims are durable in spite of HORSIES['DURABLE_CLAIMS'] = False" in process.log
 

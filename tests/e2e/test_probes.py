@@ -69,9 +69,10 @@ def names(number: int, word: str) -> None:
     )
 
 
-def test_a_worker_becomes_ready_and_while_it_stops_it_lives_and_is_ready_no_more(
+def test_a_stopping_worker_is_live_but_not_ready(
     worker: Start,
 ) -> None:
+    """A worker becomes ready and while it stops it lives and is ready no more."""
     process = worker("--processes=2", "--health-port=0")
     number = port(process)
     turns(number, "/live", 200)
@@ -91,10 +92,11 @@ def test_a_worker_becomes_ready_and_while_it_stops_it_lives_and_is_ready_no_more
         socket.create_connection(("127.0.0.1", number)).close()
 
 
-def test_a_worker_whose_database_does_not_answer_or_is_gone_lives_and_is_ready_again_afterwards(
-    worker: Start, connect: Connect
-) -> None:
-    """Its probes wait for nothing, and a restart would not help."""
+def test_a_worker_without_its_database_stays_live(worker: Start, connect: Connect) -> None:
+    """A worker whose database does not answer or is gone lives and is ready again afterwards.
+
+    Its probes wait for nothing, and a restart would not help.
+    """
     number = port(worker("--processes=1", "--health-port=0", HORSIES_TEST_STALE_MS="3000").ready())
 
     with connect() as conn, conn.transaction():
@@ -111,9 +113,10 @@ def test_a_worker_whose_database_does_not_answer_or_is_gone_lives_and_is_ready_a
     assert tasks.add.send(1, b=2).get(timeout_ms=30_000).ok_value == 3
 
 
-def test_a_stopped_process_answers_nobody_and_its_second_life_answers_on_the_same_port(
+def test_a_stopped_process_answers_again_on_the_same_port(
     worker: Start,
 ) -> None:
+    """A stopped process answers nobody and its second life answers on the same port."""
     stopped = worker("--processes=1", "--health-port=0", **SHORT).ready()
     number = port(stopped)
     first = turns(number, "/ready", 200)["worker"]
@@ -160,9 +163,10 @@ def ended(process: WorkerProcess, **reasons: int) -> None:
 
 
 @pytest.mark.boundary
-def test_the_metrics_of_a_worker_are_those_of_the_page_and_its_memory_is_that_of_its_processes(
+def test_the_metrics_of_a_worker_are_those_of_the_page(
     worker: Start,
 ) -> None:
+    """The metrics of a worker are those of the page and its memory is that of its processes."""
     process = worker("--processes=2", "--health-port=0", "--max-tasks-per-child=0").ready()
     tasks.raises.send("an error").get(timeout_ms=30_000)
     pid = tasks.eats_and_tells.send(200).get(timeout_ms=30_000).ok_value[0]
@@ -215,7 +219,8 @@ def test_children_are_counted_by_why_they_ended(worker: Start) -> None:
 
 
 @pytest.mark.promise("S1.18", "S1.19", "S1.23", "S1.31")
-def test_replaced_children_are_counted_by_the_limit_that_they_reached_first(worker: Start) -> None:
+def test_replaced_children_are_counted_by_their_first_limit(worker: Start) -> None:
+    """Replaced children are counted by the limit that they reached first."""
     limits = ("--max-tasks-per-child=2", "--max-memory-per-child-mb=400")
     process = worker("--processes=1", "--health-port=0", *limits).ready()
 

@@ -237,8 +237,11 @@ def test_at_once(horsies_immediate):
 """
 
 
-def test_a_project_without_django_pays_nothing_and_is_told_what_is_missing(tmp_path: Path) -> None:
-    """Fails if: every pytest run in the environment imports Django, or breaks for want of settings."""
+def test_a_project_without_django_does_not_import_django(tmp_path: Path) -> None:
+    """A project without Django pays nothing and is told what is missing.
+
+    Fails if: every pytest run in the environment imports Django, or breaks for want of settings.
+    """
     files = {"test_without.py": WITHOUT, "pytest.ini": "[pytest]\naddopts = --strict-markers\n"}
 
     done = run_pytest(tmp_path, files, "-p", "no:django")
@@ -279,7 +282,8 @@ def files_of_the_page() -> dict[str, str]:
 
 
 @pytest.mark.django_db
-def test_every_block_of_the_page_about_tests_does_what_the_page_says(tmp_path: Path) -> None:
+def test_every_block_of_the_page_about_tests_works_as_described(tmp_path: Path) -> None:
+    """Every block of the page about tests does what the page says."""
     files = files_of_the_page()
 
     done = run_pytest(tmp_path, {"manage.py": MANAGE, **files}, "tests")

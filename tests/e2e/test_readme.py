@@ -336,10 +336,13 @@ def test_make_wheel_leaves_one_wheel_and_says_how_to_install_it(tmp_path: Path) 
     assert f'pip install "{wheel}[binary]"' in done.stdout
 
 
-def test_a_wheel_has_the_package_with_its_marker_for_type_checkers_and_nothing_else(
+def test_a_wheel_contains_the_package_and_its_type_marker_only(
     distributions: Distributions,
 ) -> None:
-    """Fails if: SQL and templates are left out, or the tests are installed beside the package."""
+    """A wheel has the package with its marker for type checkers and nothing else.
+
+    Fails if: SQL and templates are left out, or the tests are installed beside the package.
+    """
     with zipfile.ZipFile(distributions.wheel) as archive:
         names = set(archive.namelist())
         (metadata,) = [name for name in names if name.endswith("/METADATA")]
@@ -364,10 +367,13 @@ def test_a_wheel_has_the_package_with_its_marker_for_type_checkers_and_nothing_e
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout")
-def test_an_archive_has_what_is_in_the_checkout_and_nothing_that_happens_to_lie_there(
+def test_an_archive_contains_the_files_of_the_checkout_only(
     distributions: Distributions, tmp_path: Path
 ) -> None:
-    """Fails if: a list that forgets a new folder, without which the tests or make do not run."""
+    """An archive has what is in the checkout and nothing that happens to lie there.
+
+    Fails if: a list that forgets a new folder, without which the tests or make do not run.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

@@ -33,9 +33,10 @@ from tests.support.workers import (
 
 @pytest.mark.promise("S2.21")
 @pytest.mark.boundary
-def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(
+def test_a_killed_worker_keeps_its_permit_until_its_task_fails(
     worker: Start,
 ) -> None:
+    """The tasks of a killed worker fail and only then their permit is free."""
     limit("default", max_concurrency=1)
     first = worker("--processes=2", **SHORT).ready()
     lost = tasks.hold.send("lost")
@@ -60,9 +61,10 @@ def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["the whole group", "the parent alone"])
 @pytest.mark.boundary
-def test_a_stopped_worker_loses_its_tasks_and_its_code_writes_nothing_more_in_a_second_life_too(
+def test_the_code_of_a_stopped_worker_writes_nothing_more(
     worker: Start, tmp_path: Path, whole_group: bool
 ) -> None:
+    """A stopped worker loses its tasks and its code writes nothing more in a second life too."""
     worker("--processes=1", "--queues=mail", **SHORT).ready()
     stopped = worker("--processes=1", "--queues=default", **SHORT).ready()
     stop = os.killpg if whole_group else os.kill
@@ -93,7 +95,8 @@ def test_a_stopped_worker_loses_its_tasks_and_its_code_writes_nothing_more_in_a_
     assert stopped.stop() == 0
 
 
-def test_a_worker_that_others_never_missed_goes_on_after_a_short_stop(worker: Start) -> None:
+def test_a_worker_goes_on_after_a_short_stop(worker: Start) -> None:
+    """A worker that others never missed goes on after a short stop."""
     process = worker("--processes=1").ready()
     handle = tasks.hold.send("held")
     child = held_by("held")
@@ -107,9 +110,10 @@ def test_a_worker_that_others_never_missed_goes_on_after_a_short_stop(worker: St
 
 
 @pytest.mark.promise("S0.23")
-def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_dies(
+def test_a_buffered_task_goes_back_when_its_worker_dies(
     worker: Start,
 ) -> None:
+    """What waits in a buffer keeps its lease and goes back when its worker dies."""
     soft = {**given(PREFETCH_BUFFER=4, CLAIM_LEASE_MS=5_000), **SHORT}
     first = worker("--processes=1", "--async-concurrency=1", **soft).ready()
     running = tasks.hold.send("held")
@@ -138,7 +142,8 @@ def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_di
 
 
 @pytest.mark.promise("S0.20", "S1.37")
-def test_a_fast_worker_gets_the_tasks_that_a_slow_one_has_no_slot_for(worker: Start) -> None:
+def test_a_fast_worker_gets_the_tasks_of_a_worker_without_a_slot(worker: Start) -> None:
+    """A fast worker gets the tasks that a slow one has no slot for."""
     worker("--processes=1", "--queues=default,bulk").ready()
     tasks.hold.with_options(queue="bulk").send("slow")
     slow = held_by("slow")
@@ -199,9 +204,10 @@ def written(walker: Walker) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     )
 
 
-def test_a_stopped_worker_comes_back_when_another_has_run_its_task_to_the_end(
+def test_a_stopped_worker_comes_back_after_another_ran_its_task(
     worker: Start, tmp_path: Path
 ) -> None:
+    """A stopped worker comes back when another has run its task to the end."""
     zombie = worker("--processes=1", "--queues=default", **SHORT).ready()
     walker = Walker(tmp_path / "walker", points.walks_again.send(str(tmp_path / "walker")))
     child = walker.stands("began")
@@ -225,10 +231,12 @@ def test_a_stopped_worker_comes_back_when_another_has_run_its_task_to_the_end(
     assert "generation 1; dropping its outcome" in zombie.log
 
 
-def test_a_worker_that_was_cut_off_comes_back_with_an_outcome_that_nobody_wants_any_more(
+def test_the_outcome_of_a_worker_that_was_cut_off_is_dropped(
     worker: Start, link: Forwarder, tmp_path: Path
 ) -> None:
-    """By default its task goes on, and may run twice: it cannot know that others reach the
+    """A worker that was cut off comes back with an outcome that nobody wants any more.
+
+    By default its task goes on, and may run twice: it cannot know that others reach the
     database.
     """
     zombie = worker(
@@ -253,9 +261,10 @@ def test_a_worker_that_was_cut_off_comes_back_with_an_outcome_that_nobody_wants_
 
 
 @pytest.mark.parametrize("decision", ["commit", "rollback"])
-def test_a_cancel_left_open_in_somebody_s_transaction_stops_no_worker_and_loses_no_outcome(
+def test_an_open_cancel_stops_no_worker_and_loses_no_outcome(
     shared_worker: WorkerProcess, connect: Connect, tmp_path: Path, decision: str
 ) -> None:
+    """A cancel left open in somebody s transaction stops no worker and loses no outcome."""
     walker = Walker(tmp_path / "walker", points.walks.send(str(tmp_path / "walker")))
     walker.stands("began")
 
@@ -276,7 +285,8 @@ def test_a_cancel_left_open_in_somebody_s_transaction_stops_no_worker_and_loses_
     assert walker.fate() == Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ended=1)
 
 
-def test_a_thousand_running_tasks_cost_one_row_per_process_and_beat(worker: Start) -> None:
+def test_a_beat_writes_one_row_per_process(worker: Start) -> None:
+    """A thousand running tasks cost one row per process and beat."""
     worker("--processes=1", "--async-concurrency=1000", "--max-tasks-per-child=0").ready()
     points.stays.send_many([{}] * 1_000)
     wait_until(lambda: Task.objects.filter(status="RUNNING").count() == 1_000, "all of them run")

@@ -25,9 +25,10 @@ def pids(count: int) -> Counter[int]:
 
 @pytest.mark.promise("S1.9", "S1.13")
 @pytest.mark.boundary
-def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggered(
+def test_a_child_is_replaced_after_a_number_of_tasks(
     worker: Start,
 ) -> None:
+    """A child is replaced after so many tasks and the first ones end staggered."""
     process = worker("--processes=2", "--max-tasks-per-child=10").ready()
     ran = pids(40)
 
@@ -41,9 +42,10 @@ def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggere
 
 
 @pytest.mark.promise("S1.8", "S1.16")
-def test_without_the_option_short_tasks_do_not_end_their_child_and_with_it_exactly_so_many_do(
+def test_only_the_option_ends_a_child_of_short_tasks(
     worker: Start,
 ) -> None:
+    """Without the option short tasks do not end their child and with it exactly so many do."""
     first = worker("--processes=1").ready()
     assert tasks.main_thread.send().get().ok_value is True
     assert list(pids(150).values()) == [150]
@@ -70,9 +72,10 @@ def test_a_child_for_each_task_runs_async_tasks_and_threads_too(worker: Start) -
 
 
 @pytest.mark.promise("S1.19")
-def test_a_child_that_retires_finishes_what_it_runs_while_another_takes_its_place(
+def test_a_child_that_retires_finishes_its_running_tasks(
     worker: Start,
 ) -> None:
+    """A child that retires finishes what it runs while another takes its place."""
     worker(
         "--processes=1", "--threads=2", "--max-tasks-per-child=2", "--max-claim-per-worker=2"
     ).ready()
@@ -99,9 +102,12 @@ def refused_at(worker: Start) -> int:
 
 
 @pytest.mark.promise("S1.24", "S1.25", "S1.26")
-def test_a_memory_limit_below_what_a_child_takes_at_its_start_is_refused_and_one_near_it_is_warned_of_once(
+def test_a_memory_limit_below_the_start_of_a_child_is_refused(
     worker: Start,
 ) -> None:
+    """A memory limit below what a child takes at its start is refused and one near it is warned of
+    once.
+    """
     limit = refused_at(worker) * 1.1
     near = worker(
         "--processes=2", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0"
@@ -137,9 +143,12 @@ def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> N
 
 
 @pytest.mark.promise("S1.28", "S1.29", "S1.30")
-def test_no_task_begins_in_a_child_that_has_reached_the_limit_so_limit_and_task_bound_what_a_child_takes(
+def test_no_task_begins_in_a_child_at_its_memory_limit(
     worker: Start,
 ) -> None:
+    """No task begins in a child that has reached the limit so limit and task bound what a child
+    takes.
+    """
     limit = refused_at(worker) + 50
     process = worker(
         "--processes=1", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0"

@@ -164,10 +164,13 @@ def ctrl_c(process: WorkerProcess) -> None:
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_time_and_the_log_says_which_file_it_was(
+def test_changed_code_runs_after_a_restart(
     reloaded: Start, project: Project, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """Fails if: Django's autoreload runs the worker in a thread, which cannot handle signals, and
+    """Changed code runs after a restart which ends tasks that outlast their time and the log says
+    which file it was.
+
+    Fails if: Django's autoreload runs the worker in a thread, which cannot handle signals, and
     exits in the middle of tasks.
     """
     process = reloaded(*options, "--shutdown-timeout=0.5").ready()
@@ -197,10 +200,13 @@ def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_t
     assert (starts(process), WAITING in process.log) == (4, False)
 
 
-def test_code_that_cannot_be_imported_is_named_and_the_next_change_starts_the_worker(
+def test_code_that_cannot_be_imported_waits_for_the_next_change(
     reloaded: Start, project: Project
 ) -> None:
-    """Fails if: the command exits, or starts the broken code again and again."""
+    """Code that cannot be imported is named and the next change starts the worker.
+
+    Fails if: the command exits, or starts the broken code again and again.
+    """
     project.write("shop/models.py", "")
     process = reloaded().ready()
 
@@ -239,10 +245,12 @@ def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("send", [os.killpg, os.kill], ids=["everybody", "the outer process"])
-def test_one_ctrl_c_lets_running_tasks_finish_and_a_second_one_ends_them_whoever_gets_it(
+def test_a_second_ctrl_c_ends_running_tasks(
     reloaded: Start, tmp_path: Path, send: Callable[[int, int], None], times: int
 ) -> None:
-    """Fails if: a terminal sends the signal to both, the outer process passes it on, and two of
+    """One ctrl c lets running tasks finish and a second one ends them whoever gets it.
+
+    Fails if: a terminal sends the signal to both, the outer process passes it on, and two of
     them kill the tasks.
     """
     process = reloaded().ready()
@@ -264,10 +272,12 @@ def test_one_ctrl_c_lets_running_tasks_finish_and_a_second_one_ends_them_whoever
     assert starts(process) == 1
 
 
-def test_a_busy_task_finishes_before_the_restart_and_ctrl_c_meanwhile_is_a_first_one(
+def test_a_busy_task_finishes_before_the_restart(
     reloaded: Start, project: Project, tmp_path: Path
 ) -> None:
-    """Fails if: the reloader sends SIGTERM, so Ctrl-C during the restart is the second signal, and
+    """A busy task finishes before the restart and ctrl c meanwhile is a first one.
+
+    Fails if: the reloader sends SIGTERM, so Ctrl-C during the restart is the second signal, and
     kills the task.
     """
     process = reloaded().ready()
@@ -358,10 +368,12 @@ FRAGILE = """
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_the_module_are_called(
+def test_a_task_in_a_module_of_views_runs_in_a_child(
     project: Project, worker: Start, method: str
 ) -> None:
-    """Fails if: the worker claims it, and its child, which imports the modules of tasks only, fails
+    """A task in a module of views runs in a child in which the receivers of the module are called.
+
+    Fails if: the worker claims it, and its child, which imports the modules of tasks only, fails
     it at the first attempt.
 
     A module that fresh interpreters cannot import is named, and only its tasks fail.
@@ -428,9 +440,8 @@ class Desk:
         return self
 
 
-def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(
-    worker: Start, project: Project
-) -> None:
+def test_one_ctrl_c_ends_the_site_and_the_worker(worker: Start, project: Project) -> None:
+    """The site and the worker run side by side and one ctrl c ends both."""
     desk = Desk(worker, project).ready()
     assert desk.page() == "a page of the site"
     assert result("version") == "the first"
@@ -464,9 +475,10 @@ def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(
     assert "\x1b" not in desk.log
 
 
-def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_and_ends_its_tasks(
+def test_a_code_change_restarts_the_site_and_the_worker(
     worker: Start, project: Project, tmp_path: Path
 ) -> None:
+    """Both restart when code changes and a second ctrl c reaches the worker and ends its tasks."""
     desk = Desk(worker, project, "--force-color", "--queues=default,mail").ready()
 
     project.tasks("the second one")

@@ -124,9 +124,8 @@ def url_of(role: str) -> str:
     )
 
 
-def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_state_under_its_grants(
-    roles: None, worker: Start
-) -> None:
+def test_the_worker_does_its_work_under_its_grants(roles: None, worker: Start) -> None:
+    """The worker runs rescues keeps caps deletes what is old and notes its state under its grants."""
     grant(SENDING, WORKING)
 
     finished(31 * DAY, 3)
@@ -431,10 +430,13 @@ TRIED: list[tuple[int, list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("block", "allowed", "denied"), TRIED)
-def test_a_grant_allows_what_the_page_about_security_says_and_no_more(
+def test_a_grant_allows_no_more_than_the_page_about_security(
     roles: None, block: int, allowed: list[str], denied: list[str]
 ) -> None:
-    """Fails if: a grant of the page gives a right that SECURITY.md does not tell of."""
+    """A grant allows what the page about security says and no more.
+
+    Fails if: a grant of the page gives a right that SECURITY.md does not tell of.
+    """
     limit("default", max_concurrency=1)
     TaskFactory()
     finished(DAY)
@@ -460,8 +462,11 @@ def test_a_grant_allows_what_the_page_about_security_says_and_no_more(
             sql(statement)
 
 
-def test_the_grant_of_workers_neither_creates_nor_runs_what_is_no_task(roles: None) -> None:
-    """Fails if: a worker's role gets more than the tables of the queue."""
+def test_the_grant_of_workers_is_limited_to_the_queue_tables(roles: None) -> None:
+    """The grant of workers neither creates nor runs what is no task.
+
+    Fails if: a worker's role gets more than the tables of the queue.
+    """
     grant(WORKING)
 
     as_role("worker")
@@ -480,9 +485,8 @@ def test_the_grant_of_workers_neither_creates_nor_runs_what_is_no_task(roles: No
             sql(statement)
 
 
-def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(
-    roles: None, worker: Start
-) -> None:
+def test_the_site_edits_schedules_under_its_grants(roles: None, worker: Start) -> None:
+    """The site edits schedules and a worker sends them under their grants."""
     grant(SENDING, WORKING)
     definition = {"task": tasks.noop.name, "pattern": "every second"}
     refused(lambda: schedules.create("each second", definition, actor="somebody"))
@@ -501,9 +505,9 @@ def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(
     assert "permission denied" not in process.log
 
 
-def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_them(
-    roles: None, worker: Start
-) -> None:
+def test_the_site_controls_workflows_only_under_its_grants(roles: None, worker: Start) -> None:
+    """The site sends and controls workflows under its grants and not without them."""
+
     def build() -> Workflow:
         flow = Workflow("flow")
         first = flow.add(flows.grows, 2)
@@ -591,9 +595,10 @@ def test_a_role_without_grants_reads_sends_and_changes_nothing(stranger: Any) ->
             someone.execute(statement)
 
 
-def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_it_as_the_page_says(
+def test_a_role_without_grants_cannot_lock_queues_after_a_revoke(
     stranger: Any, connect: Connect
 ) -> None:
+    """A role without grants can hold up queues with limits and is kept from it as the page says."""
     grant(SENDING, WORKING)
     limit("default", max_concurrency=2)
 
@@ -627,9 +632,10 @@ def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_i
         sql(grants(PAGE)[LOCKING].replace("REVOKE", "GRANT").replace("FROM PUBLIC", "TO PUBLIC"))
 
 
-def test_a_role_without_grants_cannot_even_connect_where_that_was_revoked(
+def test_a_role_without_grants_cannot_connect_after_a_revoke(
     stranger: Any, connect: Connect
 ) -> None:
+    """A role without grants cannot even connect where that was revoked."""
     grant(SENDING)
     (database,) = connect().execute("SELECT current_database()").fetchall()[0]
     stranger()
@@ -715,9 +721,8 @@ def a_task(action: str) -> Task:
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_an_action_that_the_database_does_not_do_changes_nothing_and_says_why(
-    roles: None, boss: Client, what: str
-) -> None:
+def test_an_action_that_the_database_refuses_says_why(roles: None, boss: Client, what: str) -> None:
+    """An action that the database does not do changes nothing and says why."""
     grant_site()
     given = {action: a_task(action) for action in ACTIONS}
     before = [rows(task) for task in given.values()]
@@ -737,9 +742,10 @@ def test_an_action_that_the_database_does_not_do_changes_nothing_and_says_why(
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_an_action_leaves_a_task_that_somebody_has_locked_and_says_so(
+def test_an_action_skips_a_locked_task_and_says_so(
     boss: Client, connect: Connect, action: str
 ) -> None:
+    """An action leaves a task that somebody has locked and says so."""
     locked = a_task(action)
     other = a_task(action)
 
@@ -787,7 +793,8 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
     assert list(actions) == ["task.cancel", "task.terminate", "task.copy", "task.retry"]
 
 
-def test_an_action_leaves_the_lock_timeout_of_the_request_as_it_was(boss: Client) -> None:
+def test_an_action_keeps_the_lock_timeout_of_the_request(boss: Client) -> None:
+    """An action leaves the lock timeout of the request as it was."""
     sql("SET lock_timeout = '7s'")
 
     act(boss, "cancel_tasks", TaskFactory())

@@ -121,9 +121,10 @@ def waits_for_good_reason(task: Task) -> bool:
     )
 
 
-def test_whatever_rows_a_stranger_writes_they_end_or_say_why_not_and_the_others_run(
+def test_strange_rows_end_or_wait_for_a_reason(
     worker: Start,
 ) -> None:
+    """Whatever rows a stranger writes they end or say why not and the others run."""
     process = worker(
         "--processes=2", HORSIES_TEST_GRACE_MS="1000", HORSIES_TEST_STALE_MS="2000"
     ).ready()

@@ -65,9 +65,12 @@ def test_the_tasks_of_due_fire_times_are_sent_and_run(
 # What its code declares
 
 
-def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_changes_and_signals_end_its_sleep(
+def test_a_start_writes_the_schedules_of_the_code_to_the_table(
     scheduler: StartScheduler,
 ) -> None:
+    """The schedules in its code are in the table once it has started and changes and signals end
+    its sleep.
+    """
     process = scheduler(
         **given(SCHEDULES={"rare": {"task": NOOP, "pattern": "every 365 days"}}), **FOR_LONG
     ).ready()
@@ -82,9 +85,10 @@ def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_chan
     assert process.stop() == 0
 
 
-def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_they_do_not_fight(
+def test_the_newest_of_two_releases_declares_the_schedule(
     scheduler: StartScheduler,
 ) -> None:
+    """Of two releases side by side the one that started last is right and they do not fight."""
     older = {"task": NOOP, "pattern": "every 2 seconds"}
     newer = {"task": ADD, "pattern": "every 1 second", "kwargs": {"a": 1}}
     old, new = (scheduler(**given(SCHEDULES={"tick": each})).ready() for each in (older, newer))
@@ -171,9 +175,10 @@ def test_a_server_that_was_down_is_waited_for(running: SchedulerProcess, server:
     assert each_fire_time_once(server)
 
 
-def test_a_scheduler_that_stands_still_in_the_middle_holds_its_schedule_for_seconds_only(
+def test_a_frozen_scheduler_holds_its_schedule_for_seconds_only(
     running: SchedulerProcess, server: Server, scheduler: StartScheduler
 ) -> None:
+    """A scheduler that stands still in the middle holds its schedule for seconds only."""
     with psycopg.connect(server.url) as somebody:
         # So that it has to wait where it sends.
         somebody.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")

@@ -40,9 +40,12 @@ raise SystemExit(worker.run(processes={processes}, start_method="{start_method}"
     ("name", "method"),
     [("manage.py without a guard", "forkserver"), ("call_command", "spawn"), ("run", "spawn")],
 )
-def test_a_script_without_a_main_guard_is_run_once_however_many_processes_its_children_and_tasks_start(
+def test_a_script_without_a_main_guard_runs_once(
     script: Start, tmp_path: Path, name: str, method: str
 ) -> None:
+    """A script without a main guard is run once however many processes its children and tasks
+    start.
+    """
     options = ("--processes=2", f"--start-method={method}")
     text = SCRIPTS[name].replace("{processes}", "2").replace("{start_method}", method)
     process = script(text, *(() if name == "run" else options)).ready()
@@ -68,9 +71,8 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("library", CHANGED)
-def test_a_process_that_gevent_or_uvloop_changed_is_forked_and_runs_tasks_of_both_kinds(
-    script: Start, library: str
-) -> None:
+def test_a_process_changed_by_gevent_or_uvloop_is_forked(script: Start, library: str) -> None:
+    """A process that gevent or uvloop changed is forked and runs tasks of both kinds."""
     process = script(
         CHANGED[library] + SCRIPTS["manage.py without a guard"], "--processes=2"
     ).ready()
@@ -90,9 +92,10 @@ def welcome(user_id: int) -> None: ...
 """
 
 
-def test_a_worker_whose_main_module_defines_tasks_refuses_to_start_children_that_would_not_know_them(
+def test_a_worker_with_tasks_in_its_main_module_refuses_children(
     script: Start,
 ) -> None:
+    """A worker whose main module defines tasks refuses to start children that would not know them."""
     text = (
         IN_MAIN
         + "from django.core.management import call_command\n"
@@ -121,9 +124,10 @@ call_command("horsies_worker", *sys.argv[1:])
 """
 
 
-def test_settings_without_a_module_are_those_of_forks_and_a_fresh_interpreter_says_that_it_has_none(
+def test_settings_without_a_module_reach_forks_only(
     script: Start,
 ) -> None:
+    """Settings without a module are those of forks and a fresh interpreter says that it has none."""
     for options in (("--processes=1",), ("--processes=0",)):
         process = script(BY_HAND, *options).ready()
         assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
@@ -151,9 +155,10 @@ def run(options: str) -> str:
 
 
 @pytest.mark.promise("S0.11", "S3.11")
-def test_a_script_of_a_few_lines_runs_a_worker_as_it_says_and_hears_how_it_ended(
+def test_a_script_of_a_few_lines_runs_a_worker(
     script: Start,
 ) -> None:
+    """A script of a few lines runs a worker as it says and hears how it ended."""
     options = (
         "processes=1, threads=2, async_concurrency=7, queues=['bulk', 'mail'], shutdown_timeout=0.2"
     )
@@ -181,7 +186,8 @@ def test_a_script_of_a_few_lines_runs_a_worker_as_it_says_and_hears_how_it_ended
 
 
 @pytest.mark.promise("S0.10", "S1.7")
-def test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus(script: Start) -> None:
+def test_a_worker_has_one_child_per_usable_cpu_by_default(script: Start) -> None:
+    """A worker without options has as many children as it may use cpus."""
     process = script(run("")).ready()
 
     assert Worker.objects.get().processes == len(os.sched_getaffinity(0))
@@ -189,7 +195,8 @@ def test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus(script
     assert "code 0" in process.log
 
 
-def test_another_thread_than_the_main_one_is_refused_because_of_the_signals() -> None:
+def test_a_thread_other_than_the_main_one_is_refused() -> None:
+    """Another thread than the main one is refused because of the signals."""
     with (
         ThreadPoolExecutor(1) as thread,
         pytest.raises(worker.WorkerStartError, match="must run in the main thread"),
@@ -225,9 +232,8 @@ print("async", asyncio.run(view()), flush=True)
 """
 
 
-def test_a_worker_and_those_who_wait_for_its_results_have_two_thousand_files_open(
-    worker: Start, script: Start
-) -> None:
+def test_a_worker_works_with_two_thousand_open_files(worker: Start, script: Start) -> None:
+    """A worker and those who wait for its results have two thousand files open."""
     process = worker("--processes=1", DJANGO_SETTINGS_MODULE=SETTINGS).ready()
     waiting = script(GETS, DJANGO_SETTINGS_MODULE=SETTINGS)
 

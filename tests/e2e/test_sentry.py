@@ -63,10 +63,12 @@ SHAPES = [("--processes=1",), ("--processes=1", "--start-method=spawn"), ("--pro
 
 @pytest.mark.boundary
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-def test_failures_are_grouped_by_their_place_and_each_is_one_event(
+def test_failures_are_grouped_by_place_and_each_is_one_event(
     reporting: Start, events: Events, options: tuple[str, ...]
 ) -> None:
-    """Fails if: the log reports them, all as one class without frames, and a retried or returned
+    """Failures are grouped by their place and each is one event.
+
+    Fails if: the log reports them, all as one class without frames, and a retried or returned
     one, too.
     """
     process = reporting(*options).ready()
@@ -100,10 +102,10 @@ def test_failures_are_grouped_by_their_place_and_each_is_one_event(
     assert json.dumps(event).count("tea with milk") == 1, "the arguments are not in it"
 
 
-def test_a_process_that_is_killed_or_ended_for_its_timeout_is_one_event_and_a_retried_death_is_none(
-    reporting: Start, events: Events
-) -> None:
-    """Fails if: the line of the log about the process is a second event, and all such tasks are one
+def test_a_killed_process_is_one_event_if_its_task_fails(reporting: Start, events: Events) -> None:
+    """A process that is killed or ended for its timeout is one event and a retried death is none.
+
+    Fails if: the line of the log about the process is a second event, and all such tasks are one
     group.
     """
     process = reporting("--processes=1", HORSIES_TEST_KILL_GRACE_MS="100").ready()
@@ -121,9 +123,10 @@ def test_a_process_that_is_killed_or_ended_for_its_timeout_is_one_event_and_a_re
     assert process.log.count("was killed by SIGKILL: ") == 3, "the log has it all the same"
 
 
-def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(
+def test_a_task_of_a_dead_worker_is_one_event_of_its_rescuer(
     reporting: Start, events: Events
 ) -> None:
+    """A task of a dead worker is one event of the worker that rescues it."""
     first = reporting("--processes=1", **SHORT).ready()
     lost = tasks.hold.send("lost")
     held_by("lost")

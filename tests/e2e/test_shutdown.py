@@ -120,9 +120,10 @@ def test_a_worker_under_nohup_does_not_hang_up(worker: Start) -> None:
     assert process.stop() == 0
 
 
-def test_what_waits_in_a_buffer_goes_back_untouched_while_running_tasks_finish(
+def test_a_buffered_task_goes_back_while_running_tasks_finish(
     worker: Start,
 ) -> None:
+    """What waits in a buffer goes back untouched while running tasks finish."""
     process = worker("--processes=1", **SOFT).ready()
     running = tasks.hold.send("held")
     held_by("held")
@@ -143,7 +144,8 @@ def test_what_waits_in_a_buffer_goes_back_untouched_while_running_tasks_finish(
     assert running.get(0).is_ok()
 
 
-def test_a_child_that_dies_while_the_worker_stops_has_no_successor(worker: Start) -> None:
+def test_a_child_that_dies_during_the_stop_is_not_replaced(worker: Start) -> None:
+    """A child that dies while the worker stops has no successor."""
     process = worker("--processes=2").ready()
     idle = tasks.pid.send().get().ok_value
     running = tasks.hold.send("running")
@@ -191,7 +193,8 @@ def test_what_is_unfinished_at_the_deadline_crashed(worker: Start, options: str,
     assert signed_off()
 
 
-def test_what_no_child_has_begun_at_the_deadline_goes_back_untouched(worker: Start) -> None:
+def test_a_task_not_begun_at_the_deadline_goes_back(worker: Start) -> None:
+    """What no child has begun at the deadline goes back untouched."""
     process = worker("--processes=1", "--shutdown-timeout=0.2").ready()
     child = tasks.pid.send().get().ok_value
     os.kill(child, signal.SIGSTOP)
@@ -234,9 +237,10 @@ def test_two_sigterm_at_once_are_one_stop(worker: Start) -> None:
 @pytest.mark.parametrize(
     "numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM, signal.SIGINT], [signal.SIGQUIT]]
 )
-def test_a_second_signal_or_sigquit_ends_at_once_with_the_same_bookkeeping(
+def test_a_second_signal_or_sigquit_ends_the_worker_at_once(
     worker: Start, numbers: list[signal.Signals]
 ) -> None:
+    """A second signal or sigquit ends at once with the same bookkeeping."""
     process = worker("--processes=1", "--shutdown-timeout=600", **SOFT).ready()
     handle = tasks.deaf.send("endless")
     child = held_by("endless")
@@ -312,9 +316,10 @@ def test_a_signal_while_task_modules_are_imported_ends_it(
 # While the database is away
 
 
-def test_without_the_database_it_waits_as_long_as_it_was_told_and_says_what_is_lost(
+def test_without_the_database_a_stop_waits_for_its_deadline(
     worker: Start,
 ) -> None:
+    """Without the database it waits as long as it was told and says what is lost."""
     process = worker("--processes=2", "--shutdown-timeout=1").ready()
     handle = tasks.hold.send("through")
     held_by("through")
@@ -329,9 +334,10 @@ def test_without_the_database_it_waits_as_long_as_it_was_told_and_says_what_is_l
     assert Task.objects.get(pk=handle.task_id).status == "RUNNING"
 
 
-def test_what_finished_without_the_database_is_written_when_it_is_back_before_the_deadline(
+def test_an_outcome_is_written_if_the_database_returns_in_time(
     worker: Start,
 ) -> None:
+    """What finished without the database is written when it is back before the deadline."""
     process = worker("--processes=1", "--shutdown-timeout=60").ready()
     handle = tasks.hold.send("through")
     held_by("through")
@@ -374,7 +380,8 @@ def without_new_connections() -> Iterator[Callable[[], None]]:
         yield let_in
 
 
-def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: Start) -> None:
+def test_a_hanging_statement_does_not_keep_the_worker_alive(worker: Start) -> None:
+    """A statement that never returns does not keep the worker alive."""
     process = worker("--processes=1", "--shutdown-timeout=0").ready()
     below = process.family()
     tasks.hold.send("running")
@@ -393,10 +400,13 @@ def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: S
 # Killed
 
 
-def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_is_killed(
+def test_a_killed_later_child_gives_back_tasks_it_had_not_begun(
     worker: Start,
 ) -> None:
-    """Fails if: the counters of begun tasks are those of the child that was there before."""
+    """A task that a later child had not begun is given back when that child is killed.
+
+    Fails if: the counters of begun tasks are those of the child that was there before.
+    """
     process = worker("--processes=1").ready()
     assert all(handle.get().is_ok() for handle in tasks.add.send_many([{"a": 1}] * 5))
     first = tasks.pid.send().get().ok_value
@@ -473,9 +483,10 @@ def test_process_one_stops_in_order_and_need_not_be_root(
     assert handle.get(0).is_ok()
 
 
-def test_process_one_replaces_a_child_that_is_killed_and_reaps_what_a_dead_task_left_behind(
+def test_process_one_replaces_a_killed_child_and_reaps_orphans(
     process_one: Contained, tmp_path: Path
 ) -> None:
+    """Process one replaces a child that is killed and reaps what a dead task left behind."""
     outer, inner = process_one("--processes=1")
     handle = tasks.hold.send("victim")
     inside = held_by("victim")

@@ -40,7 +40,8 @@ def test_without_its_migrations(start: Start) -> None:
 
 
 @pytest.mark.promise("S2.5")
-def test_wrong_settings_are_all_told_before_the_database_is_asked(start: Start) -> None:
+def test_wrong_settings_are_reported_before_the_database_is_read(start: Start) -> None:
+    """Wrong settings are all told before the database is asked."""
     nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
     process = start(DATABASE_URL=nobody, **given(QUEUS={"mail": {}}, MAX_PAYLOAD_BYTES="many"))
 
@@ -60,9 +61,10 @@ def test_wrong_settings_are_all_told_before_the_database_is_asked(start: Start) 
     ],
     indirect=["start"],
 )
-def test_without_any_task_or_with_modules_of_tasks_that_cannot_be_imported(
+def test_a_start_without_tasks_that_can_be_imported_is_refused(
     start: Start, names: list[str], words: list[str]
 ) -> None:
+    """Without any task or with modules of tasks that cannot be imported."""
     refused(start(**apps(*names)), *words)
 
 
@@ -97,7 +99,8 @@ def test_with_a_receiver_of_new_connections_that_raises(worker: Start, tmp_path:
 
 @pytest.mark.promise("S2.5")
 @pytest.mark.boundary
-def test_a_worker_connects_has_its_slots_listens_and_only_then_claims(worker: Start) -> None:
+def test_a_worker_claims_only_after_it_listens(worker: Start) -> None:
+    """A worker connects has its slots listens and only then claims."""
     handle = tasks.add.send(1)
     process = worker("--processes=1").ready()
 
@@ -121,9 +124,10 @@ def test_a_worker_connects_has_its_slots_listens_and_only_then_claims(worker: St
     )
 
 
-def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_told_which(
+def test_a_project_with_a_thread_at_import_is_not_forked(
     worker: Start,
 ) -> None:
+    """A project that opens things at import gets fresh interpreters and is told which."""
     process = worker("--processes=2", **apps("project", "hasty")).ready()
 
     assert "a connection to the database 'default'" in process.log
@@ -133,10 +137,13 @@ def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_to
     assert process.stop() == 0
 
 
-def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_that_can(
+def test_a_worker_that_cannot_be_forked_loads_one_fresh_template(
     worker: Start,
 ) -> None:
-    """Fails if: a URLconf that starts a thread costs each child the import of the project."""
+    """A worker that cannot be forked loads the project again in one process that can.
+
+    Fails if: a URLconf that starts a thread costs each child the import of the project.
+    """
     process = worker("--processes=2", **apps("project", "hasty"), HASTY_WORKER="1").ready()
 
     assert (
@@ -148,10 +155,11 @@ def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_t
     assert process.stop() == 0
 
 
-def test_children_draw_other_numbers_and_share_what_a_fork_may_share(
-    worker: Start, tmp_path: Path
-) -> None:
-    """Fails if: numpy's generator is copied, so that all children draw the same numbers."""
+def test_children_draw_different_random_numbers(worker: Start, tmp_path: Path) -> None:
+    """Children draw other numbers and share what a fork may share.
+
+    Fails if: numpy's generator is copied, so that all children draw the same numbers.
+    """
     left = tmp_path / "left"
     one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's library starts threads when it is loaded
     process = worker(

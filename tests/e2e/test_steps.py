@@ -97,10 +97,13 @@ def test_a_process_killed_before_in_or_after_a_step(
     [("record", False), ("commit", True), ("commit", False)],
     ids=["record", "commit", "cut"],
 )
-def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit(
+def test_a_process_killed_around_the_commit_of_a_step(
     shared_worker: Any, tmp_path: Path, gate: Gate, place: str, commits: bool
 ) -> None:
-    """The server may have got the COMMIT: until it is done with it, no other attempt can begin."""
+    """A process killed between the record of a step and the end of its commit.
+
+    The server may have got the COMMIT: until it is done with it, no other attempt can begin.
+    """
     stepper = Stepper(tmp_path / "stepper")
     killed = stepper.stands("before")
     gate.close(place)
@@ -120,9 +123,10 @@ def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit
 @pytest.mark.parametrize(
     ("place", "atomic"), [("begun", True), ("written", True), ("written", False)]
 )
-def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_records_nothing(
+def test_a_frozen_worker_records_no_step_that_another_has_run(
     worker: Start, tmp_path: Path, place: str, atomic: bool
 ) -> None:
+    """A worker frozen in a step until another has run it and then woken records nothing."""
     zombie = worker("--processes=1", "--queues=default", **LONG).ready()
     stepper = Stepper(tmp_path / "stepper", atomic=atomic)
     frozen = stepper.stands(place)
@@ -152,9 +156,10 @@ def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_recor
     assert Task.objects.get().result == {"ok": result}
 
 
-def test_a_worker_frozen_while_its_step_is_being_committed_keeps_the_step(
+def test_a_worker_frozen_during_the_commit_keeps_the_step(
     worker: Start, tmp_path: Path, gate: Gate
 ) -> None:
+    """A worker frozen while its step is being committed keeps the step."""
     zombie = worker("--processes=1", "--queues=default", **LONG).ready()
     stepper = Stepper(tmp_path / "stepper")
     frozen = stepper.stands("before")

@@ -47,9 +47,10 @@ def named(handle: TaskHandle[Any], attempt: int = 1) -> str:
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-def test_a_task_has_its_lines_and_what_the_project_logs_says_which_task_it_was(
+def test_log_records_of_the_project_name_their_task(
     worker: Start, options: tuple[str, ...]
 ) -> None:
+    """A task has its lines and what the project logs says which task it was."""
     process = worker(*options, "--loglevel=DEBUG").ready()
 
     for handle in (tasks.echo.send("a-secret"), tasks.anoop.send()):
@@ -64,9 +65,10 @@ def test_a_task_has_its_lines_and_what_the_project_logs_says_which_task_it_was(
     assert "a-secret" not in process.log  # neither arguments nor results
 
 
-def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(
+def test_only_a_final_failure_logs_a_traceback(
     shared_worker: WorkerProcess,
 ) -> None:
+    """Each way to end has its lines and only a failure for good a traceback."""
     policy = RetryPolicy.fixed([0.1], auto_retry_for=["MAIL_DOWN"], jitter=False)
     (expired,) = put(name=tasks.noop.name, good_until=dt.datetime.now(dt.UTC))
     fails = tasks.mails.with_options(retry_policy=policy).send(9)
@@ -103,9 +105,10 @@ def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(
 
 
 @pytest.mark.promise("S2.11")
-def test_the_option_rules_what_shows_of_the_worker_s_and_of_the_project_s_records(
+def test_the_option_sets_the_level_of_worker_and_project_records(
     worker: Start,
 ) -> None:
+    """The option rules what shows of the worker s and of the project s records."""
     process = worker("--processes=1", "--loglevel=warning")
 
     assert tasks.says.send("too quiet").get().is_ok()
@@ -126,8 +129,10 @@ OWN = {
 }
 
 
-def test_what_the_project_configured_stays_as_it_is_and_shows_nothing_twice(worker: Start) -> None:
-    """The root logger is the project's: its level, its handler, its format; or one logger has a
+def test_the_logging_of_the_project_shows_no_line_twice(worker: Start) -> None:
+    """What the project configured stays as it is and shows nothing twice.
+
+    The root logger is the project's: its level, its handler, its format; or one logger has a
     handler of its own.
     """
     chosen = {**OWN, "root": {"handlers": ["console"], "level": "WARNING"}}
@@ -161,9 +166,8 @@ def test_what_the_project_configured_stays_as_it_is_and_shows_nothing_twice(work
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_a_project_that_disables_existing_loggers_does_not_silence_the_worker_s_children(
-    worker: Start, start_method: str
-) -> None:
+def test_disabled_loggers_do_not_silence_the_children(worker: Start, start_method: str) -> None:
+    """A project that disables existing loggers does not silence the worker s children."""
     chosen = {
         **OWN,
         "disable_existing_loggers": True,

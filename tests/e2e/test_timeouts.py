@@ -31,9 +31,10 @@ def code(handle: TaskHandle[object]) -> str:
 
 
 @pytest.mark.boundary
-def test_a_timeout_is_an_exception_in_the_task_and_the_process_goes_on(
+def test_a_timeout_is_an_exception_in_the_task(
     shared_worker: WorkerProcess,
 ) -> None:
+    """A timeout is an exception in the task and the process goes on."""
     before = tasks.pid.send().get().ok_value
 
     slow = tasks.loops_too_long.send()
@@ -54,7 +55,8 @@ def test_a_timeout_is_an_exception_in_the_task_and_the_process_goes_on(
 
 
 @pytest.mark.boundary
-def test_a_timeout_is_an_exception_in_another_thread_than_the_main_one_too(worker: Start) -> None:
+def test_a_timeout_is_an_exception_in_another_thread_too(worker: Start) -> None:
+    """A timeout is an exception in another thread than the main one too."""
     worker("--processes=1", "--threads=2", **SHORT).ready()
     tasks.hold.send("main")  # so that both threads are tried
     held_by("main")
@@ -109,9 +111,10 @@ def test_an_error_after_an_interrupt_is_a_timeout_or_cancel(shared_worker: Worke
 
 
 @pytest.mark.boundary
-def test_a_task_that_ignores_its_timeout_loses_its_process_and_a_long_sibling_is_only_reported(
+def test_a_task_that_ignores_its_timeout_loses_its_process(
     worker: Start,
 ) -> None:
+    """A task that ignores its timeout loses its process and a long sibling is only reported."""
     process = worker("--processes=2", HORSIES_TEST_REPORT_MS="1000", **SHORT).ready()
     held = tasks.hold.send("sibling")
     child = held_by("sibling")
@@ -128,9 +131,10 @@ def test_a_task_that_ignores_its_timeout_loses_its_process_and_a_long_sibling_is
     assert process.log.count("has been running for more than 1 s") == 1
 
 
-def test_an_async_task_is_cancelled_at_its_timeout_and_the_others_of_its_loop_go_on(
+def test_an_async_task_is_cancelled_alone_at_its_timeout(
     shared_worker: WorkerProcess,
 ) -> None:
+    """An async task is cancelled at its timeout and the others of its loop go on."""
     other = tasks.ahold.send("other")
     child = held_by("other")
 
@@ -139,7 +143,8 @@ def test_an_async_task_is_cancelled_at_its_timeout_and_the_others_of_its_loop_go
     assert other.get(timeout_ms=30_000).ok_value == child
 
 
-def test_the_timeout_of_the_settings_holds_for_tasks_without_their_own(worker: Start) -> None:
+def test_the_timeout_of_the_settings_holds_for_tasks_without_one(worker: Start) -> None:
+    """The timeout of the settings holds for tasks without their own."""
     worker("--processes=2", HORSIES_TEST_TIMEOUT_MS="300", **SHORT).ready()
     longer = tasks.hold.with_options(timeout_ms=60_000).send("longer")
     child = held_by("longer")
@@ -173,7 +178,8 @@ def test_a_running_task_hears_that_it_was_cancelled(
     assert not AuditEntry.objects.filter(action__startswith="task.").exists()
 
 
-def test_a_task_that_does_not_listen_goes_on_unless_it_shall_be_terminated(worker: Start) -> None:
+def test_a_task_that_ignores_its_cancel_goes_on(worker: Start) -> None:
+    """A task that does not listen goes on unless it shall be terminated."""
     worker("--processes=2", **SHORT).ready()
     deaf = tasks.hold.send("deaf")
     child = held_by("deaf")
@@ -232,9 +238,12 @@ def kill_all(process: WorkerProcess) -> None:
             item.kill()
 
 
-def test_a_worker_that_loses_all_its_spawned_children_at_once_time_and_again_starts_others_and_goes_on(
+def test_a_worker_replaces_spawned_children_that_all_die_at_once(
     worker: Start, tmp_path: Path
 ) -> None:
+    """A worker that loses all its spawned children at once time and again starts others and goes
+    on.
+    """
     closed = tmp_path / "closed"  # while it is there, nobody becomes ready
     slow = {**apps("project", "slow"), "SLOW_IMPORT": "child", "SLOW_WHILE": str(closed)}
     process = worker("--processes=2", METHODS[1], **slow).ready()
@@ -268,9 +277,10 @@ def template_of(process: WorkerProcess) -> psutil.Process:
     return template
 
 
-def test_a_worker_whose_fork_servers_are_killed_alone_or_with_their_children_time_and_again_goes_on(
+def test_a_worker_goes_on_after_its_fork_servers_are_killed(
     worker: Start,
 ) -> None:
+    """A worker whose fork servers are killed alone or with their children time and again goes on."""
     process = worker("--processes=2").ready()
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
@@ -287,8 +297,11 @@ def test_a_worker_whose_fork_servers_are_killed_alone_or_with_their_children_tim
     assert "ended with its fork server" in process.log
 
 
-def test_a_worker_whose_template_is_killed_ends_and_its_tasks_crashed(worker: Start) -> None:
-    """Fails if: it waits for children that nobody can start any more."""
+def test_a_worker_ends_when_its_template_is_killed(worker: Start) -> None:
+    """A worker whose template is killed ends and its tasks crashed.
+
+    Fails if: it waits for children that nobody can start any more.
+    """
     process = worker("--processes=2").ready()
     lost = tasks.hold.send("lost")
     wait_until(lambda: Group.objects.count() == 1, "it runs")
@@ -318,9 +331,10 @@ def leaves_nothing(
         (("--processes=0",), signal.SIGKILL),
     ],
 )
-def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks_not_even_a_directory(
+def test_a_killed_worker_leaves_no_process_and_no_directory(
     worker: Start, short_directory: Path, options: tuple[str, ...], number: signal.Signals
 ) -> None:
+    """Nothing is left of a worker that is killed in the middle of tasks not even a directory."""
     process = worker(*options, TMPDIR=str(short_directory)).ready()
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
 
@@ -338,9 +352,10 @@ def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks_not_e
     leaves_nothing(process, number, below, short_directory)
 
 
-def test_a_worker_that_is_killed_while_a_fresh_template_loads_the_project_leaves_no_directory_either(
+def test_a_worker_killed_during_a_load_leaves_no_directory(
     worker: Start, short_directory: Path
 ) -> None:
+    """A worker that is killed while a fresh template loads the project leaves no directory either."""
     slow = {**apps("project", "hasty", "slow"), "SLOW_IMPORT": "child", "HASTY_WORKER": "1"}
     process = worker("--processes=1", TMPDIR=str(short_directory), **slow)
     wait_until(lambda: "importing in the child" in process.log, "it imports")
@@ -351,10 +366,13 @@ def test_a_worker_that_is_killed_while_a_fresh_template_loads_the_project_leaves
 # Many bad ends in a row
 
 
-def test_a_backlog_of_tasks_that_ignore_their_timeouts_or_take_their_process_along_fails_each_of_them_once(
+def test_a_backlog_of_tasks_that_end_their_child_fails_each_once(
     worker: Start,
 ) -> None:
-    """Each of them costs its child; the first ones come while the children of the others are still
+    """A backlog of tasks that ignore their timeouts or take their process along fails each of them
+    once.
+
+    Each of them costs its child; the first ones come while the children of the others are still
     being made.
     """
     stubborn = [tasks.ignores_its_timeout.send() for _ in range(24)]

@@ -49,9 +49,10 @@ def wreck(kind: str) -> str | None:
 
 
 @pytest.mark.boundary
-def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_ends_well(
+def test_the_next_task_finds_the_process_unchanged(
     worker: Start,
 ) -> None:
+    """The next task finds the process as the first one did and the worker ends well."""
     process = worker("--processes=1").ready()
     tasks.note.send("a group").get(timeout_ms=SECONDS_30)
 
@@ -95,9 +96,10 @@ def test_a_task_that_closes_its_output_harms_no_later_one(shared_worker: WorkerP
     wait_until(lambda: "seen in the log" in shared_worker.log, "the failure is in the log")
 
 
-def test_whatever_a_task_raises_it_fails_and_the_next_runs_in_the_same_process(
+def test_an_exception_of_any_kind_fails_its_task_alone(
     shared_worker: WorkerProcess,
 ) -> None:
+    """Whatever a task raises it fails and the next runs in the same process."""
     before = look("nothing")
 
     for kind in (
@@ -218,9 +220,10 @@ def test_a_copy_of_an_event_loop_goes_on_with_nothing(
 
 
 @pytest.mark.parametrize("how", ["SystemExit", "KeyboardInterrupt", "stop"])
-def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(
+def test_a_coroutine_that_breaks_the_event_loop_harms_no_other(
     shared_worker: WorkerProcess, how: str
 ) -> None:
+    """A coroutine that breaks the event loop takes no other with it."""
     other = tasks.ahold.send("other")
     pid = held_by("other")
 
@@ -233,13 +236,15 @@ def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
-def test_a_program_that_a_task_runs_finds_all_signals_at_their_defaults(
+def test_a_program_that_a_task_runs_has_default_signals(
     shared_worker: WorkerProcess,
 ) -> None:
+    """A program that a task runs finds all signals at their defaults."""
     assert traps.runs_a_program.send().get(timeout_ms=SECONDS_30).ok_value == ["0", "0", "0"]
 
 
-def test_a_thread_that_never_ends_does_not_keep_the_child_from_ending(worker: Start) -> None:
+def test_a_thread_that_never_ends_does_not_keep_its_child_alive(worker: Start) -> None:
+    """A thread that never ends does not keep the child from ending."""
     process = worker("--processes=1").ready()
     assert wreck("thread") is None
     pid = look("nothing")[0]
@@ -265,9 +270,10 @@ def async_pid() -> int:
 
 
 @WHERE
-def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
+def test_a_task_that_removes_loop_readers_harms_no_other(
     worker: Start, options: tuple[str, ...]
 ) -> None:
+    """A task that takes its readers and writers from the loop harms no other."""
     process = lasting(worker, *options)
     pid = async_pid()
 
@@ -293,9 +299,10 @@ def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
 
 
 @WHERE
-def test_a_task_that_cancels_all_others_leaves_none_without_an_outcome(
+def test_a_task_that_cancels_all_others_leaves_each_an_outcome(
     worker: Start, options: tuple[str, ...]
 ) -> None:
+    """A task that cancels all others leaves none without an outcome."""
     process = lasting(worker, *options)
     pid = async_pid()
     running = tasks.ahold.send("running")
@@ -317,9 +324,12 @@ def test_a_task_that_cancels_all_others_leaves_none_without_an_outcome(
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
 @WHERE
-def test_a_task_that_breaks_the_loop_beyond_repair_has_its_child_replaced_or_ends_a_worker_without_children(
+def test_a_task_that_ruins_the_loop_has_its_child_replaced(
     worker: Start, options: tuple[str, ...]
 ) -> None:
+    """A task that breaks the loop beyond repair has its child replaced or ends a worker without
+    children.
+    """
     process = lasting(worker, *options)
 
     for how in ("close sockets", "close epoll", "close for real"):
@@ -339,9 +349,10 @@ def test_a_task_that_breaks_the_loop_beyond_repair_has_its_child_replaced_or_end
 
 
 @WHERE
-def test_an_exception_that_cannot_be_shown_ends_only_its_own_task(
+def test_an_exception_that_cannot_be_shown_fails_its_task_alone(
     worker: Start, options: tuple[str, ...]
 ) -> None:
+    """An exception that cannot be shown ends only its own task."""
     process = lasting(worker, *options)
     sibling = tasks.hold.send("sibling")
     asibling = tasks.ahold.send("asibling")

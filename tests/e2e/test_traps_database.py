@@ -28,9 +28,8 @@ KEPT = pytest.mark.parametrize("kept", ["default", "0", POOL])
 
 
 @KEPT
-def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_before_the_next(
-    worker: Start, kept: str
-) -> None:
+def test_an_open_transaction_is_rolled_back_before_the_next_task(worker: Start, kept: str) -> None:
+    """A transaction that a task or a coroutine leaves open is rolled back before the next."""
     process = worker("--processes=1", HORSIES_TEST_KEPT=kept).ready()
     before = look("nothing")
 
@@ -60,9 +59,8 @@ def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_bef
 
 
 @KEPT
-def test_the_next_task_finds_the_session_as_django_and_the_project_set_it_up(
-    worker: Start, kept: str
-) -> None:
+def test_the_next_task_finds_the_session_as_it_was_set_up(worker: Start, kept: str) -> None:
+    """The next task finds the session as Django and the project set it up."""
     worker("--processes=1", HORSIES_TEST_KEPT=kept).ready()
     before = look("groups")
     assert wreck("terminated") is None
@@ -160,9 +158,12 @@ def errors(each: int) -> list[str | None]:
 )
 @pytest.mark.parametrize("harm", ["cut", "open"])
 @pytest.mark.boundary
-def test_a_connection_cut_while_it_opens_or_left_in_a_transaction_fails_its_own_task_and_hurts_no_later_one(
+def test_a_cut_connection_fails_its_own_task_only(
     worker: Start, tmp_path: Path, kept: str, options: tuple[str, ...], harm: str
 ) -> None:
+    """A connection cut while it opens or left in a transaction fails its own task and hurts no
+    later one.
+    """
     order = tmp_path / "order"  # where the receiver of the project reads what harm to do
     how = {
         **apps("project", "cutting"),

@@ -221,9 +221,10 @@ def test_what_a_release_left_is_done_by_this_one(left: str, worker: Start) -> No
     }
 
 
-def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
+def test_a_worker_of_the_last_release_runs_beside_a_new_one(
     worker: Start, tmp_path: Path, transactional_db: None
 ) -> None:
+    """Workers and sites of the last release go on beside those of this one."""
     zipfile.ZipFile(WHEEL).extractall(tmp_path / "last")
     last = {"PYTHONPATH": f"{tmp_path / 'last'}:{ROOT}"}
 
@@ -262,10 +263,12 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
         assert rows(url, "SELECT DISTINCT status::text FROM horsies_tasks") == [("COMPLETED",)]
 
 
-def test_a_new_task_waits_for_a_worker_of_the_new_code_and_the_old_one_runs_the_rest(
+def test_new_tasks_wait_for_a_worker_of_the_new_code(
     worker: Start,
 ) -> None:
-    """As in a rolling deploy; the old one ends when nothing is left to do, which is so although the
+    """A new task waits for a worker of the new code and the old one runs the rest.
+
+    As in a rolling deploy; the old one ends when nothing is left to do, which is so although the
     new tasks wait.
     """
     new_tasks = [tasks.add.send(number) for number in range(8)]

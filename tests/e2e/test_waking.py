@@ -61,7 +61,8 @@ def test_tasks_start_while_elected_workers_are_stopped_or_dead(
         assert tasks.noop.send().get(30_000).is_ok()
 
 
-def test_a_burst_and_lone_tasks_reach_as_many_workers_as_they_need(worker: Start) -> None:
+def test_bursts_and_single_tasks_wake_as_many_workers_as_needed(worker: Start) -> None:
+    """A burst and lone tasks reach as many workers as they need."""
     team(worker, 5)
     tasks.hold.send_many([{"name": "held"}] * 5)
     wait_until(lambda: held() == 5, "each worker has one")
@@ -113,9 +114,10 @@ def attempts(handles: list[TaskHandle[None]]) -> int:
     return TaskAttempt.objects.filter(task_id__in=[handle.task_id for handle in handles]).count()
 
 
-def test_what_stands_behind_a_long_task_or_one_that_kills_its_child_runs_elsewhere(
+def test_tasks_behind_a_long_task_run_in_another_child(
     worker: Start,
 ) -> None:
+    """What stands behind a long task or one that kills its child runs elsewhere."""
     process = worker(
         "--processes=2", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT
     ).ready()
@@ -147,7 +149,8 @@ def test_what_stands_behind_a_long_task_or_one_that_kills_its_child_runs_elsewhe
     assert process.stop() == 0
 
 
-def test_a_worker_that_stops_gives_back_what_stands_behind_a_long_task(worker: Start) -> None:
+def test_a_stopping_worker_releases_tasks_behind_a_long_task(worker: Start) -> None:
+    """A worker that stops gives back what stands behind a long task."""
     process = worker(
         "--processes=1", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT
     ).ready()

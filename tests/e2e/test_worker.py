@@ -29,9 +29,10 @@ SHAPES = [
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
 @pytest.mark.promise("S1.6", "S2.1", "S2.2", "S2.9", "S3.2", "S3.3", "S3.6")
 @pytest.mark.boundary
-def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
+def test_results_of_both_lanes_return_with_every_worker_layout(
     worker: Start, options: tuple[str, ...]
 ) -> None:
+    """Results of sync and async tasks come back in every shape of worker."""
     process = worker(*options).ready()
 
     assert tasks.add.send(2, b=3).get() == TaskResult(ok=5)
@@ -52,10 +53,12 @@ def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
 
 
 @pytest.mark.promise("S2.11")
-def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_zero(
+def test_until_empty_runs_due_tasks_of_its_queues_and_exits_zero(
     worker: Start,
 ) -> None:
-    """Fails if: the last minute of every worker is missing in the history, and so all of one that
+    """Until empty runs what is due in the queues that it was given and exits zero.
+
+    Fails if: the last minute of every worker is missing in the history, and so all of one that
     lives for less than a minute.
     """
     handles = tasks.add.send_many([{"a": number} for number in range(20)])
@@ -126,7 +129,8 @@ def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start) -> Non
     assert process.stop() == 0
 
 
-def test_a_heap_of_expired_tasks_is_cleared_without_waiting_for_the_poll(worker: Start) -> None:
+def test_expired_tasks_are_cleared_without_waiting_for_the_poll(worker: Start) -> None:
+    """A heap of expired tasks is cleared without waiting for the poll."""
     put(5_000, good_until=dt.datetime.now(dt.UTC))
     handle = tasks.add.send(1)
     worker("--processes=1", HORSIES_TEST_POLL_MS="300000").ready()
@@ -150,9 +154,10 @@ def test_a_task_that_made_no_noise_is_found_by_the_poll(shared_worker: WorkerPro
 
 
 @pytest.mark.promise("S2.4")
-def test_async_tasks_run_together_in_one_process_beside_a_busy_sync_lane(
+def test_async_tasks_run_concurrently_beside_a_busy_sync_lane(
     shared_worker: WorkerProcess,
 ) -> None:
+    """Async tasks run together in one process beside a busy sync lane."""
     busy = tasks.hold.send("busy")
     held_by("busy")
 
@@ -179,9 +184,10 @@ def test_code_is_told_of_the_claim_that_it_runs_under(shared_worker: WorkerProce
 
 
 @pytest.mark.promise("S0.8", "S1.6", "S2.3")
-def test_each_of_the_processes_runs_one_task_at_a_time_and_the_worker_no_more_than_it_has_processes(
+def test_a_worker_runs_at_most_one_task_in_each_process(
     worker: Start,
 ) -> None:
+    """Each of the processes runs one task at a time and the worker no more than it has processes."""
     worker("--processes=2").ready()
     names = ["a", "b", "c", "d"]
     handles = [tasks.hold.send(name) for name in names]
@@ -212,9 +218,10 @@ def connected() -> list[str]:
 
 
 @pytest.mark.promise("S1.17", "S3.4")
-def test_a_worker_beats_for_each_of_its_processes_and_holds_three_connections_beside_those_of_tasks(
+def test_a_worker_sends_a_heartbeat_for_each_of_its_processes(
     worker: Start,
 ) -> None:
+    """A worker beats for each of its processes and holds three connections beside those of tasks."""
     process = worker("--processes=2", HORSIES_TEST_KEPT="0").ready()
     wait_until(lambda: Heartbeat.objects.count() == 3, "parent and two children beat")
     assert set(Heartbeat.objects.filter(role="claimer").values_list("pid", flat=True)) == {
@@ -300,7 +307,8 @@ def finished(result: Any) -> Any:
 
 
 @pytest.mark.boundary
-def test_tasks_of_both_lanes_run_and_their_results_are_there_for_everybody(worker: Start) -> None:
+def test_enqueued_django_tasks_of_both_lanes_succeed(worker: Start) -> None:
+    """Tasks of both lanes run and their results are there for everybody."""
     worker("--processes=1", **apps("project", "errands")).ready()
     sent = [
         errands.add.enqueue(2, b=3),

@@ -46,10 +46,12 @@ def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
 
 
-def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(
+def test_the_engine_advances_a_run_that_exceeds_the_time_limit(
     worker: Start, connect: Connect
 ) -> None:
-    """Fails if: a run with very many nodes is tried again for ever, because each statement of that
+    """What takes the maintenance thread too long is advanced by the engine.
+
+    Fails if: a run with very many nodes is tried again for ever, because each statement of that
     thread ends after a second.
     """
     process = worker("--processes=1").ready()
@@ -78,10 +80,13 @@ def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(
     assert "could not be advanced" not in process.log
 
 
-def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_its_run_is_paused(
+def test_a_task_of_a_dead_child_does_not_start_in_a_paused_run(
     shared_worker: WorkerProcess,
 ) -> None:
-    """Fails if: the worker gives it back, and claims it again."""
+    """A task whose child process died before it began does not start while its run is paused.
+
+    Fails if: the worker gives it back, and claims it again.
+    """
     child = tasks.pid.send().get().ok_value
     os.kill(child, signal.SIGSTOP)
 
@@ -104,9 +109,10 @@ def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_it
 
 
 @pytest.mark.boundary
-def test_a_signal_wakes_a_worker_that_does_not_poll_and_a_timer_ends_by_itself(
+def test_a_signal_wakes_a_worker_that_does_not_poll(
     worker: Start,
 ) -> None:
+    """A signal wakes a worker that does not poll and a timer ends by itself."""
     worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
 
     flow = Workflow("waits")

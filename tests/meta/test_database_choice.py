@@ -42,20 +42,22 @@ def absent() -> str:
     ],
     ids=["url", "binaries", "engine with image", "no engine", "no image"],
 )
-def test_what_is_named_is_used_without_asking_docker_and_without_docker_the_reason_is_told(
+def test_a_named_database_is_used_without_asking_docker(
     environ: dict[str, str],
     ping: Callable[[], str | None],
     pull: Callable[[], str | None],
     kind: str,
     why: str,
 ) -> None:
+    """What is named is used without asking docker and without docker the reason is told."""
     choice = choose(environ, ping=ping, pull=pull)
 
     assert choice.kind == kind
     assert why in choice.why
 
 
-def test_a_server_that_does_not_answer_ends_the_run_with_what_to_do() -> None:
+def test_an_unreachable_server_ends_the_run_with_advice() -> None:
+    """A server that does not answer ends the run with what to do."""
     with pytest.raises(pytest.UsageError, match="Correct DATABASE_URL"):
         server_version("postgresql://nobody@127.0.0.1:1/none")
 
@@ -67,8 +69,11 @@ def test_the_docker_client_without_an_engine_is_not_enough(monkeypatch: pytest.M
 
 
 @pytest.mark.e2e
-def test_tests_of_pure_code_run_where_no_postgresql_can_be_started(tmp_path: Path) -> None:
-    """Where all tests were given a server, those of pure code could not run without one, either."""
+def test_tests_of_pure_code_run_without_postgresql(tmp_path: Path) -> None:
+    """Tests of pure code run where no PostgreSQL can be started.
+
+    Where all tests were given a server, those of pure code could not run without one, either.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
 
     def code(path: str) -> int:

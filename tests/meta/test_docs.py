@@ -505,9 +505,10 @@ def test_the_edits_are_numbered() -> None:
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: str(edit.number))
-def test_an_edit_finds_its_place_in_the_code_and_the_tests_that_have_to_notice_it_exist(
+def test_each_edit_names_existing_code_and_existing_tests(
     edit: Edit,
 ) -> None:
+    """An edit finds its place in the code and the tests that have to notice it exist."""
     assert edit.problem(ROOT) is None
     for test in edit.tests:
         path, _, name = test.partition("::")

@@ -62,10 +62,11 @@ def test_each_metric_of_the_page_is_on_the_dashboard() -> None:
     assert [name for name in METRICS if name not in shown] == []
 
 
-def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_children_end() -> (
-    None
-):
-    """Fails if: a result is added, and the dashboard shows it as a failure."""
+def test_the_docs_and_the_dashboard_agree_on_the_failure_results() -> None:
+    """Page and dashboard know which results are no failures and the page why children end.
+
+    Fails if: a result is added, and the dashboard shows it as a failure.
+    """
     (excluded,) = {
         found[1] for found in map(re.compile(r'result!~"([^"]*)"').search, PANELS) if found
     }
@@ -82,7 +83,8 @@ def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_
     assert set(END_REASONS) in first
 
 
-def test_the_figures_of_the_site_are_taken_from_one_of_its_processes_and_not_added_up() -> None:
+def test_the_figures_of_the_site_come_from_one_process() -> None:
+    """The figures of the site are taken from one of its processes and not added up."""
     for expression in PANELS + ALERTS + TRIGGERS:
         for name in of_the_page("Metrics of the site").keys() & set(
             re.findall(r"\bhorsies_\w+", expression)
@@ -105,21 +107,24 @@ def test_promtool_parses_each_expression_of_the_dashboard(tmp_path: Path) -> Non
     )
 
 
-def test_the_panels_of_the_dashboard_take_the_data_source_that_the_user_chooses() -> None:
+def test_dashboard_panels_use_the_data_source_the_user_selects() -> None:
+    """The panels of the dashboard take the data source that the user chooses."""
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
     sources = {panel["datasource"]["uid"] for panel in DASHBOARD["panels"]}
     assert sources == {f"${{{DASHBOARD['templating']['list'][0]['name']}}}"}
 
 
-def test_there_is_one_alert_for_each_severity_and_one_for_a_site_without_metrics() -> None:
+def test_each_severity_has_one_alert() -> None:
+    """There is one alert for each severity and one for a site without metrics."""
     promtool("check", "rules", FILES / "rules.yml")
     promtool("test", "rules", HERE / "rules_test.yml")
 
 
-def test_keda_counts_each_task_once_and_without_metrics_it_asks_for_the_least(
+def test_keda_counts_each_task_once(
     tmp_path: Path,
 ) -> None:
+    """Keda counts each task once and without metrics it asks for the least."""
     (query,) = TRIGGERS
     replicas = [
         {

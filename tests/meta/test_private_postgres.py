@@ -28,7 +28,8 @@ def directory_of(connection: psycopg.Connection) -> Path:
     return Path(setting(connection, "data_directory")).parent
 
 
-def test_a_durable_server_is_durable_wants_its_password_and_is_gone_at_the_end() -> None:
+def test_a_durable_server_requires_its_password() -> None:
+    """A durable server is durable wants its password and is gone at the end."""
     names = (
         "fsync",
         "synchronous_commit",
@@ -79,7 +80,8 @@ def test_a_directory_without_a_server_is_refused_by_name(
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux ends a server together with its parent"
 )
-def test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files() -> None:
+def test_the_next_start_removes_the_files_of_a_killed_parent() -> None:
+    """A killed parent leaves no server and the next start removes its files."""
     command = [sys.executable, "-m", "example_project.postgres"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -63,8 +63,10 @@ def test_files_and_functions_stay_small() -> None:
 
 
 @pytest.mark.promise("S3.4")
-def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() -> None:
-    """But in contrib, whose modules nothing else imports: each is for those who use the service,
+def test_only_contrib_imports_clients_of_other_services() -> None:
+    """Nothing is imported that speaks to another service than PostgreSQL.
+
+    But in contrib, whose modules nothing else imports: each is for those who use the service,
     and has an extra.
     """
     nodes = [
@@ -112,7 +114,8 @@ def test_only_statements_of_the_store_write_a_status() -> None:
     assert [str(path) for path in MODULES if pattern.search(path.read_text())] == []
 
 
-def test_every_statement_has_exactly_one_caller_and_every_function_at_least_one() -> None:
+def test_every_statement_has_exactly_one_caller() -> None:
+    """Every statement has exactly one caller and every function at least one."""
     place = {"run": 1, "execute": 1, "executed": 1, "self.run": 0, "self.execute": 0}
     called = [
         argument.value
@@ -252,8 +255,10 @@ def test_the_test_files_that_ci_names_exist() -> None:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_the_lowest_versions_that_are_tested_are_those_that_installers_may_choose() -> None:
-    """Fails if: a bound is raised in one place only, and nobody ever ran the version that the other
+def test_the_lowest_tested_versions_are_the_lowest_allowed_ones() -> None:
+    """The lowest versions that are tested are those that installers may choose.
+
+    Fails if: a bound is raised in one place only, and nobody ever ran the version that the other
     one promises.
     """
     bounds: dict[str, Version] = {}
@@ -275,7 +280,8 @@ def test_the_lowest_versions_that_are_tested_are_those_that_installers_may_choos
     assert {name: Version(version) for name, version in pins.items()} == bounds
 
 
-def test_tox_has_a_cell_for_each_python_and_django_that_the_classifiers_name() -> None:
+def test_tox_has_a_cell_for_each_python_and_django_classifier() -> None:
+    """Tox has a cell for each Python and Django that the classifiers name."""
     versions = {"py": set[str](), "dj": set[str]()}
     for text in PROJECT["classifiers"]:
         if found := re.fullmatch(

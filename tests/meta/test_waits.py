@@ -51,17 +51,17 @@ ALLOWED = {
     "tests/stress/test_workflow_storm.py::Storm.rage": (
         "a fault does not wait longer than a while for the runs before it"
     ),
-    "tests/db/test_send.py::test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction": (
+    "tests/db/test_send.py::test_a_delay_and_a_good_until_count_from_the_send": (
         "a moment between the start of a transaction and a send"
     ),
     "tests/db/test_undo.py::slow_begin": "a slow statement of the server",
-    "tests/meta/test_private_postgres.py::test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files": (
+    "tests/meta/test_private_postgres.py::test_the_next_start_removes_the_files_of_a_killed_parent": (
         "a statement that is under way when its server is killed"
     ),
     "tests/worker/test_kill_timer.py::": (
         "a task that keeps the GIL, and a stand-in for the heart that beats"
     ),
-    "tests/worker/test_outbox.py::test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands": (
+    "tests/worker/test_outbox.py::test_a_batch_that_exceeds_its_time_limit_is_halved": (
         "a trigger that makes each row slow: the database's time limit ends the statement"
     ),
     "tests/worker/test_scheduler.py::test_a_change_during_a_round_is_not_slept_through": (
@@ -195,8 +195,7 @@ def test_time_passes_in_tests_only_where_there_is_a_reason() -> None:
         ("while time.monotonic() < until: pass", True),
     ],
 )
-def test_what_lets_time_pass_is_told_from_what_waits_for_a_condition(
-    code: str, passes: bool
-) -> None:
+def test_a_sleep_is_distinguished_from_a_wait_for_a_condition(code: str, passes: bool) -> None:
+    """What lets time pass is told from what waits for a condition."""
     source = f"async def test_it():\n    {code}" if code.startswith("await") else code
     assert bool(list(where(ast.parse(source)))) == passes

@@ -52,9 +52,7 @@ EDITS = (
         "horsies_django/worker/child/main.py",
         "give_up, options.max_memory_per_child_mb)",
         "give_up, None if options.max_tasks_per_child else options.max_memory_per_child_mb)",
-        (
-            "tests/e2e/test_probes.py::test_replaced_children_are_counted_by_the_limit_that_they_reached_first",
-        ),
+        ("tests/e2e/test_probes.py::test_replaced_children_are_counted_by_their_first_limit",),
     ),
     Edit(
         2,
@@ -62,9 +60,7 @@ EDITS = (
         "horsies_django/worker/pool/pool.py",
         "self._add(InProcess(self.options))",
         "self._add_child()",
-        (
-            "tests/e2e/test_worker.py::test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker",
-        ),
+        ("tests/e2e/test_worker.py::test_results_of_both_lanes_return_with_every_worker_layout",),
     ),
     Edit(
         3,
@@ -72,10 +68,7 @@ EDITS = (
         "horsies_django/worker/process/options.py",
         "MAX_TASKS_PER_CHILD = 100 ",
         "MAX_TASKS_PER_CHILD = 1000 ",
-        (
-            "tests/worker/test_capacity.py"
-            "::test_a_child_is_replaced_after_a_hundred_tasks_and_a_minute_or_after_exactly_so_many_as_were_chosen",
-        ),
+        ("tests/worker/test_capacity.py::test_a_child_is_replaced_after_its_number_of_tasks",),
     ),
     Edit(
         4,
@@ -83,9 +76,7 @@ EDITS = (
         "horsies_django/worker/main.py",
         "processes=usable_cpus() if processes is None",
         "processes=1 if processes is None",
-        (
-            "tests/e2e/test_scripts.py::test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus",
-        ),
+        ("tests/e2e/test_scripts.py::test_a_worker_has_one_child_per_usable_cpu_by_default",),
     ),
     Edit(
         5,
@@ -94,7 +85,7 @@ EDITS = (
         "        if options is not None and (found :=",
         "        if self.default is None and options is not None and (found :=",
         (
-            "tests/e2e/test_timeouts.py::test_the_timeout_of_the_settings_holds_for_tasks_without_their_own",
+            "tests/e2e/test_timeouts.py::test_the_timeout_of_the_settings_holds_for_tasks_without_one",
         ),
     ),
     Edit(
@@ -103,9 +94,7 @@ EDITS = (
         "horsies_django/worker/engine/outage.py",
         "        self.backoff.succeeded()\n",
         "",
-        (
-            "tests/e2e/test_outages.py::test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows",
-        ),
+        ("tests/e2e/test_outages.py::test_past_outages_do_not_count_towards_the_limit_of_tries",),
     ),
     Edit(
         7,
@@ -113,9 +102,7 @@ EDITS = (
         "horsies_django/tasks/result_listener.py",
         "            self.arrived |= announced & self.callers.keys()\n",
         "            self.arrived |= set()\n",
-        (
-            "tests/db/test_waiting.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",
-        ),
+        ("tests/db/test_waiting.py::test_a_task_that_ends_after_the_second_check_is_not_polled",),
     ),
     Edit(
         8,
@@ -123,9 +110,7 @@ EDITS = (
         "horsies_django/tasks/result_listener.py",
         "look_at = now + self.poll_seconds\n                arrived = wanted\n",
         "look_at = now + self.poll_seconds\n",
-        (
-            "tests/db/test_waiting.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",
-        ),
+        ("tests/db/test_waiting.py::test_a_result_that_is_not_announced_is_found_by_the_poll",),
     ),
     Edit(
         9,
@@ -139,9 +124,7 @@ EDITS = (
         """\
             return error
 """,
-        (
-            "tests/worker/test_outbox.py::test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure",
-        ),
+        ("tests/worker/test_outbox.py::test_a_time_limit_in_a_poisoned_batch_fails_no_good_task",),
     ),
     Edit(
         10,
@@ -149,9 +132,7 @@ EDITS = (
         "horsies_django/worker/engine/outbox.py",
         "            self.locked += missing  # asked again when the connection is back\n",
         "",
-        (
-            "tests/worker/test_outbox.py::test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_the_look_why",
-        ),
+        ("tests/worker/test_outbox.py::test_an_unwritten_outcome_survives_a_cut_before_the_check",),
     ),
     Edit(
         11,
@@ -159,9 +140,7 @@ EDITS = (
         "horsies_django/admin/base/html.py",
         "        text[:LONGEST],\n",
         "        SafeString(text[:LONGEST]),\n",
-        (
-            "tests/desk/test_admin.py::test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same",
-        ),
+        ("tests/desk/test_admin.py::test_a_long_hostile_value_is_shown_as_text",),
     ),
     Edit(
         12,
@@ -187,9 +166,7 @@ EDITS = (
         "horsies_django/worker/pool/timeouts.py",
         "        self.reported = old\n",
         "        self.reported = set()\n",
-        (
-            "tests/worker/test_logs.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",
-        ),
+        ("tests/worker/test_logs.py::test_a_long_running_task_is_reported_once",),
     ),
     Edit(
         15,
@@ -197,9 +174,7 @@ EDITS = (
         f"{FUNCTIONS}/tasks/horsies_send.sql",
         "v_now + p_delay",
         "now() + p_delay",
-        (
-            "tests/db/test_send.py::test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction",
-        ),
+        ("tests/db/test_send.py::test_a_delay_and_a_good_until_count_from_the_send",),
     ),
     Edit(
         16,
@@ -224,9 +199,7 @@ EDITS = (
   ORDER BY t.id
   FOR NO KEY UPDATE;
 """,
-        (
-            "tests/db/test_pass.py::test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it",
-        ),
+        ("tests/db/test_pass.py::test_a_cancel_that_waited_for_a_row_ends_the_task_afterwards",),
     ),
     Edit(
         17,
@@ -234,9 +207,7 @@ EDITS = (
         "horsies_django/worker/engine/engine.py",
         "return now <= self.trusted_until and not self.outbox.overfull",
         "return not self.outbox.overfull",
-        (
-            "tests/worker/test_engine.py::test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted",
-        ),
+        ("tests/worker/test_engine.py::test_an_engine_claims_nothing_after_its_last_beat_expires",),
     ),
     Edit(
         18,
@@ -244,8 +215,6 @@ EDITS = (
         f"{FUNCTIONS}/partitions/horsies_partition_rooms.sql",
         " - load.ahead,",
         ",",
-        (
-            "tests/db/test_caps.py::test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker",
-        ),
+        ("tests/db/test_caps.py::test_a_buffered_claim_takes_no_permit_from_another_worker",),
     ),
 )

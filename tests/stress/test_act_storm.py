@@ -86,9 +86,8 @@ def cancel(over: threading.Event) -> Counter[str]:
         connection.close()
 
 
-def test_an_act_that_is_killed_and_run_again_retries_each_task_once(
-    worker: Start, tmp_path: Path
-) -> None:
+def test_a_repeated_act_retries_each_task_once(worker: Start, tmp_path: Path) -> None:
+    """An act that is killed and run again retries each task once."""
     sql(FILL, {"many": TASKS})
     queues.override("default", {"max_concurrency": 3}, actor="a test", reason="so that tasks wait")
 

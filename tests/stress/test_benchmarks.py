@@ -83,9 +83,10 @@ def whole(*values: object) -> Any:
         whole("mixed", "mixed wait, with tasks of 1 s", "ms", 2, 1),
     ],
 )
-def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_file(
+def test_a_scenario_prints_its_readings_and_judges_its_goals(
     name: str, first: str, unit: str, readings: int, goals: int, tmp_path: Path
 ) -> None:
+    """A scenario prints its readings judges its goals and is compared with a file."""
     former = a_run(
         tmp_path / "former.json", Reading(first, 1.0, unit), Reading(f"{name} gone", 1.0, "s")
     )
@@ -123,7 +124,8 @@ def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_
     assert [line.startswith(first) for line in table if " against " in line] == [True]
 
 
-def test_the_meters_count_what_ended_processes_used_and_what_was_written() -> None:
+def test_the_meters_include_the_usage_of_ended_processes() -> None:
+    """The meters count what ended processes used and what was written."""
     earlier = meters.read(os.getpid())
 
     subprocess.run(
@@ -186,7 +188,8 @@ def test_a_goal_is_a_bound_of_a_median_or_of_the_ratio_of_two() -> None:
     ]
 
 
-def test_the_same_file_gives_the_same_pictures_and_a_page_with_all_figures(tmp_path: Path) -> None:
+def test_the_same_file_produces_the_same_pictures(tmp_path: Path) -> None:
+    """The same file gives the same pictures and a page with all figures."""
     pytest.importorskip(
         "matplotlib", reason="matplotlib is not installed: the dependency group bench has it"
     )
@@ -227,9 +230,10 @@ def test_the_same_file_gives_the_same_pictures_and_a_page_with_all_figures(tmp_p
         (["dran"], "drain"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_is_measured(
+def test_an_impossible_request_is_refused_before_measuring(
     arguments: list[str], complaint: str, tmp_path: Path
 ) -> None:
+    """What cannot be done is refused before anything is measured."""
     if arguments[0] == "plot":
         pytest.importorskip(
             "matplotlib", reason="matplotlib is not installed: the dependency group bench has it"
@@ -248,9 +252,10 @@ def test_what_cannot_be_done_is_refused_before_anything_is_measured(
     ("part", "measurements", "ratios"),
     [whole("slow", 3, 2), ("bound", 6, 7), whole("flat", 6, 5), whole("counting", 2, 1)],
 )
-def test_caps_are_measured_in_turns_and_compared_with_their_target(
+def test_caps_are_measured_in_turns_and_compared_with_a_target(
     part: str, measurements: int, ratios: int, tmp_path: Path
 ) -> None:
+    """Caps are measured in turns and compared with their target."""
     file = tmp_path / "caps.json"
     printed = measure("caps", f"--only={part}", "--scale=0.005", "--repeats=1", f"--json={file}")
     rates = [line for line in printed if "rate" in line]
@@ -296,7 +301,8 @@ def door_of(url: str) -> tuple[str, int]:
     return str(parts.hostname), int(parts.port or 0)
 
 
-def test_the_link_delays_both_ways_and_passes_on_every_byte_in_order_and_then_the_end() -> None:
+def test_the_link_passes_on_every_byte_in_order_with_its_delay() -> None:
+    """The link delays both ways and passes on every byte in order and then the end."""
     sent = os.urandom(20 * 1_048_576)
 
     def answer() -> None:
@@ -352,9 +358,10 @@ KINDS = ("latency",) if STRESS == "short" else ("drain", "caps", "workflow", "la
         ([place / 20 for place in range(20, 0, -1)], 6 / 20),
     ],
 )
-def test_the_lower_bound_of_pairs_is_the_order_statistic_of_the_sign_test(
+def test_the_lower_bound_of_pairs_is_that_of_the_sign_test(
     ratios: list[float], bound: float | None
 ) -> None:
+    """The lower bound of pairs is the order statistic of the sign test."""
     assert lower_bound(ratios) == bound
 
 
@@ -376,10 +383,11 @@ def test_a_checkout_is_compared_with_itself() -> None:
 
 
 @pytest.mark.thorough
-def test_every_shape_of_workflows_its_baseline_the_chain_and_the_send_are_measured_and_judged() -> (
-    None
-):
-    """On a private server: it has a log that can be read, and counts statements."""
+def test_every_workflow_shape_is_measured_and_judged() -> None:
+    """Every shape of workflows its baseline the chain and the send are measured and judged.
+
+    On a private server: it has a log that can be read, and counts statements.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     words = ("-m", "benchmarks", "workflow", "--scale=0.001", "--repeats=1")
     done = python(*words, timeout=170, environment=environment)
@@ -397,9 +405,10 @@ def test_every_shape_of_workflows_its_baseline_the_chain_and_the_send_are_measur
     assert len(judged) == len(workflow.GOALS)
 
 
-def test_a_wait_for_a_lock_is_counted_in_the_log_of_a_private_server_and_only_while_it_is_watched(
+def test_a_lock_wait_is_counted_only_while_the_log_is_watched(
     connect: Connect,
 ) -> None:
+    """A wait for a lock is counted in the log of a private server and only while it is watched."""
     if workflow.server_log() is None:
         pytest.skip("the test database is on a server whose log cannot be read")
 

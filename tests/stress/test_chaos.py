@@ -52,7 +52,8 @@ def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
     }
 
 
-def test_a_failover_loses_nothing_finishes_nothing_twice_and_everybody_goes_on() -> None:
+def test_a_failover_loses_no_task_and_finishes_none_twice() -> None:
+    """A failover loses nothing finishes nothing twice and everybody goes on."""
     failovers = sized(1, 5)
     workers = 3
     tasks = f"--tasks={sized(800, 6_000)}"
@@ -72,9 +73,8 @@ def test_a_failover_loses_nothing_finishes_nothing_twice_and_everybody_goes_on()
         assert one["answered"] == one["waited across"] > 0
 
 
-def test_the_tasks_of_dead_processes_and_of_dead_machines_come_back_and_how_long_it_takes_is_measured() -> (
-    None
-):
+def test_tasks_of_dead_processes_and_machines_are_rescued() -> None:
+    """The tasks of dead processes and of dead machines come back and how long it takes is measured."""
     printed = verdict_of("chaos", "--measure", "--rounds=1")
     child = printed["child death to its attempt's end"]
     machine = printed["machine death to running elsewhere"]

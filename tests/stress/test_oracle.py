@@ -48,7 +48,8 @@ def used(verdict: dict[str, Any]) -> float | None:
 
 
 @pytest.mark.promise("S1.35", "S4.1", "S4.8", "S4.9", "S4.10")
-def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
+def test_no_limit_is_exceeded_in_a_storm() -> None:
+    """No limit is exceeded in a storm and nothing is left behind."""
     verdict = verdict_of("oracle", f"--claims={sized(8_000, 20_000)}", CALM)
 
     assert verdict["runs"] > 0.98 * sum(verdict["attempts"].values()), (

@@ -104,9 +104,10 @@ class Storm:
         bring_down(self.server, WAYS[turn % len(WAYS)])
 
 
-def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
+def test_no_crash_loses_a_task_or_duplicates_a_claim(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
+    """No crash loses a task or its end or lets a claim be held twice."""
     # So long may a claim stay in memory.
     server.superuser("ALTER SYSTEM SET wal_writer_delay = '10s'")
     server.superuser("SELECT pg_reload_conf()")

@@ -18,9 +18,10 @@ DRAIN = "--drain=200"
 LOAD = "--load=0.3"
 
 
-def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(
+def test_a_short_soak_loses_no_task(
     tmp_path: Path,
 ) -> None:
+    """A soak of moments loses nothing and writes its samples and pictures."""
     verdict = verdict_of(
         "soak", DRAIN, LOAD, f"--into={tmp_path}", f"--minutes={sized(12, 60) / 60}", "--every=2"
     )
@@ -37,8 +38,11 @@ def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(
     assert min(verdict["workflows"], verdict["fire times"]) > 0
 
 
-def test_nothing_is_called_a_problem_while_workers_are_only_replaced(tmp_path: Path) -> None:
-    """Fails if: each deploy wakes whoever is on call."""
+def test_replacing_workers_is_not_reported_as_a_problem(tmp_path: Path) -> None:
+    """Nothing is called a problem while workers are only replaced.
+
+    Fails if: each deploy wakes whoever is on call.
+    """
     verdict = verdict_of(
         "soak",
         DRAIN,
@@ -52,7 +56,8 @@ def test_nothing_is_called_a_problem_while_workers_are_only_replaced(tmp_path: P
     assert verdict["weather"].keys() == {"deploy", "examined"}
 
 
-def test_a_figure_that_goes_on_growing_is_found_and_one_that_only_grew_at_first_is_not() -> None:
+def test_only_a_figure_that_keeps_growing_is_reported() -> None:
+    """A figure that goes on growing is found and one that only grew at first is not."""
     flat = [
         {**dict.fromkeys(BOUNDS, 50.0), "seconds": 20.0 * number} for number in range(3 * LEAST)
     ]

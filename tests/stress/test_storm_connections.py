@@ -72,9 +72,10 @@ def lost() -> set[str]:
 
 
 @KEPT
-def test_after_a_storm_of_cut_connections_every_task_succeeds_and_its_row_exists(
+def test_every_task_succeeds_after_a_storm_of_cut_connections(
     worker: Start, tmp_path: Path, kept: str
 ) -> None:
+    """After a storm of cut connections every task succeeds and its row exists."""
     order = tmp_path / "order"
     environment = {
         **apps("project", "cutting"),

@@ -81,7 +81,8 @@ VALUES = [
 ]
 
 
-def test_equal_arguments_have_one_digest_and_different_ones_have_others() -> None:
+def test_only_equal_arguments_have_equal_digests() -> None:
+    """Equal arguments have one digest and different ones have others."""
     digests = [digest(value) for value in VALUES]
 
     assert digests == [digest(value) for value in VALUES]
@@ -129,20 +130,21 @@ ENDLESS.append(ENDLESS)
         (Order(1, Decimal("nan")), "a Decimal must be finite"),
     ],
 )
-def test_an_argument_that_cannot_be_compared_is_named_with_what_to_do(
-    value: Any, words: str
-) -> None:
+def test_an_incomparable_argument_is_named_with_advice(value: Any, words: str) -> None:
+    """An argument that cannot be compared is named with what to do."""
     assert words in str(error_of(digest, value))
 
 
-def test_arguments_that_do_not_fit_the_function_are_refused_before_it_runs() -> None:
+def test_unsuitable_arguments_are_refused_before_the_call() -> None:
+    """Arguments that do not fit the function are refused before it runs."""
     with pytest.raises(TypeError, match="missing a required argument: 'order'"):
         digest()
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         digest(1, function=Shop().charge, colour="red")
 
 
-def test_a_parameter_that_step_keeps_for_itself_has_to_be_given_otherwise() -> None:
+def test_a_parameter_reserved_by_step_is_refused_with_advice() -> None:
+    """A parameter that step keeps for itself has to be given otherwise."""
     with pytest.raises(TypeError, match=r"functools\.partial\(atomically, atomic=\.\.\.\)"):
         digest(1, function=atomically)
 
@@ -178,7 +180,9 @@ def test_a_result_without_annotation_is_plain_data() -> None:
             shape.encode(value, "")
 
 
-def test_an_annotation_that_cannot_be_stored_or_found_is_refused_before_the_function_runs() -> None:
+def test_an_unusable_annotation_is_refused_before_the_call() -> None:
+    """An annotation that cannot be stored or found is refused before the function runs."""
+
     def shop() -> Shop:
         raise NotImplementedError
 

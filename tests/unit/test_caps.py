@@ -107,10 +107,12 @@ def line(world: dict[str, Any]) -> list[Waiting]:
 @pytest.mark.thorough
 @CALM
 @given(WORLDS)
-def test_each_task_taken_had_room_each_left_had_not_and_what_is_parked_starts_nowhere(
+def test_a_task_is_taken_exactly_when_it_has_room(
     world: dict[str, Any],
 ) -> None:
-    """Walks along the line and counts everything anew at each task: slow, plain, and without any
+    """Each task taken had room each left had not and what is parked starts nowhere.
+
+    Walks along the line and counts everything anew at each task: slow, plain, and without any
     arithmetic of rooms.
     """
     found = allot(**world)

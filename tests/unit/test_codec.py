@@ -87,7 +87,9 @@ def test_only_names_travel_and_omitted_defaults_stay_at_home() -> None:
     assert ArgumentsCodec.of(nothing).encode((), {}) == "{}"
 
 
-def test_what_was_sent_is_ready_for_the_call_by_position_where_it_has_to_be() -> None:
+def test_positional_only_parameters_are_decoded_by_position() -> None:
+    """What was sent is ready for the call by position where it has to be."""
+
     def gap(a: int = 1, b: int = 2, /) -> None: ...
 
     assert WELCOME.decode('{"user_id": 7}') == ([], {"user_id": 7})
@@ -116,9 +118,10 @@ def test_what_was_sent_is_ready_for_the_call_by_position_where_it_has_to_be() ->
         (LOOSE, (), {"y": 1}, "missing a required argument: 'x'"),
     ],
 )
-def test_a_call_that_does_not_fit_is_refused_in_pythons_words_with_the_signature(
+def test_an_unsuitable_call_is_refused_with_the_signature(
     codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
 ) -> None:
+    """A call that does not fit is refused in pythons words with the signature."""
     error = refusal(codec, *args, **kwargs)
 
     assert str(error).startswith(f"{codec.function.__name__}() {problem}")
@@ -186,10 +189,12 @@ def test_an_error_names_the_place_deep_inside() -> None:
         "key of plain JSON",
     ],
 )
-def test_an_error_never_shows_values_or_keys_of_data_because_logs_read_it(
+def test_an_error_never_shows_values_or_keys_of_data(
     refused: Callable[[], CodecError],
 ) -> None:
-    """Fails if: an address that is a key, or the name of an argument that another release had, is
+    """An error never shows values or keys of data because logs read it.
+
+    Fails if: an address that is a key, or the name of an argument that another release had, is
     written into each log.
     """
     error = refused()
@@ -243,10 +248,13 @@ def test_a_model_instance_is_refused_whatever_is_declared() -> None:
         ),
     ],
 )
-def test_stored_text_that_is_no_such_call_is_refused_without_naming_what_is_in_it(
+def test_a_malformed_stored_call_is_refused_without_its_content(
     codec: Codec, text: Any, problem: str
 ) -> None:
-    """Fails if: the error is Python's own, and whoever reads the log reads a key of the arguments."""
+    """Stored text that is no such call is refused without naming what is in it.
+
+    Fails if: the error is Python's own, and whoever reads the log reads a key of the arguments.
+    """
     error = str(error_of(codec.decode, text))
 
     assert problem in error
@@ -324,9 +332,10 @@ LACKS = "lacks annotations, without which values cannot be encoded and decoded: 
         ),
     ],
 )
-def test_a_function_that_cannot_be_sent_is_refused_with_the_line_to_write(
+def test_a_function_that_cannot_be_sent_is_refused_with_a_fix(
     codec: Any, source: str, says: str, line: str
 ) -> None:
+    """A function that cannot be sent is refused with the line to write."""
     names: dict[str, Any] = {}
     exec(f"{source}: ...", globals(), names)
 
@@ -337,7 +346,8 @@ def test_a_function_that_cannot_be_sent_is_refused_with_the_line_to_write(
     assert not line or str(raised.value).rstrip().endswith(f"as in\n    {line}")
 
 
-def test_a_lower_limit_of_the_interpreter_on_digits_is_an_error_too() -> None:
+def test_an_int_above_the_digit_limit_of_python_is_refused() -> None:
+    """A lower limit of the interpreter on digits is an error too."""
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
 
@@ -375,7 +385,8 @@ def stored_error(error: TaskError) -> dict[str, Any]:
     return found
 
 
-def test_a_value_and_one_that_the_task_has_wrapped_share_an_envelope() -> None:
+def test_a_value_and_its_task_result_share_an_envelope() -> None:
+    """A value and one that the task has wrapped share an envelope."""
     for codec, value, text, wraps in (
         (QUIET, None, '{"ok":null}', False),
         (TOTAL, Total([1.5]), '{"ok":{"lines":[1.5]}}', True),
@@ -456,7 +467,8 @@ def test_a_name_defined_after_the_task_is_found_at_the_first_use() -> None:
     assert LATER_RESULT.encode_ok(Defined(1)) == '{"ok":{"x":1}}'
 
 
-def test_a_name_that_is_never_defined_is_an_error_at_each_use_and_when_checked() -> None:
+def test_an_undefined_name_is_an_error_at_each_use() -> None:
+    """A name that is never defined is an error at each use and when checked."""
     codec = ArgumentsCodec.of(never)
     result = ResultCodec.of(never)
     undefined = "name 'Nowhere' is not defined"
@@ -501,9 +513,10 @@ LOOP: list[Any] = []
 LOOP.append(LOOP)
 
 
-def test_data_that_is_no_json_is_kept_as_its_repr_with_a_note_and_never_stops_an_error_from_being_stored() -> (
-    None
-):
+def test_error_data_that_is_not_json_is_stored_as_its_repr() -> None:
+    """Data that is no JSON is kept as its repr with a note and never stops an error from being
+    stored.
+    """
     found = stored_error(TaskError("X", "no room", data={"at": dt.date(2026, 1, 2)}))
     assert found["data"] == "{'at': datetime.date(2026, 1, 2)}"
     assert found["message"].startswith(
@@ -532,7 +545,8 @@ def test_data_that_is_no_json_is_kept_as_its_repr_with_a_note_and_never_stops_an
     )
 
 
-def test_what_postgresql_cannot_hold_or_is_not_what_a_field_declares_is_made_visible() -> None:
+def test_characters_that_postgresql_rejects_are_stored_escaped() -> None:
+    """What PostgreSQL cannot hold or is not what a field declares is made visible."""
     exception = {"message": "a\x00b", "traceback": "\udc80 é"}
     found = stored_error(TaskError("X", "a\x00b\ud800c", exception=exception))
 

@@ -174,9 +174,10 @@ AMBIGUOUS: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("annotation", "members", "why"), AMBIGUOUS, ids=label)
-def test_a_union_that_cannot_be_read_back_is_refused_with_the_reason(
+def test_an_ambiguous_union_is_refused_with_a_reason(
     annotation: Any, members: str, why: str
 ) -> None:
+    """A union that cannot be read back is refused with the reason."""
     assert f"{members} cannot be told apart when read back ({why}" in undeclarable(annotation)
 
 
@@ -258,7 +259,8 @@ def test_what_has_no_text_is_not_checked() -> None:
         "\x00",
     ],
 )
-def test_a_text_from_a_table_runs_nothing_and_an_unknown_one_checks_nothing(text: str) -> None:
+def test_a_stored_annotation_runs_no_code(text: str) -> None:
+    """A text from a table runs nothing and an unknown one checks nothing."""
     assert problem(text, "3") is None
 
     if text not in ("dict[str]",):
@@ -508,17 +510,19 @@ def test_a_subclass_that_adds_no_field_comes_back_as_its_base() -> None:
     assert wire(Line, Same(sku="a")) == LINE
 
 
-def test_two_models_without_a_discriminator_are_refused_with_what_to_write() -> None:
+def test_models_without_a_discriminator_are_refused_with_a_fix() -> None:
+    """Two models without a discriminator are refused with what to write."""
     with pytest.raises(
         UnsupportedType, match=r"Annotated\[Cat \| Dog, Field\(discriminator='kind'\)\]"
     ):
         shape_of(Cat | Dog, "here")
 
 
-def test_a_root_model_and_a_model_with_its_own_serializer_are_not_taken_for_objects_in_a_union() -> (
-    None
-):
-    """Fails if: every model is an object: a list then is read by the other member, or by none."""
+def test_a_model_not_stored_as_an_object_is_ambiguous_in_a_union() -> None:
+    """A root model and a model with its own serializer are not taken for objects in a union.
+
+    Fails if: every model is an object: a list then is read by the other member, or by none.
+    """
 
     class Short(BaseModel):
         a: int
@@ -555,8 +559,10 @@ class Lost(BaseModel):
 def lose(lost: Lost) -> None: ...
 
 
-def test_a_model_whose_field_is_defined_later_is_compiled_at_its_first_use() -> None:
-    """Fails if: the decorator raises what pydantic says of the model, and modules that import one
+def test_a_model_with_a_later_definition_compiles_at_first_use() -> None:
+    """A model whose field is defined later is compiled at its first use.
+
+    Fails if: the decorator raises what pydantic says of the model, and modules that import one
     another cannot be written.
     """
     value = Early(item=Later(size=3))

@@ -213,9 +213,10 @@ def test_a_value_that_contains_itself_is_refused() -> None:
         (at, [1], {"scale": 2}, {"args": [1], "kwargs": {"scale": 2}, "names": ["x"]}),
     ],
 )
-def test_a_call_is_stored_as_it_was_made_with_the_names_that_the_function_has(
+def test_a_call_is_stored_with_the_names_of_its_parameters(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], stored: dict[str, Any]
 ) -> None:
+    """A call is stored as it was made with the names that the function has."""
     text = PlainArguments(function).encode(args, kwargs)
 
     assert json.loads(text) == stored
@@ -236,8 +237,10 @@ def test_a_context_is_no_argument() -> None:
         codec.encode([], {})
 
 
-def test_arguments_that_were_given_by_name_reach_positional_only_parameters() -> None:
-    """A workflow and a schedule put arguments together by name.
+def test_arguments_by_name_reach_positional_only_parameters() -> None:
+    """Arguments that were given by name reach positional only parameters.
+
+    A workflow and a schedule put arguments together by name.
 
     Fails if: f(x=1) for def f(x, /) raises.
     """

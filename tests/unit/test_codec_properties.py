@@ -136,9 +136,8 @@ def through_text(stored: Any) -> Any:
 )
 @given(data=st.data())
 @CALM
-def test_a_value_of_each_declarable_type_comes_back_through_json_and_through_jsonb(
-    annotation: Any, data: st.DataObject
-) -> None:
+def test_a_declarable_value_survives_json_and_jsonb(annotation: Any, data: st.DataObject) -> None:
+    """A value of each declarable type comes back through JSON and through jsonb."""
     annotation, values = (
         data.draw(TYPES) if annotation is TYPES else (annotation, SCALARS[annotation])
     )
@@ -159,7 +158,8 @@ def test_a_value_of_each_declarable_type_comes_back_through_json_and_through_jso
 
 @given(value=st.datetimes(timezones=st.timezones()))
 @CALM
-def test_a_moment_of_any_time_zone_keeps_its_clock_and_its_offset(value: dt.datetime) -> None:
+def test_a_datetime_of_any_time_zone_keeps_its_clock_and_offset(value: dt.datetime) -> None:
+    """A moment of any time zone keeps its clock and its offset."""
     # Compared by parts: Python calls two zones' moments unequal wherever a clock is set back.
     shape = shape_of(dt.datetime, "here")
     back = shape.decode(shape.encode(value, "x"), "x")
@@ -196,9 +196,8 @@ def test_a_value_of_any_kind_is_refused_or_comes_back_equal(typed: Typed, value:
 
 @given(typed=TYPES, stored=PLAIN)
 @CALM
-def test_json_of_any_kind_is_read_as_the_declared_type_or_refused(
-    typed: Typed, stored: Any
-) -> None:
+def test_any_json_is_read_as_the_declared_type_or_refused(typed: Typed, stored: Any) -> None:
+    """JSON of any kind is read as the declared type or refused."""
     if (shape := shape_if_declarable(typed[0])) is None:
         return
 

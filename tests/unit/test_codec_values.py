@@ -182,9 +182,9 @@ STORED: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "text"), STORED, ids=label)
-def test_a_value_of_its_declared_type_is_stored_as_ever_and_comes_back(
-    annotation: Any, value: Any, text: str
-) -> None:
+def test_a_value_of_its_declared_type_round_trips(annotation: Any, value: Any, text: str) -> None:
+    """A value of its declared type is stored as ever and comes back."""
+
     def call(value): ...  # type: ignore[no-untyped-def]
 
     call.__annotations__ = {"value": annotation, "return": annotation}
@@ -228,15 +228,15 @@ def test_an_int_serves_as_a_float_and_a_subclass_as_its_base() -> None:
     assert wire(Point, Moved(1, 2)) == wire(Point | Named, Moved(1, 2)) == Point(1, 2)
 
 
-def test_in_a_union_an_int_stays_an_int_and_a_float_a_float_in_either_order() -> None:
+def test_an_int_or_float_keeps_its_type_in_a_union_of_both() -> None:
+    """In a union an int stays an int and a float a float in either order."""
     for annotation in (int | float, float | int, float | None | int):
         for value in (1, 1.0, 2**60 + 1):
             assert type(wire(annotation, value)) is type(value)
 
 
-def test_fields_that_were_not_stored_are_made_by_their_class_and_one_without_a_value_is_named() -> (
-    None
-):
+def test_the_class_fills_fields_that_were_not_stored() -> None:
+    """Fields that were not stored are made by their class and one without a value is named."""
     assert shape_of(Point, "here").decode({"x": 1}, "x") == Point(1, 0), (
         "the field y was added later"
     )
@@ -285,9 +285,9 @@ def test_a_deep_alternation_of_unions_is_read_in_linear_time() -> None:
     assert Sum.made - before == 60  # no part was tried as something else first
 
 
-def test_a_class_made_inside_a_function_works_even_when_it_names_itself_or_has_final_fields() -> (
-    None
-):
+def test_a_class_made_inside_a_function_can_be_stored() -> None:
+    """A class made inside a function works even when it names itself or has final fields."""
+
     @dataclass
     class Chain:
         size: Final[int] = 3
@@ -388,9 +388,10 @@ UNWRITABLE: list[tuple[Any, Any, str]] = [
     [*(("type", *row) for row in BAD), *(("value", *row) for row in UNWRITABLE)],
     ids=label,
 )
-def test_a_value_of_another_type_or_that_nothing_can_hold_is_refused_and_never_coerced(
+def test_a_value_of_another_type_is_refused_and_never_coerced(
     kind: str, annotation: Any, value: Any, problem: str
 ) -> None:
+    """A value of another type or that nothing can hold is refused and never coerced."""
     error = refusal(annotation, value)
 
     assert (problem in str(error), error.kind) == (True, kind), str(error)

@@ -140,7 +140,8 @@ def test_a_line_crosses_no_other_where_none_has_to() -> None:
     assert rows == [[0, 1], [3, 2], [4, 5], [7, 6]]
 
 
-def test_a_chain_is_straight_and_a_long_edge_passes_beside_it_in_lines_of_its_own_style() -> None:
+def test_a_long_edge_passes_beside_a_straight_chain() -> None:
+    """A chain is straight and a long edge passes beside it in lines of its own style."""
     found = drawn(
         range(4), [Edge(0, 1, "done"), Edge(1, 2, "done"), Edge(2, 3, "done"), Edge(0, 3, "undo")]
     )
@@ -154,7 +155,8 @@ def test_a_chain_is_straight_and_a_long_edge_passes_beside_it_in_lines_of_its_ow
     assert all(not left <= x <= left + WIDTH for x in bends)
 
 
-def test_a_wide_layer_becomes_a_block_whose_lines_keep_off_its_boxes() -> None:
+def test_the_lines_of_a_wide_layer_avoid_its_boxes() -> None:
+    """A wide layer becomes a block whose lines keep off its boxes."""
     many = 3 * WIDEST
     found = drawn(
         range(many + 2),
@@ -255,9 +257,10 @@ def test_a_chart_says_its_figures() -> None:
     assert title(bars([], "Tasks")) == "Tasks: least 0, most 0, last 0; failed in all: 0"
 
 
-def test_bars_are_as_high_as_their_figures_and_what_failed_stands_on_what_completed_and_is_always_seen() -> (
-    None
-):
+def test_bars_are_as_high_as_their_figures() -> None:
+    """Bars are as high as their figures and what failed stands on what completed and is always
+    seen.
+    """
     found = bars_of(bars([(10, 0), (5, 5), (0, 10), (2, 0)], "Tasks", width=40, height=20))
 
     assert [(x, high) for x, _, high, _ in found["done"]] == [(0, 20), (10, 10), (30, 4)]
@@ -273,7 +276,8 @@ def test_bars_are_as_high_as_their_figures_and_what_failed_stands_on_what_comple
     assert found["done"][0][2] == pytest.approx(20 - bottom, abs=0.11)
 
 
-def test_a_graph_with_marks_has_room_for_the_texts_which_are_escaped() -> None:
+def test_texts_of_a_graph_with_marks_are_escaped() -> None:
+    """A graph with marks has room for the texts which are escaped."""
     text = bars([(10, 0), (5_000, 0)], "<b>", width=600, height=160, marks=["<i>", "12:00", "now"])
     (_, (_, bottom, high, _)) = bars_of(text)["done"]
 

@@ -128,7 +128,8 @@ def test_a_user_s_code_is_an_upper_case_name_and_no_built_in_one(
         assert found is None if problem is None else problem in str(found), code
 
 
-def test_a_send_error_says_its_code_and_whether_trying_again_may_help() -> None:
+def test_a_send_error_has_a_code_and_says_if_a_retry_may_help() -> None:
+    """A send error says its code and whether trying again may help."""
     error = TaskSendError(TaskSendErrorCode.ENQUEUE_FAILED, "the database did not accept the task")
 
     assert str(error) == "[ENQUEUE_FAILED] the database did not accept the task"
@@ -221,9 +222,8 @@ def test_the_house_makes_errors_with_its_own_codes_as_plain_text() -> None:
     assert error.exception == {"type": "E"}
 
 
-def test_a_fixed_policy_has_one_retry_per_pause_and_an_exponential_one_doubles_it_up_to_the_longest() -> (
-    None
-):
+def test_an_exponential_policy_doubles_its_pause_up_to_a_maximum() -> None:
+    """A fixed policy has one retry per pause and an exponential one doubles it up to the longest."""
     policy = RetryPolicy.fixed([60, 300, 900], auto_retry_for=["MAIL_DOWN"])
     assert policy.max_retries == 3
     assert [policy.delay(retry) for retry in (1, 2, 3)] == [60, 300, 900]
@@ -281,9 +281,8 @@ class MailDown(OSError):
     pass
 
 
-def test_the_exact_class_counts_before_its_bases_and_the_first_mapper_that_knows_either_decides() -> (
-    None
-):
+def test_the_exact_class_of_an_exception_precedes_its_bases() -> None:
+    """The exact class counts before its bases and the first mapper that knows either decides."""
     mapper = {OSError: "IO", MailDown: "MAIL_DOWN", Exception: "ANY"}
 
     assert mapped_code(MailDown(), mapper) == "MAIL_DOWN"
@@ -336,9 +335,10 @@ AGAIN = {"retry": 1, "of": 3, "at": 0.0}
         ({"status": SNOOZED}, {"code": "TASK_CANCELLED"}, "CANCELLED"),
     ],
 )
-def test_each_way_in_which_an_attempt_ends_is_counted_as_one_result(
+def test_each_end_of_an_attempt_is_counted_as_one_result(
     outcome: dict[str, Any], decided: dict[str, Any], result: str | None
 ) -> None:
+    """Each way in which an attempt ends is counted as one result."""
     made = Outcome(
         uuid.uuid4(),
         1,
@@ -351,10 +351,12 @@ def test_each_way_in_which_an_attempt_ends_is_counted_as_one_result(
 
 
 @pytest.mark.parametrize("code", sorted(NO_FAILURE))
-def test_only_the_codes_of_final_failures_are_failures_also_those_that_are_named_as_another_result(
+def test_only_codes_of_final_failures_count_as_failures(
     code: str,
 ) -> None:
-    """Fails if: a task that fails with EXPIRED is told by no problem, and one that fails with
+    """Only the codes of final failures are failures also those that are named as another result.
+
+    Fails if: a task that fails with EXPIRED is told by no problem, and one that fails with
     CLAIMED counts as a claim.
     """
     assert code_problem(code) is None, "projects may use it"
@@ -423,7 +425,8 @@ def test_no_quantile_is_above_the_longest(
     assert found == pytest.approx(seconds)
 
 
-def test_a_line_is_said_once_a_minute_for_each_kind_with_how_many_were_left_out() -> None:
+def test_a_line_is_logged_once_a_minute_for_each_kind() -> None:
+    """A line is said once a minute for each kind with how many were left out."""
     repeats = Repeats()
 
     assert [repeats.due("refused", now) for now in (5.0, 5.0, 64.9)] == ["", None, None]

@@ -106,7 +106,8 @@ def test_an_explanation_is_never_empty_and_reads_as_lines() -> None:
     assert told().reasons[0].code is ReasonCode.NEXT
 
 
-def test_moments_are_told_in_the_readers_zone_and_with_their_day_if_it_is_another() -> None:
+def test_times_are_shown_in_the_time_zone_of_the_reader() -> None:
+    """Moments are told in the readers zone and with their day if it is another."""
     soon = only("NOT_DUE", told({"enqueued_at": "2030-01-31T12:30:00+00:00"}))
     assert soon.text == "It is not due before 15:30:00."
     assert soon.details == {"due_at": "2030-01-31T12:30:00+00:00"}
@@ -115,7 +116,8 @@ def test_moments_are_told_in_the_readers_zone_and_with_their_day_if_it_is_anothe
     assert late.text == "It is not due before 2030-02-01 01:30:00."
 
 
-def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() -> None:
+def test_an_unknown_task_waits_until_its_grace_ends() -> None:
+    """A task that no worker knows is left to others until the grace ends."""
     found = only("UNKNOWN_TASK_NAME", told(YOUNG, workers=[STRANGER]))
     assert found.text == (
         "No live worker of its queue knows the task 'shop.tasks.add': they leave it to others "
@@ -165,7 +167,8 @@ def test_a_worker_whose_processes_are_not_ready_has_no_slot() -> None:
     )
 
 
-def test_a_cap_names_the_holder_of_the_longest_held_permit_if_there_is_one() -> None:
+def test_a_cap_names_the_holder_of_its_longest_held_permit() -> None:
+    """A cap names the holder of the longest held permit if there is one."""
     holder = HELD_SINCE | {"since": "2030-01-31T11:02:11+00:00"}
     full = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2}
     said = "The queue 'verify' is at its cap: 2 of 2 permits are taken"
@@ -181,7 +184,8 @@ def test_a_cap_names_the_holder_of_the_longest_held_permit_if_there_is_one() -> 
         assert only("QUEUE_AT_CAP", told(queue=full | {"holders": holders})).text == said + longest
 
 
-def test_what_each_worker_has_against_a_task_counts_only_when_every_worker_has_something() -> None:
+def test_obstacles_of_workers_count_only_if_every_worker_has_one() -> None:
+    """What each worker has against a task counts only when every worker has something."""
     busy = TAKER | {"busy": 2}
     limited = TAKER | {"room": 0}
     queue = QUEUE | {"local_limit": 1}

@@ -36,10 +36,10 @@ from tests.support.payloads import HOSTILE, payloads
 from tests.unit.shapes import PLAIN, TEXT
 
 
-def test_what_is_sent_is_read_and_only_what_the_release_before_cannot_read_is_in_the_new_format() -> (
-    None
-):
-    """Fails if: all tasks carry the new version, so that workers of the release before leave each
+def test_only_unsupported_options_are_sent_in_the_new_format() -> None:
+    """What is sent is read and only what the release before cannot read is in the new format.
+
+    Fails if: all tasks carry the new version, so that workers of the release before leave each
     of them to others.
     """
     assert (NAMED_WIRE, WIRE) == (1, 2)
@@ -132,8 +132,11 @@ def test_what_is_sent_is_read_beside_the_other_options(
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_the_most_brackets_that_are_sent_leave_the_options_readable(options: str | None) -> None:
-    """Fails if: 500 brackets in a text, and the task fails in the worker instead of at the send."""
+def test_options_with_the_most_allowed_brackets_are_readable(options: str | None) -> None:
+    """The most brackets that are sent leave the options readable.
+
+    Fails if: 500 brackets in a text, and the task fails in the worker instead of at the send.
+    """
     text = encode_metadata({"text": "[" * (MOST_BRACKETS - 1)})
 
     assert read_options(with_metadata(options, text)).problem is None
@@ -195,9 +198,8 @@ WORKER = str(uuid.UUID(int=7))
         ("Infinity mail", Told("mail", LATEST)),
     ],
 )
-def test_what_our_own_functions_send_is_understood_and_its_moment_one_that_a_mark_can_hold(
-    payload: str, told: Told
-) -> None:
+def test_payloads_of_our_own_functions_are_parsed(payload: str, told: Told) -> None:
+    """What our own functions send is understood and its moment one that a mark can hold."""
     assert read_told(payload) == told
 
 
@@ -210,9 +212,10 @@ def test_a_payload_that_is_not_ours_says_nothing(payload: str) -> None:
 @settings(max_examples=1_000, deadline=None)
 @given(payloads)
 @example("²")
-def test_whatever_a_payload_says_reading_it_raises_nothing_and_gives_what_a_mark_can_hold(
+def test_reading_any_payload_raises_nothing(
     payload: str,
 ) -> None:
+    """Whatever a payload says reading it raises nothing and gives what a mark can hold."""
     told = read_told(payload)
 
     if told is not None:

@@ -353,7 +353,8 @@ def test_a_range_of_one_value_is_told_as_that_value(text: str, words: str) -> No
 
 
 @pytest.mark.parametrize("hours", ["0-23", "0-11,12-23", "*"])
-def test_a_cron_string_of_all_hours_fires_in_both_of_two_equal_hours(hours: str) -> None:
+def test_a_cron_string_of_all_hours_fires_in_both_repeated_hours(hours: str) -> None:
+    """A cron string of all hours fires in both of two equal hours."""
     assert parse(f"5 {hours} * * *").both
 
 
@@ -561,9 +562,10 @@ def test_a_fire_time_that_is_a_little_late_was_not_missed() -> None:
     assert due(of, None, fire_time + PUNCTUAL + SECOND) == Due([], fire_time, fire_time)
 
 
-def test_nothing_is_due_before_the_schedule_is_in_force_nor_what_is_settled_also_by_a_clock_that_was_set_back() -> (
-    None
-):
+def test_no_fire_time_is_due_before_the_schedule_is_in_force() -> None:
+    """Nothing is due before the schedule is in force nor what is settled also by a clock that was
+    set back.
+    """
     of = timing("hourly at :00", catch_up="all")
     hour = dt.timedelta(hours=1)
 

@@ -102,8 +102,11 @@ def deep(depth: int = 50) -> None:
     deep(depth - 1) if depth else refuse()
 
 
-def test_an_exception_has_its_class_its_text_and_frames_like_those_of_the_sdk_itself() -> None:
-    """Fails if: without the module, the same error of a view and of a task are two groups."""
+def test_an_exception_has_frames_like_those_of_the_sdk() -> None:
+    """An exception has its class its text and frames like those of the sdk itself.
+
+    Fails if: without the module, the same error of a view and of a task are two groups.
+    """
     error = caught(refuse)
     (found,) = exceptions(error)
 
@@ -126,7 +129,8 @@ def test_an_exception_has_its_class_its_text_and_frames_like_those_of_the_sdk_it
     )
 
 
-def test_frames_are_in_app_unless_they_belong_to_python_to_packages_or_to_horsies_django() -> None:
+def test_frames_of_python_and_of_packages_are_not_in_app() -> None:
+    """Frames are in app unless they belong to Python to packages or to horsies Django."""
     (found,) = exceptions(caught(dumped))
     assert (found["type"], "module" in found) == ("JSONDecodeError", True)
 
@@ -148,8 +152,11 @@ def test_frames_are_in_app_unless_they_belong_to_python_to_packages_or_to_horsie
     assert [frame["in_app"] for frame in found["stacktrace"]["frames"]] == [False] * 4 + [True]
 
 
-def test_modules_that_the_settings_of_sentry_list_are_left_to_the_sdk() -> None:
-    """Fails if: in_app is set for all, and the SDK does not look at its own options."""
+def test_modules_in_the_sentry_settings_are_left_to_the_sdk() -> None:
+    """Modules that the settings of sentry list are left to the sdk.
+
+    Fails if: in_app is set for all, and the SDK does not look at its own options.
+    """
     text = "".join(
         f'  File "/srv/{path}", line 1, in pay\n'
         for path in ("shop/legacy.py", "shop/legacy/a.py", "shops.py")
@@ -218,7 +225,8 @@ def test_source_of_several_lines_and_source_that_is_missing() -> None:
     ]
 
 
-def test_the_end_of_a_long_text_is_enough_and_what_is_no_traceback_is_no_frame() -> None:
+def test_the_end_of_a_long_traceback_is_parsed() -> None:
+    """The end of a long text is enough and what is no traceback is no frame."""
     error = caught(while_handling)
     text = "".join(traceback.format_exception(error))
 
@@ -250,7 +258,8 @@ def test_a_traceback_in_the_text_of_an_exception_is_not_its_own() -> None:
     assert functions(exceptions(caught(run_again))[-1]) == ["caught", "run_again"]
 
 
-def test_a_failure_without_frames_is_grouped_by_task_and_code_and_others_as_sentry_does() -> None:
+def test_a_failure_without_frames_is_grouped_by_task_and_code() -> None:
+    """A failure without frames is grouped by task and code and others as sentry does."""
     event = sentry.event_of(
         told(error_code="WORKER_CRASHED", error_message="the process was killed by SIGKILL")
     )
@@ -280,9 +289,10 @@ def test_a_failure_without_frames_is_grouped_by_task_and_code_and_others_as_sent
         ({}, None),
     ],
 )
-def test_an_event_belongs_to_the_trace_of_the_sender_or_to_one_of_its_own(
+def test_an_event_has_the_trace_of_its_sender_or_a_new_one(
     metadata: Any, parent: str | None
 ) -> None:
+    """An event belongs to the trace of the sender or to one of its own."""
     contexts = [sentry.event_of(told(metadata=metadata))["contexts"]["trace"] for _ in range(2)]
 
     assert contexts[0].get("parent_span_id") == parent
@@ -291,9 +301,10 @@ def test_an_event_belongs_to_the_trace_of_the_sender_or_to_one_of_its_own(
     assert contexts[0]["span_id"] != contexts[1]["span_id"]
 
 
-def test_the_carrier_fits_into_metadata_and_says_nothing_without_sentry(
+def test_the_trace_carrier_fits_into_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The carrier fits into metadata and says nothing without sentry."""
     assert sentry.trace() is None
 
     client = sentry_sdk.Client("http://key@127.0.0.1/1", default_integrations=False)

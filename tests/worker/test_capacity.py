@@ -59,12 +59,14 @@ def wanted(of: Capacity, sync: int, async_: int = 0, **counts: int) -> Wanted:
 
 
 @pytest.mark.promise("S0.33", "S1.41", "S2.11")
-def test_a_worker_may_have_as_many_tasks_as_slots_and_in_soft_mode_its_buffer_too() -> None:
+def test_soft_mode_adds_the_buffer_to_the_slots_of_a_worker() -> None:
+    """A worker may have as many tasks as slots and in soft mode its buffer too."""
     assert capacity(Config(), OPTIONS) == Capacity(max_claim_per_worker=20)
     assert capacity(SOFT, OPTIONS) == Capacity(max_claim_per_worker=24, prefetch=4, lease=LEASE)
 
 
-def test_claims_need_not_be_durable_if_the_settings_say_so_and_their_tasks_can_be_ended() -> None:
+def test_claims_may_be_non_durable_only_if_tasks_can_be_ended() -> None:
+    """Claims need not be durable if the settings say so and their tasks can be ended."""
     for processes in (0, 1):
         options = WorkerOptions(("default",), processes=processes)
         assert wanted(capacity(Config(durable_claims=False), options), 1).durable == (
@@ -73,9 +75,8 @@ def test_claims_need_not_be_durable_if_the_settings_say_so_and_their_tasks_can_b
 
 
 @pytest.mark.promise("S0.31", "S0.32", "S1.40", "S2.11")
-def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_claims_of_a_queue() -> (
-    None
-):
+def test_the_two_claim_options_bound_the_claims_of_a_pass() -> None:
+    """The two options bound what is claimed and not started and what a pass claims of a queue."""
     options = WorkerOptions(("default",), processes=2, max_claim_batch=2, max_claim_per_worker=10)
     hungry = capacity(Config(), options)
 
@@ -85,9 +86,10 @@ def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_c
 
 
 @pytest.mark.promise("S0.21", "S0.38", "S1.2", "S1.38", "S1.43")
-def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer_and_in_hard_mode_slots_alone() -> (
-    None
-):
+def test_soft_mode_counts_waiting_tasks_against_the_buffer() -> None:
+    """In soft mode what runs and what waits counts against slots and buffer and in hard mode slots
+    alone.
+    """
     soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
 
     assert wanted(soft, 2) == Wanted(2, 0, 4, 6, 0, LEASE)
@@ -117,7 +119,8 @@ def learned(prefetch: int, slots: int, *durations: float) -> RunAhead:
     return line
 
 
-def test_a_line_is_as_long_as_tasks_are_short_and_the_buffer_of_the_settings_allows() -> None:
+def test_the_buffer_is_deeper_the_shorter_its_tasks_are() -> None:
+    """A line is as long as tasks are short and the buffer of the settings allows."""
     assert RunAhead(1_000, 1).depth == 0
     assert learned(1_000, 1, 2 * STANDING_SECONDS).depth == 0
     assert learned(1_000, 1, STANDING_SECONDS / 5).depth == 5
@@ -225,9 +228,10 @@ def a_run() -> SyncRun:
     return SyncRun(CurrentTask(*claims(1)))
 
 
-def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does_and_forgotten_once_it_is_over() -> (
-    None
-):
+def test_a_cancel_before_the_start_of_a_task_reaches_the_task() -> None:
+    """A cancel that comes before its task begins is heard when it does and forgotten once it is
+    over.
+    """
     control = Control(channel_pair()[0])
     others = a_run()
     mine = a_run()
@@ -289,9 +293,12 @@ def child(recycling: Recycling, options: WorkerOptions, ready_at: float) -> Pool
         "no child",
     ],
 )
-def test_a_child_is_replaced_after_a_hundred_tasks_and_a_minute_or_after_exactly_so_many_as_were_chosen(
+def test_a_child_is_replaced_after_its_number_of_tasks(
     processes: int, chosen: int | None, taken: int, age: float, replaced: bool, free: int
 ) -> None:
+    """A child is replaced after a hundred tasks and a minute or after exactly so many as were
+    chosen.
+    """
     recycling, _ = pool(processes, chosen)
     one = child(recycling, WorkerOptions(queues=("default",), processes=processes), START - age)
     one.taken = taken
@@ -301,9 +308,8 @@ def test_a_child_is_replaced_after_a_hundred_tasks_and_a_minute_or_after_exactly
 
 
 @pytest.mark.promise("S1.13")
-def test_without_the_option_children_are_replaced_one_after_the_other_though_all_have_had_their_tasks() -> (
-    None
-):
+def test_children_are_replaced_one_after_the_other_by_default() -> None:
+    """Without the option children are replaced one after the other though all have had their tasks."""
     recycling, children = pool(4)
     for one in children:
         one.taken = 1_000
@@ -317,7 +323,8 @@ def test_without_the_option_children_are_replaced_one_after_the_other_though_all
     assert moments == [61, 76, 91, 106]
 
 
-def test_of_the_children_that_tasks_altered_one_a_minute_is_replaced() -> None:
+def test_one_altered_child_a_minute_is_replaced() -> None:
+    """Of the children that tasks altered one a minute is replaced."""
     recycling, children = pool(2)
 
     replaced = [
@@ -330,9 +337,10 @@ def test_of_the_children_that_tasks_altered_one_a_minute_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("chosen", [None, 100])
-def test_while_many_children_run_their_last_tasks_the_others_get_another_life(
+def test_a_child_lives_on_while_many_others_run_their_last_tasks(
     chosen: int | None,
 ) -> None:
+    """While many children run their last tasks the others get another life."""
     recycling, (one,) = pool(1, chosen)
     retired = [
         child(recycling, WorkerOptions(queues=("default",), processes=1), START) for _ in range(5)
@@ -356,9 +364,8 @@ def test_while_many_children_run_their_last_tasks_the_others_get_another_life(
     [(SyncLane, "add", "ran"), (AsyncLane, "anoop", "done")],
     ids=["sync", "async"],
 )
-def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_send_it_another_task(
-    lane: Any, name: str, reply: str
-) -> None:
+def test_a_child_reports_a_full_lane_before_its_reply(lane: Any, name: str, reply: str) -> None:
+    """That a child is full comes before the reply for which the worker may send it another task."""
     (ours, theirs) = channel_pair()
     (_, control) = channel_pair()
     full = lane(theirs, [0, 0], Control(control), Gauge(1))
@@ -382,9 +389,8 @@ def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_se
 
 
 @pytest.mark.promise("S2.18", "S2.20")
-def test_the_pause_doubles_up_to_its_cap_with_jitter_and_tries_end_where_the_settings_say_so() -> (
-    None
-):
+def test_the_retry_pause_doubles_with_jitter_up_to_its_maximum() -> None:
+    """The pause doubles up to its cap with jitter and tries end where the settings say so."""
     backoff = Backoff(Resilience(db_retry_initial_ms=100, db_retry_max_ms=1_000))
     pauses = [backoff.failed() for _ in range(8)]
     for pause, middle in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
@@ -423,9 +429,8 @@ def test_slots_are_processes_times_threads_and_times_coroutines() -> None:
     assert (inside.sync_slots, inside.async_slots) == (2, 10)
 
 
-def test_every_error_that_the_database_knows_is_tried_again_but_for_those_that_cannot_pass() -> (
-    None
-):
+def test_every_transient_database_error_is_retried() -> None:
+    """Every error that the database knows is tried again but for those that cannot pass."""
     outage = Outage(Resilience())
 
     for error in vars(psycopg.errors).values():
@@ -470,7 +475,8 @@ def parsed(command: Any, *given: str) -> dict[str, Any]:
 
 
 @pytest.mark.promise("S3.11")
-def test_run_takes_the_options_of_the_command_with_the_same_names_and_defaults() -> None:
+def test_run_has_the_options_and_defaults_of_the_command() -> None:
+    """Run takes the options of the command with the same names and defaults."""
     # Only the command has --reload, which runs the command line again.
     assert {**defaults(run), "reload": False} == parsed(Command())
     assert defaults(run_scheduler) == parsed(SchedulerCommand())
@@ -489,7 +495,8 @@ def test_without_the_option_a_child_has_no_memory_limit() -> None:
     assert parsed(Command(), "--max-memory-per-child-mb=0.5")["max_memory_per_child_mb"] == 0.5
 
 
-def test_the_usable_cpus_are_those_that_this_process_may_use_and_not_those_of_the_machine() -> None:
+def test_usable_cpus_are_those_of_the_process_not_the_machine() -> None:
+    """The usable cpus are those that this process may use and not those of the machine."""
     one = min(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, {{{one}}}); "
@@ -521,9 +528,10 @@ def test_the_usable_cpus_are_those_that_this_process_may_use_and_not_those_of_th
         ({"processes": 0, "max_tasks_per_child": 5}, "--processes=0 has no children"),
     ],
 )
-def test_values_that_the_command_line_refuses_are_refused_from_code(
+def test_code_refuses_the_values_the_command_line_refuses(
     wrong: dict[str, Any], words: str
 ) -> None:
+    """Values that the command line refuses are refused from code."""
     with pytest.raises(WorkerStartError) as caught:
         refuse_impossible(WorkerOptions(**{"queues": ("default",), "processes": 1, **wrong}))
 
@@ -546,8 +554,11 @@ def test_children_that_end_again_and_again_are_started_later() -> None:
     assert waits[-1] == MOST_RETRY_SECONDS
 
 
-def test_no_child_is_replaced_for_its_tasks_while_a_start_is_late() -> None:
-    """Fails if: one child after another ends, and nothing takes their places."""
+def test_no_child_is_replaced_while_a_start_is_late() -> None:
+    """No child is replaced for its tasks while a start is late.
+
+    Fails if: one child after another ends, and nothing takes their places.
+    """
     recycling, (one, other) = pool(2, 10)
     one.taken = one.lifetime = 10
     starts = Starts(60.0)

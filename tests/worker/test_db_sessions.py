@@ -88,7 +88,9 @@ def test_django_is_asked_where_its_wrappers_cannot_be_seen(
     assert Group.objects.get().name == "next"
 
 
-def test_a_wrapper_of_another_thread_is_dropped_and_raises_nothing(elsewhere: Elsewhere) -> None:
+def test_a_wrapper_of_another_thread_is_dropped_without_an_error(elsewhere: Elsewhere) -> None:
+    """A wrapper of another thread is dropped and raises nothing."""
+
     def take_over() -> None:
         connections["default"] = foreign
         db_sessions.after_task()
@@ -106,9 +108,8 @@ def test_a_wrapper_of_another_thread_is_dropped_and_raises_nothing(elsewhere: El
 @pytest.mark.parametrize(
     "kind", ["autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"]
 )
-def test_a_transaction_left_open_by_async_code_takes_in_no_row_of_the_next_call(
-    orm: OneThread, kind: str
-) -> None:
+def test_an_open_async_transaction_excludes_the_next_call(orm: OneThread, kind: str) -> None:
+    """A transaction left open by async code takes in no row of the next call."""
     opened = orm.submit(traps.WRECKS[kind])
     written = orm.submit(note)
 
@@ -119,9 +120,11 @@ def test_a_transaction_left_open_by_async_code_takes_in_no_row_of_the_next_call(
     assert Group.objects.get().name == "next"
 
 
-def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(
+def test_a_failed_call_of_async_code_leaves_no_new_connection(
     orm: OneThread,
 ) -> None:
+    """A call of async code that fails leaves no connection that it opened."""
+
     def half_made() -> None:
         connection.ensure_connection()
         connection.cursor().execute("SET search_path = pg_catalog")
@@ -140,10 +143,13 @@ def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(
     assert orm.connected
 
 
-def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(
+def test_a_child_keeps_connections_between_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fails if: a pool refuses an age, or a connection kept for ever is closed after a minute."""
+    """A child keeps connections and an age or pool of the project holds.
+
+    Fails if: a pool refuses an age, or a connection kept for ever is closed after a minute.
+    """
     given = {
         "short": {"CONN_MAX_AGE": 0},
         "long": {"CONN_MAX_AGE": 600},
@@ -180,9 +186,10 @@ def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(
 
 
 @pytest.mark.parametrize("threshold", [0, 2])
-def test_statements_that_the_driver_prepared_run_again_after_the_session_was_reset(
+def test_prepared_statements_run_again_after_a_session_reset(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, threshold: int
 ) -> None:
+    """Statements that the driver prepared run again after the session was reset."""
     options = {"prepare_threshold": threshold, "server_side_binding": True}
 
     def run_tasks() -> set[int]:

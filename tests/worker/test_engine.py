@@ -56,10 +56,12 @@ from tests.worker.conftest import Build, ask, turns_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted(
+def test_an_engine_claims_nothing_after_its_last_beat_expires(
     build: Build,
 ) -> None:
-    """Others may have declared the worker dead since, and what it claims then would be given away
+    """Nothing is claimed after the moment up to which the last beat is trusted.
+
+    Others may have declared the worker dead since, and what it claims then would be given away
     while it runs.
     """
     parts = build()
@@ -150,10 +152,10 @@ def lose(id_: uuid.UUID, columns: str) -> None:
 
 @pytest.mark.parametrize("finished", [False, True], ids=["runs", "finished"])
 @pytest.mark.parametrize("columns", [NEVER_CLAIMED, NEVER_STARTED], ids=["claim", "start"])
-def test_a_task_whose_claim_or_start_was_lost_ends_the_worker_s_life_and_its_outcome_is_dropped(
-    here: Here, columns: str, finished: bool
-) -> None:
-    """Fails if: the worker claims it again under its old number, and the outcome of the lost claim
+def test_a_lost_claim_or_start_ends_the_worker(here: Here, columns: str, finished: bool) -> None:
+    """A task whose claim or start was lost ends the worker s life and its outcome is dropped.
+
+    Fails if: the worker claims it again under its old number, and the outcome of the lost claim
     is written for the new one.
     """
     one = here.runs_one()
@@ -173,8 +175,10 @@ def test_a_task_whose_claim_or_start_was_lost_ends_the_worker_s_life_and_its_out
     assert status(one) == ("PENDING" if columns == NEVER_CLAIMED else "CLAIMED")
 
 
-def test_a_prefetched_task_whose_claim_was_lost_leaves_the_buffer(here: Here) -> None:
-    """Fails if: claimed anew and running, it is found running under the old claim too, and
+def test_a_prefetched_task_with_a_lost_claim_leaves_the_buffer(here: Here) -> None:
+    """A prefetched task whose claim was lost leaves the buffer.
+
+    Fails if: claimed anew and running, it is found running under the old claim too, and
     dispatched once more.
     """
     here.runs_one()
@@ -189,7 +193,8 @@ def test_a_prefetched_task_whose_claim_was_lost_leaves_the_buffer(here: Here) ->
     assert not here.engine.prefetched
 
 
-def test_an_outcome_that_was_written_although_its_reply_was_lost_is_no_loss(here: Here) -> None:
+def test_an_outcome_written_without_its_reply_is_not_lost(here: Here) -> None:
+    """An outcome that was written although its reply was lost is no loss."""
     here.runs_one()
     here.finishes_cut_off()
     outbox = here.parts.outbox
@@ -202,7 +207,8 @@ def test_an_outcome_that_was_written_although_its_reply_was_lost_is_no_loss(here
     assert not outbox.owes
 
 
-def test_a_worker_that_was_declared_dead_is_told_so_and_nothing_of_lost_claims(here: Here) -> None:
+def test_a_worker_declared_dead_is_disowned_at_its_reconnect(here: Here) -> None:
+    """A worker that was declared dead is told so and nothing of lost claims."""
     one = here.runs_one()
     worker = here.parts.worker
     HeartbeatFactory(id=worker, worker_id=worker, role="claimer", died_at=now())
@@ -214,7 +220,8 @@ def test_a_worker_that_was_declared_dead_is_told_so_and_nothing_of_lost_claims(h
     assert here.engine.disowned
 
 
-def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: Here) -> None:
+def test_a_workflow_advances_after_its_task_lands_at_a_reconnect(here: Here) -> None:
+    """A workflow whose task was written after a reconnect is advanced."""
     flow = Workflow("one step")
     flow.gate("open", after=flow.add(tasks.linger, str(here.folder / "one")))
     flow.send()
@@ -236,7 +243,7 @@ def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: H
         (2, False, [0, 1, 2, 3]),
     ],
 )
-def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_start_as_they_end(
+def test_elements_of_a_map_are_counted_together_while_others_run(
     build: Build,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -244,7 +251,9 @@ def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_s
     gathers: bool,
     counted: list[int],
 ) -> None:
-    """Fails if: each pass that settles some of them is followed by an advance, which takes as long.
+    """Elements of a map are counted together while others run unless others start as they end.
+
+    Fails if: each pass that settles some of them is followed by an advance, which takes as long.
 
     The first one always is.
     """
@@ -301,9 +310,10 @@ def asked(parts: Supervisor, path: str) -> tuple[int, Any]:
     return status, json.loads(text)
 
 
-def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is_whatever_else_is_asked(
+def test_a_healthy_worker_is_live_and_ready(
     parts: Supervisor,
 ) -> None:
+    """A worker that is well lives and is ready and says who it is whatever else is asked."""
     for path in ("/live", "/ready", "/ready?verbose=1"):
         status, found = asked(parts, path)
         assert (status, found["ok"], found["reasons"], found["worker"]) == (
@@ -319,7 +329,8 @@ def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is_whatever_el
     assert ask(parts, "/ready", "HEAD") == (200, "")
 
 
-def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Supervisor) -> None:
+def test_a_stuck_engine_is_not_live_until_its_next_turn(parts: Supervisor) -> None:
+    """An engine that does not come round is not alive until it does."""
     parts.engine.status = parts.engine.status._replace(
         busy_since=time.monotonic() - STUCK_SECONDS + 5
     )
@@ -339,9 +350,10 @@ def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Su
     assert ask(parts, "/live")[0] == 200
 
 
-def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(
+def test_an_unready_worker_names_all_reasons_and_stays_live(
     parts: Supervisor,
 ) -> None:
+    """What keeps a worker from being ready is all named and does not end it."""
     parts.outbox.disconnect()
     parts.engine.trusted_until = time.monotonic() - 1
     parts.engine.stop()
@@ -394,9 +406,10 @@ def cut_off(client: socket.socket, more: bytes) -> bool:
     ],
     ids=["slow", "endless"],
 )
-def test_a_client_that_sends_a_header_now_and_then_or_without_end_is_cut_off(
+def test_a_client_with_slow_or_endless_headers_is_cut_off(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch, seconds: float, first: bytes, more: bytes
 ) -> None:
+    """A client that sends a header now and then or without end is cut off."""
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", seconds)
 
     with connected(parts) as client:
@@ -500,9 +513,10 @@ def listening(connect: Connect) -> Iterator[Listening]:
     made.selector.close()
 
 
-def test_a_call_that_arrives_or_a_task_proves_the_connection_and_a_call_wakes_nobody(
+def test_any_notification_proves_the_connection(
     listening: Listening,
 ) -> None:
+    """A call that arrives or a task proves the connection and a call wakes nobody."""
     backend = listening.notifications.listener.connection
     listening.tick()
     assert listening.notifications.testing
@@ -524,9 +538,10 @@ def test_a_call_that_arrives_or_a_task_proves_the_connection_and_a_call_wakes_no
 
 
 @pytest.mark.parametrize("unread", [True, False], ids=["unread", "no call"])
-def test_an_answer_that_lies_unread_or_was_not_asked_for_is_not_missed(
+def test_an_unread_answer_is_not_taken_for_a_missing_one(
     listening: Listening, unread: bool
 ) -> None:
+    """An answer that lies unread or was not asked for is not missed."""
     listening.tick()
 
     if unread:
@@ -540,7 +555,8 @@ def test_an_answer_that_lies_unread_or_was_not_asked_for_is_not_missed(
     assert not listening.notifications.testing
 
 
-def test_a_signal_to_a_workflow_names_its_run_and_looks_for_no_tasks(listening: Listening) -> None:
+def test_a_signal_to_a_workflow_names_its_run(listening: Listening) -> None:
+    """A signal to a workflow names its run and looks for no tasks."""
     flow = Workflow("waits")
     flow.signal("go")
     handle = flow.send()
@@ -553,9 +569,10 @@ def test_a_signal_to_a_workflow_names_its_run_and_looks_for_no_tasks(listening: 
     assert listening.woken == ["anew"]
 
 
-def test_due_tasks_are_told_from_others_and_neither_other_queues_nor_strangers_wake_anybody(
+def test_only_due_tasks_of_its_own_queues_wake_a_worker(
     listening: Listening,
 ) -> None:
+    """Due tasks are told from others and neither other queues nor strangers wake anybody."""
     listening.connection.execute(
         "SELECT pg_notify(%s, 'a text of a stranger')", [f"{listening.prefix}_new"]
     )
@@ -568,9 +585,10 @@ def test_due_tasks_are_told_from_others_and_neither_other_queues_nor_strangers_w
     assert listening.woken == ["anew", "sync default", "default"]
 
 
-def test_a_worker_that_is_not_elected_hears_only_what_it_is_told_alone(
+def test_an_unelected_worker_hears_only_messages_to_itself(
     listening: Listening,
 ) -> None:
+    """A worker that is not elected hears only what it is told alone."""
     listening.notifications.hear(wanted=False)
     assert (listening.notifications.healthy, listening.notifications.hears) == (True, False)
 
@@ -641,10 +659,13 @@ def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> 
     assert listening.moments[1:] == moments
 
 
-def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(
+def test_notifications_of_other_channels_are_ignored(
     listening: Listening,
 ) -> None:
-    """Behind a pooler the server's connection may be one on which another client has listened."""
+    """The news of another channel on the same connection are not ours.
+
+    Behind a pooler the server's connection may be one on which another client has listened.
+    """
     listener = listening.notifications.listener
     assert listener.connection is not None
     listener.connection.execute("LISTEN somebody_elses")

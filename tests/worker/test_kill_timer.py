@@ -166,14 +166,16 @@ def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
         item.end()
 
 
-def test_a_stopped_process_dies_at_its_deadline_without_being_continued() -> None:
+def test_a_stopped_process_dies_at_its_deadline() -> None:
+    """A stopped process dies at its deadline without being continued."""
     command = [sys.executable, "-c", STOPS_ITSELF]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "armed\n"), done.stderr
 
 
-def test_arming_moves_the_deadline_unless_it_has_passed_and_disarming_takes_it_away() -> None:
+def test_arming_moves_a_deadline_that_has_not_passed() -> None:
+    """Arming moves the deadline unless it has passed and disarming takes it away."""
     timer = KernelTimer()
     try:
         timer.arm(time.monotonic() - 1)
@@ -193,9 +195,8 @@ def test_arming_moves_the_deadline_unless_it_has_passed_and_disarming_takes_it_a
     assert timer.remaining() == 0
 
 
-def test_deadlines_count_from_before_the_beat_and_a_late_beat_of_a_worker_that_ends_sets_none() -> (
-    None
-):
+def test_a_late_beat_of_a_stopping_worker_sets_no_deadline() -> None:
+    """Deadlines count from before the beat and a late beat of a worker that ends sets none."""
     deadlines: list[float] = []
     timer = KillTimer(FAR, deadlines.append)
 
@@ -206,9 +207,10 @@ def test_deadlines_count_from_before_the_beat_and_a_late_beat_of_a_worker_that_e
     assert deadlines == [1.0 + FAR, kill_timer.NEVER]
 
 
-def test_a_stopped_worker_without_a_fork_server_ends_with_its_child(
+def test_a_stopped_worker_ends_with_its_spawned_child(
     worker: Callable[..., Worker],
 ) -> None:
+    """A stopped worker without a fork server ends with its child."""
     stopped = worker("spawn", seconds=1.5)
     child = stopped.event("child")["child"]
 
@@ -218,9 +220,10 @@ def test_a_stopped_worker_without_a_fork_server_ends_with_its_child(
     wait_until(lambda: is_over(child), "the child ends with its worker")
 
 
-def test_a_fork_server_that_ends_while_it_is_asked_for_a_child_is_replaced(
+def test_a_fork_server_that_hangs_during_a_start_is_replaced(
     worker: Callable[..., Worker],
 ) -> None:
+    """A fork server that ends while it is asked for a child is replaced."""
     running = worker("forkserver", seconds=3.5)
     first = running.event("child")
 
@@ -246,9 +249,10 @@ def test_the_next_fork_server_has_the_deadline_of_the_last_beat(
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_a_task_that_holds_the_gil_for_long_lives_as_long_as_its_worker(
+def test_a_task_that_holds_the_gil_for_long_is_not_killed(
     worker: Callable[..., Worker], start_method: str
 ) -> None:
+    """A task that holds the gil for long lives as long as its worker."""
     alive = worker(start_method, seconds=1.0)
     alive.event("child")
 

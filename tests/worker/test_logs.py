@@ -85,9 +85,10 @@ def test_lines_that_a_slow_log_cannot_take_are_counted(
     assert slow.lines == ["line 0", "line 1", "line 2", f"the next {lost}"]
 
 
-def test_a_line_arrives_whole_with_its_traceback_and_only_where_its_level_is_wanted(
+def test_a_line_arrives_whole_with_its_traceback(
     slow: Slow,
 ) -> None:
+    """A line arrives whole with its traceback and only where its level is wanted."""
     slow.gate.set()
     slow.setLevel("WARNING")
 
@@ -147,13 +148,14 @@ def lines(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({"TERM": "dumb"}, Terminal, False),
     ],
 )
-def test_who_wants_colors_is_asked_and_the_options_of_a_command_reach_the_processes_that_it_starts(
+def test_color_options_of_a_command_reach_its_processes(
     monkeypatch: pytest.MonkeyPatch,
     lines: list[str],
     environment: dict[str, str],
     stream: type[io.StringIO],
     colored: bool,
 ) -> None:
+    """Who wants colors is asked and the options of a command reach the processes that it starts."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
@@ -187,9 +189,10 @@ def runs(member: PoolProcess, number: int, since: float, name: str = "tests.noth
     return claim
 
 
-def test_a_task_that_runs_long_is_reported_once_however_many_beats_follow(
+def test_a_long_running_task_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """A task that runs long is reported once however many beats follow."""
     member = PoolProcess(WorkerOptions(queues=(), processes=1))
     member.pid = 7
     watch = StuckWatch(stopped_seconds=10.0, long_seconds=60.0)
@@ -225,7 +228,8 @@ def failed(**reply: Any) -> Outcome:
     return done(1)[0]._replace(**usual | reply)
 
 
-def test_what_exceeds_a_second_is_counted_and_told_when_it_is_over_by_ten_names() -> None:
+def test_tasks_above_the_limit_of_a_second_are_counted_by_name() -> None:
+    """What exceeds a second is counted and told when it is over by ten names."""
     log = TaskLog()
     assert (len(log.take(done(MANY - 1), 10.0)), len(log.take(done(1), 10.9))) == (MANY - 1, 1)
     assert log.summary_at == float("inf"), "as many as a second may have are not counted"
@@ -247,9 +251,8 @@ def test_what_exceeds_a_second_is_counted_and_told_when_it_is_over_by_ten_names(
     assert line.endswith("t09 4, and 6 of 3 more names")
 
 
-def test_after_a_busy_second_the_next_is_only_counted_and_after_one_that_was_not_lines_are_back() -> (
-    None
-):
+def test_the_second_after_a_busy_one_is_only_counted() -> None:
+    """After a busy second the next is only counted and after one that was not lines are back."""
     log = TaskLog()
     log.take(done(MANY + 1), 10.0)
     log.summary(11.0)
@@ -267,9 +270,10 @@ def test_after_a_busy_second_the_next_is_only_counted_and_after_one_that_was_not
     assert len(log.take(done(1), 77.5)) == 1
 
 
-def test_the_last_counts_are_told_when_the_worker_ends_if_info_is(
+def test_a_worker_logs_its_last_counts_when_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The last counts are told when the worker ends if info is."""
     caplog.set_level("WARNING", "horsies.task")
     task_log = TaskLog()
     task_log.settled(done(MANY * 2))
@@ -339,10 +343,12 @@ MOMENT = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(AT))
         "retried, the answer was lost",
     ],
 )
-def test_each_way_to_end_has_its_line_whose_colors_are_neither_in_its_name_nor_in_what_it_says(
+def test_each_outcome_has_a_log_line_with_its_colors(
     lines: list[str], told: dict[str, Any], decided: dict[str, Any], level: str, line: str
 ) -> None:
-    """The task is named "shop.failed".
+    """Each way to end has its line whose colors are neither in its name nor in what it says.
+
+    The task is named "shop.failed".
 
     Fails if: the first "failed" of the line is colored, which belongs to its name.
     """
@@ -354,9 +360,10 @@ def test_each_way_to_end_has_its_line_whose_colors_are_neither_in_its_name_nor_i
     ]
 
 
-def test_a_record_about_a_task_carries_what_the_filter_would_give_it(
+def test_a_record_about_a_task_has_the_attributes_of_the_filter(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """A record about a task carries what the filter would give it."""
     caplog.set_level("INFO", "horsies.task")
     (outcome,) = done(1)
     TaskLog().settled([outcome])
@@ -417,7 +424,9 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
     assert shown_name("shop.tasks.größe") == "shop.tasks.größe"
 
 
-def test_the_filter_gives_a_record_its_task_and_every_attribute_also_outside_of_one() -> None:
+def test_the_filter_adds_the_task_attributes_to_every_record() -> None:
+    """The filter gives a record its task and every attribute also outside of one."""
+
     def filtered(**extra: object) -> logging.LogRecord:
         record = logging.getLogger("shop").makeRecord(
             "shop", logging.INFO, "f", 1, "one\n\ttwo", (), None, extra=extra
@@ -459,10 +468,13 @@ def test_what_could_end_or_hide_a_line_is_escaped() -> None:
     assert visible("Grüße, 東京 \u00a0 🐎\u200d!") == "Grüße, 東京 \u00a0 🐎\u200d!"
 
 
-def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(
+def test_the_record_of_a_failure_has_the_class_of_the_exception(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Fails if: services that group errors by class see one for all tasks."""
+    """The record of a failure has the class and the text of the exception.
+
+    Fails if: services that group errors by class see one for all tasks.
+    """
     told = {"type": "Tray.NoPaper", "module": "shop.errors", "message": "tray 2\nis empty"}
     told["traceback"] = "first\n  second\n"
     outcome = failed()._replace(
@@ -550,7 +562,8 @@ def test_a_handler_that_a_tool_added_gets_the_lines_in_addition(root: Root) -> N
     assert sorted(export.seen) == ["of a task", "of the worker"]
 
 
-def test_a_handler_that_is_added_after_the_start_silences_nothing(root: Root) -> None:
+def test_a_handler_added_after_the_start_silences_nothing(root: Root) -> None:
+    """A handler that is added after the start silences nothing."""
     made = root()
     logs.configure_logging("INFO")
     made.addHandler(Export())

@@ -143,9 +143,8 @@ def test_the_kill_timer_counts_from_before_the_beat(
     assert kill_timer.seconds < THRESHOLD_MS / 1000
 
 
-def test_a_worker_that_was_declared_dead_hears_of_it_and_stays_dead(
-    parts: Supervisor, conn: Any
-) -> None:
+def test_a_worker_declared_dead_stays_dead(parts: Supervisor, conn: Any) -> None:
+    """A worker that was declared dead hears of it and stays dead."""
     silence(parts.worker, timedelta(days=2_000))
     assert WorkerStore(conn).reap(timedelta(days=1_000), judge=True, many=10) == [], (
         "the server started since"
@@ -237,10 +236,12 @@ def set_back(parts: Supervisor) -> None:
 
 
 @pytest.mark.parametrize("what", [cut_off, fail_over, stall, set_ahead, set_back])
-def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(
+def test_a_reaper_judges_only_after_enough_beats_of_its_own(
     what: Callable[[Supervisor], None], parts: Supervisor, conn: Any
 ) -> None:
-    """Fails if: only a heartbeat that was sent and failed counts as a gap, and the first worker
+    """A reaper judges only after beats of its own for the threshold.
+
+    Fails if: only a heartbeat that was sent and failed counts as a gap, and the first worker
     back declares the others dead.
     """
     thread = parts.maintenance
@@ -306,9 +307,10 @@ def test_the_beats_of_a_large_fleet_read_only_its_first_rows(connect: Connect) -
     assert read_with(300) <= few + 2
 
 
-def test_only_a_worker_on_duty_rescues_or_who_follows_a_silent_one(
+def test_only_a_worker_on_duty_or_the_next_in_line_rescues(
     parts: Supervisor, connect: Connect
 ) -> None:
+    """Only a worker on duty rescues or who follows a silent one."""
     conn = connect()
     thread = parts.maintenance
     older = registered(conn, 3)
@@ -332,9 +334,10 @@ def test_only_a_worker_on_duty_rescues_or_who_follows_a_silent_one(
     thread.disconnect()
 
 
-def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
+def test_tasks_of_a_dead_worker_are_rescued_once(
     parts: Supervisor, connect: Connect, claimer: Claimers, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """What a dead worker held is rescued once and nothing it writes lands."""
     dead = claimer()
     register(dead.id, dead.conn)
     register(parts.worker, dead.conn)
@@ -376,9 +379,10 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     assert TaskAttempt.objects.count() == 1
 
 
-def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them_and_are_named(
+def test_tasks_past_their_good_until_expire_without_a_claim(
     parts: Supervisor, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Tasks past their good until expire though no claim ever meets them and are named."""
     limit("default", max_concurrency=0)
     (late,) = put(good_until=dt.datetime.now(dt.UTC) - timedelta(seconds=1))
     assert Task.objects.get(pk=late).status == "PENDING"
@@ -391,8 +395,10 @@ def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them_and_
     ]
 
 
-def test_the_session_of_the_thread_forgets_its_plans_every_ten_seconds(parts: Supervisor) -> None:
-    """Fails if: workflows that wait are woken by a plan that reads all nodes there are, if the
+def test_the_maintenance_session_drops_plans_every_ten_seconds(parts: Supervisor) -> None:
+    """The session of the thread forgets its plans every ten seconds.
+
+    Fails if: workflows that wait are woken by a plan that reads all nodes there are, if the
     worker began with empty tables.
     """
     thread = parts.maintenance
@@ -449,10 +455,12 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(
     assert log.records == []
 
 
-def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_none_too(
+def test_any_worker_deletes_tasks_with_their_own_retention(
     connect: Connect,
 ) -> None:
-    """Fails if: only the worker that ran the task knows how long it is kept; once it has stopped,
+    """Tasks with a retention of their own are deleted by workers that ran none too.
+
+    Fails if: only the worker that ran the task knows how long it is kept; once it has stopped,
     nobody deletes it.
     """
     conn = connect()
@@ -476,9 +484,10 @@ def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_non
     assert Task.objects.get().pk == young
 
 
-def test_a_batch_that_takes_too_long_is_given_up_the_next_one_is_smaller_and_a_tick_is_short(
+def test_the_batch_after_one_that_timed_out_is_smaller(
     connect: Connect, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A batch that takes too long is given up the next one is smaller and a tick is short."""
     conn = connect()
     other = connect()
     pruner = Pruner(Retention())
@@ -573,9 +582,10 @@ def test_a_hundred_durations_take_few_steps(connect: Connect) -> None:
     assert len(pruner.own_steps) <= 11
 
 
-def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_round_nor_the_heartbeat(
+def test_a_missing_right_stops_neither_round_nor_heartbeat(
     connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
+    """A right that is missing is logged and stops neither the rest of the round nor the heartbeat."""
     conn = connect()
     owner = connect()
     pruner = Pruner(Retention())
@@ -599,9 +609,10 @@ def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_rou
 
 
 @pytest.mark.promise("S1.17")
-def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_comes_only_when_due(
+def test_a_snapshot_has_memory_and_cpu_of_parent_and_children(
     connect: Connect,
 ) -> None:
+    """A snapshot tells memory and cpu of the parent and its children and comes only when due."""
     conn = connect()
     worker = uuid.uuid4()
     children = [Process(uuid.uuid4(), os.getppid())]

@@ -74,9 +74,10 @@ NAME = "tests.apps.project.tasks."
 PASSES = "horsies_pass_duration_seconds"
 
 
-def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(
+def test_all_results_of_a_task_share_one_histogram(
     parts: Supervisor,
 ) -> None:
+    """Each result is a sample and all results of a task are one histogram."""
     tasks.noop.send_many([{}] * 3)
     tasks.raises.send("an error")
     tasks.blames.send("an error")
@@ -122,9 +123,10 @@ def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(
     ]
 
 
-def test_a_duration_is_in_each_bucket_from_its_own_on_and_results_of_a_task_are_added_up(
+def test_a_duration_counts_in_every_bucket_from_its_own_upwards(
     parts: Supervisor,
 ) -> None:
+    """A duration is in each bucket from its own on and results of a task are added up."""
     odd = 'a "quoted" one, with \\n, a\nline and ü'
     results = [
         outcome(odd, seconds=0.2),
@@ -189,10 +191,13 @@ def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(
     turns_until(parts, lambda: parts.engine.pool.idle)
 
 
-def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_waiting(
+def test_metrics_are_served_during_an_outage_of_the_database(
     parts: Supervisor,
 ) -> None:
-    """Fails if: a scrape asks the database, and the metrics are gone when they are needed."""
+    """An outage shows in the outcomes that are unwritten and keeps no scrape waiting.
+
+    Fails if: a scrape asks the database, and the metrics are gone when they are needed.
+    """
     assert scraped(parts).get("horsies_unwritten_outcomes") == 0
 
     parts.outbox.disconnect()
@@ -204,9 +209,10 @@ def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_
     parts.outbox.locked = []
 
 
-def test_a_worker_without_children_has_its_own_memory_names_its_version_and_counts_passes(
+def test_a_worker_without_children_reports_its_own_memory(
     parts: Supervisor,
 ) -> None:
+    """A worker without children has its own memory names its version and counts passes."""
     found = scraped(parts)
 
     memory = found.of("horsies_resident_memory_bytes", "role")
@@ -308,9 +314,10 @@ def test_a_crowd_for_metrics_takes_few_threads(parts: Supervisor) -> None:
     wait_until(lambda: ask(parts, "/metrics")[0] == 200, "it is rendered")
 
 
-def test_without_prometheus_client_the_answer_says_what_to_install(
+def test_a_scrape_without_prometheus_client_names_the_package(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without prometheus client the answer says what to install."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     assert ask(parts, "/metrics") == (
@@ -319,10 +326,11 @@ def test_without_prometheus_client_the_answer_says_what_to_install(
     )
 
 
-def test_a_worker_and_a_site_import_nothing_of_prometheus_client_until_somebody_scrapes_them() -> (
-    None
-):
-    """Fails if: a project without the extra cannot start workers, and each worker takes its memory."""
+def test_prometheus_client_is_imported_only_for_a_scrape() -> None:
+    """A worker and a site import nothing of prometheus client until somebody scrapes them.
+
+    Fails if: a project without the extra cannot start workers, and each worker takes its memory.
+    """
     code = (
         "import django, sys; django.setup()\n"
         "from horsies_django import urls\n"
@@ -439,9 +447,11 @@ def test_what_was_sent_again_after_a_lost_reply_counts_once(
     }
 
 
-def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in_a_circle(
+def test_workers_that_write_the_same_rows_do_not_deadlock(
     connect: Connect,
 ) -> None:
+    """Workers that write the same rows at once do not wait for one another in a circle."""
+
     def write(rounds: int) -> None:
         store = HistoryStore(connect())
         worker = WorkerFactory().pk
@@ -464,8 +474,11 @@ def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in
     assert set(written().values()) == {80}
 
 
-def test_a_worker_that_lives_writes_what_it_has_counted_every_minute(build: Build) -> None:
-    """Fails if: it is written only when the worker stops, so nobody sees what happens now."""
+def test_a_running_worker_writes_its_counts_every_minute(build: Build) -> None:
+    """A worker that lives writes what it has counted every minute.
+
+    Fails if: it is written only when the worker stops, so nobody sees what happens now.
+    """
     parts = build(started=False)
     thread = parts.maintenance
     thread.history.worker = thread.heartbeat.worker = WorkerFactory().pk
@@ -505,10 +518,13 @@ def test_old_minutes_and_hours_are_deleted(writer: HistoryWriter, connect: Conne
 @pytest.mark.parametrize(
     ("most", "once", "again"), [(5, "WORKER_CRASHED", "CRASHED"), (1, "POISON", "POISON")]
 )
-def test_the_reaper_counts_what_it_rescues_under_the_code_with_which_it_ended(
+def test_the_reaper_counts_rescued_tasks_under_their_error_code(
     build: Build, connect: Connect, claimer: Claimers, most: int, once: str, again: str
 ) -> None:
-    """Fails if: a task that ended its workers again and again is counted as one crash among others."""
+    """The reaper counts what it rescues under the code with which it ended.
+
+    Fails if: a task that ended its workers again and again is counted as one crash among others.
+    """
     parts = build(replace(config(), recovery=Recovery(max_crashes=most)), started=False)
     retry = {"intervals": [1], "strategy": "fixed", "codes": ["WORKER_CRASHED"]}
 

@@ -65,9 +65,10 @@ def statuses() -> list[str]:
 
 
 @pytest.mark.promise("S2.13")
-def test_an_outcome_survives_a_lost_connection_and_has_its_line_when_it_lands(
+def test_an_outcome_survives_a_lost_connection(
     outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """An outcome survives a lost connection and has its line when it lands."""
     caplog.set_level(logging.INFO, "horsies.task")
     outbox.outcomes += [Outcome.of(claim, DONE, seconds=0.25) for claim in running(outbox, 2)]
     first, second = outbox.outcomes
@@ -89,9 +90,10 @@ def test_an_outcome_survives_a_lost_connection_and_has_its_line_when_it_lands(
 
 
 @pytest.mark.parametrize("tried_again", [True, False])
-def test_what_was_settled_by_a_pass_whose_answer_was_lost_is_not_written_twice_and_has_its_line(
+def test_an_outcome_is_not_written_twice_after_a_lost_answer(
     outbox: Outbox, caplog: pytest.LogCaptureFixture, tried_again: bool
 ) -> None:
+    """What was settled by a pass whose answer was lost is not written twice and has its line."""
     caplog.set_level(logging.INFO, "horsies.task")
     claims = running(outbox, 2)
     Task.objects.update(
@@ -140,9 +142,10 @@ def locked(connection: psycopg.Connection[Any], claim: Claim) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("owed", ["outcome", "release"])
-def test_an_outcome_or_a_release_for_a_locked_row_is_kept_and_lands_when_the_row_is_free(
+def test_an_outcome_for_a_locked_row_lands_once_the_row_is_free(
     outbox: Outbox, connect: Connect, monkeypatch: pytest.MonkeyPatch, owed: str
 ) -> None:
+    """An outcome or a release for a locked row is kept and lands when the row is free."""
     monkeypatch.setattr(outbox_module, "LOCKED_RETRY_SECONDS", 0.0)
     (claim,) = running(outbox, 1)
     if owed == "outcome":
@@ -164,9 +167,10 @@ def test_an_outcome_or_a_release_for_a_locked_row_is_kept_and_lands_when_the_row
     assert statuses() == ["COMPLETED" if owed == "outcome" else "PENDING"]
 
 
-def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generation(
+def test_outcomes_of_a_zombie_are_dropped_and_logged(
     outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """What a zombie writes is dropped and logged with its owner and generation."""
     (claim,) = running(outbox, 1)
     Task.objects.filter(pk=claim.id).update(claimed_by=uuid.uuid4(), claim_generation=2)
     outbox.outcomes.append(Outcome.of(claim, DONE))
@@ -217,10 +221,11 @@ def test_claims_that_never_arrived_are_given_back(outbox: Outbox) -> None:
     assert not TaskAttempt.objects.exists()
 
 
-def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
-    outbox: Outbox, connect: Connect
-) -> None:
-    """Fails if: the same batch again and again, which meets the same time limit again and again."""
+def test_a_batch_that_exceeds_its_time_limit_is_halved(outbox: Outbox, connect: Connect) -> None:
+    """A batch that takes too long is tried in halves until it lands.
+
+    Fails if: the same batch again and again, which meets the same time limit again and again.
+    """
     outbox.outcomes += [completed(claim) for claim in running(outbox, 64)]
 
     other = connect()
@@ -249,9 +254,10 @@ def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
     assert statuses() == ["COMPLETED"] * 64
 
 
-def test_an_outcome_that_is_refused_even_as_a_failure_does_not_hold_up_the_others(
+def test_a_refused_outcome_does_not_hold_up_the_others(
     outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """An outcome that is refused even as a failure does not hold up the others."""
     bad, *good = running(outbox, 3)
     outbox.outcomes += [completed(claim) for claim in (bad, *good)]
 
@@ -271,9 +277,10 @@ def test_an_outcome_that_is_refused_even_as_a_failure_does_not_hold_up_the_other
     assert not outbox.owes
 
 
-def test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure(
+def test_a_time_limit_in_a_poisoned_batch_fails_no_good_task(
     outbox: Outbox,
 ) -> None:
+    """A time limit amid a poisoned batch makes no completed task a failure."""
     bad, good = running(outbox, 2)
     outbox.outcomes += [completed(bad, '{"ok": "\\u0000"}'), completed(good)]
     condition = f"NEW.finished_at IS NOT NULL AND NEW.id = '{good.id}'"
@@ -291,9 +298,10 @@ def test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure(
     assert Task.objects.get(pk=good.id).status == "COMPLETED"
 
 
-def test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_the_look_why(
+def test_an_unwritten_outcome_survives_a_cut_before_the_check(
     outbox: Outbox, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An outcome that did not land survives a connection that is cut before the look why."""
     (claim,) = running(outbox, 1)
     outbox.outcomes.append(completed(claim))
     whole = outbox.connection_or_raise()
@@ -427,7 +435,8 @@ def test_what_is_old_is_run_once_the_worker_knows_that_it_is_old(passes: PassRun
     assert ids(passes.run(TEN, SLOTS).claims) == [id_]
 
 
-def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: PassRunner) -> None:
+def test_a_task_of_a_newer_release_goes_back_until_it_is_old(passes: PassRunner) -> None:
+    """What a newer release sent goes back and fails once it is old."""
     (id_,) = put(name=KNOWN, options='{"wire": 3}')
     assert passes.run(TEN, SLOTS).claims == []
 
@@ -451,9 +460,10 @@ def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: Pa
     )
 
 
-def test_a_pass_waits_2_ms_at_most_until_as_many_tasks_have_ended_as_the_last_one_started(
+def test_a_pass_waits_at_most_2_ms_for_tasks_to_end(
     passes: PassRunner,
 ) -> None:
+    """A pass waits 2 ms at most until as many tasks have ended as the last one started."""
     outbox = passes.outbox
     assert passes.not_before == 0.0
 
@@ -475,9 +485,10 @@ def test_a_pass_waits_2_ms_at_most_until_as_many_tasks_have_ended_as_the_last_on
     assert passes.not_before == passes.ended, "twenty outcomes are enough"
 
 
-def test_after_a_short_pass_that_read_far_over_late_tasks_there_is_none_for_a_while(
+def test_no_short_pass_follows_one_that_read_over_late_tasks(
     passes: PassRunner,
 ) -> None:
+    """After a short pass that read far over late tasks there is none for a while."""
     passes.run(Wanted(10), {"sync": 10, "async": 10})
     put(10_000, name=KNOWN, good_until=now() - timedelta(days=1))
     put(name=KNOWN)
@@ -488,9 +499,10 @@ def test_after_a_short_pass_that_read_far_over_late_tasks_there_is_none_for_a_wh
     assert passes.wakeups.short_from > passes.ended
 
 
-def test_once_scans_read_far_only_a_pass_looks_again_because_a_look_reads_all_dead_entries(
+def test_a_pass_replaces_the_look_once_scans_read_far(
     passes: PassRunner,
 ) -> None:
+    """Once scans read far only a pass looks again because a look reads all dead entries."""
     passes.run(Wanted(10), {"sync": 10, "async": 10})
 
     for far, lanes in ((False, set[str]()), (True, {"sync"})):
@@ -519,8 +531,10 @@ def with_a_bad_plan(conn: psycopg.Connection[Any]) -> Callable[[], str]:
     )
 
 
-def test_the_session_of_the_engine_forgets_its_plans_every_ten_seconds(outbox: Outbox) -> None:
-    """Fails if: a plan of empty tables reads all tasks there are, in each pass, until the next
+def test_the_engine_session_drops_plans_every_ten_seconds(outbox: Outbox) -> None:
+    """The session of the engine forgets its plans every ten seconds.
+
+    Fails if: a plan of empty tables reads all tasks there are, in each pass, until the next
     ANALYZE.
     """
     plan = with_a_bad_plan(outbox.connection_or_raise())

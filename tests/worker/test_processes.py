@@ -46,7 +46,8 @@ from tests.conftest import wait_until
 from tests.worker.conftest import channel_pair
 
 
-def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side() -> None:
+def test_messages_arrive_whole_and_in_order() -> None:
+    """Messages arrive whole in order and before the end of the other side."""
     here, there = channel_pair()
     assert here.receive() == there.receive() == []
 
@@ -63,7 +64,8 @@ def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side() -
         wait_receive(there)
 
 
-def test_a_sender_does_not_wait_for_a_receiver_that_does_not_read() -> None:
+def test_a_sender_does_not_wait_for_a_peer_that_does_not_read() -> None:
+    """A sender does not wait for a receiver that does not read."""
     here, there = channel_pair()
     big = "x" * 4_000_000
 
@@ -191,9 +193,8 @@ Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(
-    tmp_path: Path, threads: int
-) -> None:
+def test_a_child_ends_during_a_sync_task_when_its_pipes_close(tmp_path: Path, threads: int) -> None:
+    """A child ends in the middle of a sync task when its pipes do."""
     pairs = [socket.socketpair() for _ in range(3)]
     path = tmp_path / "runs"
     theirs = [there.fileno() for _, there in pairs]
@@ -218,10 +219,11 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(
             child.kill()
 
 
-def test_what_a_worker_without_children_leaves_behind_when_it_starts_anew_does_not_end_it_later() -> (
-    None
-):
-    """Fails if: its lanes find their channels closed, and take that for a worker that hangs."""
+def test_a_restarted_worker_without_children_leaves_no_timer() -> None:
+    """What a worker without children leaves behind when it starts anew does not end it later.
+
+    Fails if: its lanes find their channels closed, and take that for a worker that hangs.
+    """
     with selectors.DefaultSelector() as selector:
         pool = Pool(WorkerOptions(("default",), processes=0), selector)
         pool.start()
@@ -235,7 +237,8 @@ def test_what_a_worker_without_children_leaves_behind_when_it_starts_anew_does_n
     assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
 
 
-def test_a_loop_whose_worker_was_gone_before_it_ran_does_not_end_as_if_all_were_done() -> None:
+def test_a_lane_without_a_worker_raises_eof_error() -> None:
+    """A loop whose worker was gone before it ran does not end as if all were done."""
     (ours, theirs) = channel_pair()
     (_, control) = channel_pair()
     lane = AsyncLane(theirs, [0, 0], Control(control), Gauge(None))
@@ -390,8 +393,10 @@ def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
     return stopping, bool(sent)
 
 
-def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_first() -> None:
-    """Fails if: the outer handler writes what it had computed before, and the worker waits for its
+def test_a_second_signal_counts_during_the_handler_of_the_first() -> None:
+    """A second signal is heard wherever it interrupts the handler of the first.
+
+    Fails if: the outer handler writes what it had computed before, and the worker waits for its
     tasks for ten minutes.
     """
     for instruction in count():

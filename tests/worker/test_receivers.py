@@ -86,10 +86,13 @@ def test_only_signals_that_somebody_receives_are_queued(receivers: Receivers) ->
     assert slow.got == [again.id]
 
 
-def test_a_flood_is_bounded_and_what_is_dropped_is_counted_while_the_engine_goes_on(
+def test_a_flood_of_signals_is_bounded_and_drops_are_counted(
     receivers: Receivers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: the queue grows until the worker has no memory, or adding to it waits."""
+    """A flood is bounded and what is dropped is counted while the engine goes on.
+
+    Fails if: the queue grows until the worker has no memory, or adding to it waits.
+    """
     monkeypatch.setattr(receivers_module, "MOST_WAITING", 100)
     slow = Slow(signals.task_started)
     first, *rest = claims(101)
@@ -114,9 +117,12 @@ def test_a_flood_is_bounded_and_what_is_dropped_is_counted_while_the_engine_goes
     assert "0 more not delivered" in caplog.messages[-1]
 
 
-def test_a_receiver_that_does_not_return_is_named_and_a_worker_that_stops_does_not_wait_for_it_for_ever(
+def test_a_stopping_worker_does_not_wait_for_a_hanging_receiver(
     receivers: Receivers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A receiver that does not return is named and a worker that stops does not wait for it for
+    ever.
+    """
     monkeypatch.setattr(receivers_module, "STOP_SECONDS", 0.01)
     slow = Slow(signals.task_started)
     first, *others = claims(3)
@@ -177,10 +183,12 @@ def test_a_receiver_that_raises_or_exits_ends_nothing(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used_again(
+def test_the_connection_of_a_receiver_is_closed_when_it_returns(
     receivers: Receivers,
 ) -> None:
-    """Fails if: after an outage of the database every query of a receiver fails until the worker is
+    """A receiver s connection is closed after it and a broken one is not used again.
+
+    Fails if: after an outage of the database every query of a receiver fails until the worker is
     started again.
     """
     held: list[Any] = []
@@ -200,9 +208,10 @@ def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used
     assert {group.name for group in Group.objects.all()} == {str(claim.id) for claim in started}
 
 
-def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_ends(
+def test_order_stopped_is_sent_without_a_task_finished_receiver(
     receivers: Receivers,
 ) -> None:
+    """A task that stops its partition is told after its end whoever hears of ends."""
     got = noted(signals.order_stopped)
     ended, other = claims(2)
     outcomes = [outcome(ended, "FAILED"), outcome(other, "FAILED")]
@@ -226,10 +235,12 @@ def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_
     assert got[0][1] == {**about, "partition": '{"tenant": 7}'}
 
 
-def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
+def test_only_a_final_failure_sends_task_failed(
     receivers: Receivers,
 ) -> None:
-    """Fails if: so is a failure that is retried, an error that was returned, or a task that was
+    """A final failure is told with its exception and nothing else is.
+
+    Fails if: so is a failure that is retried, an error that was returned, or a task that was
     cancelled.
     """
     told = noted(signals.task_failed)

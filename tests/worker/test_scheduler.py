@@ -102,9 +102,10 @@ def test_a_fire_time_becomes_a_task_when_its_time_has_come(clockwork: Clockwork)
     assert Task.objects.count() == 1
 
 
-def test_a_scheduled_task_keeps_its_decorator_s_options_but_for_those_of_the_schedule(
+def test_a_scheduled_task_keeps_the_options_of_its_decorator(
     clockwork: Clockwork,
 ) -> None:
+    """A scheduled task keeps its decorator s options but for those of the schedule."""
     mail = {"task": "tests.apps.project.tasks.mail", "kwargs": {"to": "ann@example.org"}}
     make(**mail, good_for_ms=30_000)
     make("urgent", **mail, queue="bulk", priority=3)
@@ -132,9 +133,10 @@ def test_a_scheduled_task_keeps_its_decorator_s_options_but_for_those_of_the_sch
     assert (urgent.queue_name, urgent.priority) == ("bulk", 3)
 
 
-def test_after_a_while_without_a_scheduler_missed_fire_times_are_logged(
+def test_missed_fire_times_are_logged(
     clockwork: Clockwork, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """After a while without a scheduler missed fire times are logged."""
     make()
     clockwork.at(NOON + 200 * SECOND)
 
@@ -169,9 +171,10 @@ def sent(name: str = "a schedule") -> list[tuple[float, bool]]:
 
 
 @pytest.mark.parametrize("ended", ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"])
-def test_fire_times_that_must_not_overlap_are_skipped_until_the_last_task_has_finished(
+def test_an_overlapping_fire_time_is_skipped_while_a_task_runs(
     clockwork: Clockwork, caplog: pytest.LogCaptureFixture, ended: str
 ) -> None:
+    """Fire times that must not overlap are skipped until the last task has finished."""
     caplog.set_level("INFO", "horsies.scheduler")
     make(overlap="skip")
     clockwork.at(NOON + 60 * SECOND)
@@ -220,9 +223,10 @@ def test_a_task_that_is_late_is_no_overlap(
     assert sent() == [(60, True), (120, not locked)]
 
 
-def test_of_missed_fire_times_that_must_not_overlap_the_oldest_is_sent(
+def test_the_oldest_of_overlapping_missed_fire_times_is_sent(
     clockwork: Clockwork,
 ) -> None:
+    """Of missed fire times that must not overlap the oldest is sent."""
     make(overlap="skip", catch_up="all", good_for_ms=600_000)
     clockwork.at(NOON + 180 * SECOND)
 
@@ -230,9 +234,10 @@ def test_of_missed_fire_times_that_must_not_overlap_the_oldest_is_sent(
     assert Task.objects.get().good_until == NOON + 660 * SECOND
 
 
-def test_tasks_sent_by_hand_and_those_of_other_schedules_are_no_overlap(
+def test_tasks_sent_by_hand_do_not_count_as_an_overlap(
     clockwork: Clockwork,
 ) -> None:
+    """Tasks sent by hand and those of other schedules are no overlap."""
     make(overlap="skip")
     schedules.run_now("a schedule", actor="ann")
     clockwork.at(NOON + 60 * SECOND)
@@ -249,9 +254,10 @@ def test_tasks_sent_by_hand_and_those_of_other_schedules_are_no_overlap(
     assert (sent(), sent("another")) == ([(60, True), (120, False)], [(120, True)])
 
 
-def test_an_overlap_is_seen_though_it_was_allowed_and_a_pruned_task_has_finished(
+def test_a_task_sent_while_overlap_was_allowed_is_an_overlap(
     clockwork: Clockwork,
 ) -> None:
+    """An overlap is seen though it was allowed and a pruned task has finished."""
     make()
     clockwork.at(NOON + 60 * SECOND)
     clockwork.at(NOON + 120 * SECOND)
@@ -266,9 +272,10 @@ def test_an_overlap_is_seen_though_it_was_allowed_and_a_pruned_task_has_finished
     assert sent() == [(60, True), (120, True), (180, False), (240, True)]
 
 
-def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(
+def test_a_sent_fire_time_with_a_pruned_row_is_not_sent_again(
     clockwork: Clockwork,
 ) -> None:
+    """A fire time that was sent is not sent again though its row was pruned."""
     make()
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
@@ -280,7 +287,8 @@ def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(
     assert Task.objects.count() == 1
 
 
-def test_what_the_code_declares_is_written_again_when_its_row_was_lost(settings: Any) -> None:
+def test_a_lost_row_of_a_declared_schedule_is_written_again(settings: Any) -> None:
+    """What the code declares is written again when its row was lost."""
     definition = {"task": tasks.noop.name, "pattern": "every minute"}
     settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"a schedule": definition}}
     schedules.declare(actor="a scheduler")
@@ -393,9 +401,10 @@ def test_each_fire_time_is_sent_once_and_in_order(
     assert found[-1] == NOON + last * SECOND, "those after it lie behind by their jitter"
 
 
-def test_a_schedule_that_ran_ahead_with_a_wrong_clock_goes_on_when_it_is_enabled_anew(
+def test_a_schedule_that_ran_ahead_continues_once_enabled_again(
     clockwork: Clockwork,
 ) -> None:
+    """A schedule that ran ahead with a wrong clock goes on when it is enabled anew."""
     make(pattern="every 1 second")
     clockwork.at(dt.datetime.now(dt.UTC) + 730 * DAY)
     assert clockwork.at(dt.datetime.now(dt.UTC) + DAY / 24) == LONGEST_WAIT_SECONDS
@@ -521,9 +530,10 @@ def unreachable() -> psycopg.Connection[Any]:
     raise psycopg.OperationalError("nobody answers")
 
 
-def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(
+def test_only_the_command_gives_up_when_no_retry_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Only who shall give up does when resilience allows no further try."""
     command = made(gives_up=True, db_retry_max_attempts=2)
     thread = made(db_retry_max_attempts=2)
 
@@ -536,9 +546,11 @@ def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(
         command.turn()
 
 
-def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
+def test_a_changed_schedule_is_logged_with_its_changes(
     scheduler_loop: SchedulerLoop, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A new schedule is logged as new and a changed one with what changed."""
+
     def logged(**schedules: Any) -> list[str]:
         settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
         caplog.clear()
@@ -558,9 +570,11 @@ def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
     ]
 
 
-def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes_back_with_its_code(
+def test_a_schedule_in_no_code_is_switched_off_after_ten_minutes(
     scheduler_loop: SchedulerLoop, connect: Connect, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A schedule in nobody s code is switched off after ten minutes and comes back with its code."""
+
     def code(**schedules: Any) -> None:
         settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
         scheduler_loop.declare()

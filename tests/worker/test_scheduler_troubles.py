@@ -55,9 +55,10 @@ def damage(definition: str, name: str = "a schedule") -> None:
     )
 
 
-def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobody_could(
+def test_a_schedule_that_cannot_be_sent_holds_up_no_other(
     clockwork: Clockwork,
 ) -> None:
+    """A schedule that cannot be sent holds up no other and says so when nobody could."""
     make("broken")
     make("sound")
     damage('{"kwargs": {"no": 1}}', "broken")
@@ -93,9 +94,8 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
     ],
     ids=range(13),
 )
-def test_a_row_that_would_end_every_round_of_every_scheduler_is_refused(
-    column: str, value: str
-) -> None:
+def test_a_row_that_would_break_every_round_is_refused(column: str, value: str) -> None:
+    """A row that would end every round of every scheduler is refused."""
     make()
 
     with (
@@ -105,9 +105,10 @@ def test_a_row_that_would_end_every_round_of_every_scheduler_is_refused(
         cursor.execute(f"UPDATE horsies_schedules SET {column} = %s", [value])
 
 
-def test_a_definition_that_nobody_understands_is_not_looked_at_until_it_is_changed(
+def test_an_unreadable_definition_is_skipped_until_it_changes(
     clockwork: Clockwork,
 ) -> None:
+    """A definition that nobody understands is not looked at until it is changed."""
     make()
     damage('{"pattern": "at teatime"}')
 
@@ -128,9 +129,10 @@ def test_a_definition_that_nobody_understands_is_not_looked_at_until_it_is_chang
     ],
     ids=str,
 )
-def test_what_the_code_of_another_release_can_send_is_left_to_it_for_a_while(
+def test_a_definition_of_another_release_is_left_to_it(
     clockwork: Clockwork, definition: dict[str, Any], error: str
 ) -> None:
+    """What the code of another release can send is left to it for a while."""
     make()
     damage(json.dumps(definition))
 
@@ -166,9 +168,10 @@ def test_the_name_of_a_schedule_forges_no_line(
     assert all("x" * 200 not in line for line in lines)
 
 
-def test_a_row_that_somebody_holds_is_passed_by_and_looked_at_again(
+def test_a_locked_row_is_skipped_and_tried_again_later(
     clockwork: Clockwork, connect: Connect
 ) -> None:
+    """A row that somebody holds is passed by and looked at again."""
     make("held")
     make("free")
     somebody = connect()
@@ -183,9 +186,12 @@ def test_a_row_that_somebody_holds_is_passed_by_and_looked_at_again(
 
 
 @pytest.mark.parametrize(("sqlstate", "for_good"), [("22003", True), ("55P03", False)])
-def test_what_the_database_refuses_for_good_is_written_down_and_what_it_refuses_for_now_is_tried_again(
+def test_a_temporary_refusal_of_the_database_is_retried(
     clockwork: Clockwork, caplog: pytest.LogCaptureFixture, sqlstate: str, for_good: bool
 ) -> None:
+    """What the database refuses for good is written down and what it refuses for now is tried
+    again.
+    """
     for number in range(5):
         make(f"nr. {number}")
     clockwork.at(NOON)
@@ -469,9 +475,10 @@ def afresh() -> None:
     )
 
 
-def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(
+def test_two_interleaved_schedulers_send_a_fire_time_once(
     steppers: list[Stepper],
 ) -> None:
+    """Every order of the steps of two schedulers sends a fire time once."""
     make(pattern="every 1 second", catch_up="all")
     # How orders begin that are still to be taken, the deepest last.
     seen: list[tuple[int, ...]] = [()]
@@ -506,10 +513,12 @@ def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(
 
 @pytest.mark.parametrize("kill", [False, True], ids=["goes on", "is killed"])
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_round_within_another_sends_one_of_two_fire_times_that_must_not_overlap(
+def test_interleaved_rounds_skip_an_overlapping_fire_time(
     steppers: list[Stepper], first: int, kill: bool
 ) -> None:
-    """It comes at any step of the other one, which goes on, or is killed; one of the two looks when
+    """A round within another sends one of two fire times that must not overlap.
+
+    It comes at any step of the other one, which goes on, or is killed; one of the two looks when
     the second has come.
     """
     times = [NOON + SECOND, NOON + 2 * SECOND]

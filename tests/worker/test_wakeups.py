@@ -46,9 +46,10 @@ def dry() -> Wakeups:
     return wakeups
 
 
-def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_only(
+def test_a_short_pass_scans_only_the_lane_and_queue_of_the_news(
     dry: Wakeups,
 ) -> None:
+    """After news of due tasks of one lane and queue a short pass looks there only."""
     dry.tell(["mail"], "async")
     assert dry.lanes_with_work == {"async"}
     assert dry.news(0.0, Wanted(0, 3)) == "mail"
@@ -66,9 +67,10 @@ def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_
     assert dry.news(0.0, Wanted(0, 3)) is None, "news of two queues take a whole pass"
 
 
-def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_asked_again(
+def test_a_lane_that_gave_all_wanted_tasks_is_scanned_again(
     dry: Wakeups,
 ) -> None:
+    """A lane that gave all that was wanted or all that might be claimed is asked again."""
     dry.tell(["mail"], "async")
     learn(dry, Passed(claims=claims(lane="async", count=3), short=True))
     assert (dry.lanes_with_work, dry.whole_next) == ({"async"}, False)
@@ -87,9 +89,10 @@ def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_as
     assert dry.news(0.0, Wanted()) is None, "where caps left tasks behind it looks everywhere"
 
 
-def test_where_something_may_be_due_later_a_short_pass_is_followed_by_a_whole_one(
+def test_a_short_pass_is_followed_by_a_whole_one_for_later_tasks(
     dry: Wakeups,
 ) -> None:
+    """Where something may be due later a short pass is followed by a whole one."""
     dry.tell(["mail"])
     assert dry.lanes_with_work == {"sync", "async"}
     assert dry.news(0.0, WANTED) == "mail"
@@ -103,9 +106,10 @@ def test_where_something_may_be_due_later_a_short_pass_is_followed_by_a_whole_on
     assert dry.due_at == pytest.approx(107.0, abs=0.01)
 
 
-def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everywhere(
+def test_a_known_due_time_survives_a_short_pass(
     dry: Wakeups,
 ) -> None:
+    """What is known to become due outlives a short pass but not a look everywhere."""
     dry.tell(["mail"])
     learn(dry, Passed(due_in=7.0))
 
@@ -121,7 +125,8 @@ def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everyw
     assert dry.whole_next
 
 
-def test_a_short_pass_that_reads_far_is_followed_by_whole_ones_for_a_while(dry: Wakeups) -> None:
+def test_a_short_pass_that_reads_far_is_followed_by_whole_ones(dry: Wakeups) -> None:
+    """A short pass that reads far is followed by whole ones for a while."""
     dry.tell(["mail"], "sync")
     dry.avoid_short(5.0, 0.1)
 
@@ -301,9 +306,10 @@ def lane(cursors: ScanCursors, now: float = 0.0) -> Any:
     return json.loads(text)["default"].get("sync")
 
 
-def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_start(
+def test_each_priority_has_its_own_mark(
     cursors: ScanCursors,
 ) -> None:
+    """Each priority has its mark and what lies between is looked at from the start."""
     assert lane(cursors) is None
 
     cursors.learn(passed(p5=NOW - 7, p100=NOW - 9), 0.0, 0.0)
@@ -318,9 +324,10 @@ def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_
     assert ranges({1: NOW, 2: NOW})[0] == {"low": 1, "high": 1, "since": NOW}
 
 
-def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_others(
+def test_a_scan_moves_only_the_marks_of_its_priorities(
     cursors: ScanCursors,
 ) -> None:
+    """A scan moves the marks of the priorities that it went over and no others."""
     cursors.learn(passed(p1=NOW - 9, p5=NOW - 9, p100=NOW - 9, end=True), 0.0, 0.0)
     cursors.learn(passed(p5=NOW - 3), 0.0, 0.0)  # it had enough and went no further
 
@@ -344,9 +351,8 @@ def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_other
     ]
 
 
-def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_only_lowers() -> (
-    None
-):
+def test_news_of_a_queue_lowers_its_marks() -> None:
+    """News of a queue lowers its marks and wakes but word of what came back only lowers."""
     woken: list[tuple[list[str], str | None]] = []
     cursors = ScanCursors(
         ["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0
@@ -379,9 +385,10 @@ def test_the_priorities_that_were_met_last_are_kept(cursors: ScanCursors) -> Non
     assert (len(kept), kept[0], kept[-1]) == (PRIORITIES, 1, PRIORITIES + 9)
 
 
-def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(
+def test_marks_begin_anew_after_a_pass_over_everything(
     cursors: ScanCursors,
 ) -> None:
+    """Once in a while a pass looks everywhere and the marks begin anew."""
     cursors.held["mail"] = ["2026-01-01"]
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
 
@@ -399,10 +406,12 @@ def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(
         assert cursors.forget_at == now + pause
 
 
-def test_there_are_no_marks_while_a_pass_reads_few_dead_entries_however_long_it_takes(
+def test_no_marks_are_kept_while_passes_read_few_dead_entries(
     cursors: ScanCursors,
 ) -> None:
-    """Fails if: a pass that only settles reads none, and ends the use of cursors although an old
+    """There are no marks while a pass reads few dead entries however long it takes.
+
+    Fails if: a pass that only settles reads none, and ends the use of cursors although an old
     transaction is open.
     """
     cursors.learn(passed(p5=NOW, far=False), 0.0, 0.0)

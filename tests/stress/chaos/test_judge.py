@@ -156,13 +156,15 @@ def test_each_thing_that_does_not_fit_in_a_life_is_found(
         ((1,), False, ["of one transaction 1 task(s) of 2 are missing: [2]"]),
     ],
 )
-def test_what_was_sent_and_has_no_row_is_lost_but_for_a_whole_transaction_that_broke(
+def test_a_sent_task_without_a_row_counts_as_lost(
     there: tuple[int, ...], sure: bool, words: list[str]
 ) -> None:
+    """What was sent and has no row is lost but for a whole transaction that broke."""
     assert missing(map(row, there), [Dispatch((1, 2), sure)]) == words
 
 
-def test_a_task_that_is_not_over_is_found_and_whether_its_owner_is_dead() -> None:
+def test_an_unfinished_task_is_found_with_the_state_of_its_owner() -> None:
+    """A task that is not over is found and whether its owner is dead."""
     running = row(1, "RUNNING", finished_at=None)
 
     assert unended([row(1), CRASHED], {"w1"}) == []
@@ -170,9 +172,10 @@ def test_a_task_that_is_not_over_is_found_and_whether_its_owner_is_dead() -> Non
     assert unended([running], {"w1"}) == ["task 1 is RUNNING under w1, which is dead"]
 
 
-def test_a_run_within_its_attempt_and_an_attempt_whose_process_died_before_it_noted_one_are_accounted_for() -> (
-    None
-):
+def test_a_run_within_its_attempt_is_accounted_for() -> None:
+    """A run within its attempt and an attempt whose process died before it noted one are accounted
+    for.
+    """
     task = row(**RETRIED)
 
     assert (
@@ -210,7 +213,8 @@ def test_a_run_that_no_attempt_accounts_for_is_found(runs: list[Noted], words: s
     assert any(words in text for text in texts), texts
 
 
-def test_a_task_that_may_not_be_retried_is_found_when_it_was_started_twice() -> None:
+def test_a_second_start_of_a_task_without_retries_is_found() -> None:
+    """A task that may not be retried is found when it was started twice."""
     runs = [Noted("t1", 1, 7, 0.2), Noted("t1", 2, 8, 1.2)]
 
     assert twice({"t1": row(max_retries=1)}, runs) == []
@@ -251,13 +255,15 @@ def test_a_row_that_is_not_what_was_said_is_found(
         ([("a", 5, "x")], "xy", ["task y was sent for 0 fire times, and is there 1 times"]),
     ],
 )
-def test_a_schedule_that_leaves_out_a_second_or_repeats_one_is_found(
+def test_a_skipped_or_repeated_second_of_a_schedule_is_found(
     ticks: list[tuple[str, int, str]], tasks: str, words: list[str]
 ) -> None:
+    """A schedule that leaves out a second or repeats one is found."""
     assert fired(ticks, [row()._replace(id=id_, name="tick") for id_ in tasks]) == words
 
 
-def test_notes_become_runs_and_a_process_that_began_twice_has_two() -> None:
+def test_a_process_that_starts_a_task_twice_has_two_runs() -> None:
+    """Notes become runs and a process that began twice has two."""
     lines = ["began t1 1 7 5 1.0", "ended t1 1 7 5 2.0", "began t1 1 7 5 3.0", "began t2 1 8 5 0.5"]
     expected = [("t2", 1, 8, 0.5, None, 5), ("t1", 1, 7, 1.0, 2.0, 5), ("t1", 1, 7, 3.0, None, 5)]
 

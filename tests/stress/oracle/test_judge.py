@@ -192,7 +192,8 @@ def test_the_cap_of_the_cluster_counts_all_queues() -> None:
     assert text.startswith("cluster *: 2 at once")
 
 
-def test_what_runs_before_a_task_of_its_partition_that_was_sent_earlier_is_found() -> None:
+def test_a_run_before_an_earlier_task_of_its_partition_is_found() -> None:
+    """What runs before a task of its partition that was sent earlier is found."""
     late = run(1, 0, 1, sent_at=0.2)
     early = run(2, 2, 3, sent_at=0.1)
     ordered = rules(**BY_TENANT, partition_policy="stop")
@@ -209,7 +210,8 @@ def test_an_override_ends_and_the_declared_cap_holds_again() -> None:
     assert chronicle.limits("max_concurrency") == [1, 5, 1]
 
 
-def test_a_stopped_workers_process_may_not_write_once_the_worker_was_continued() -> None:
+def test_a_write_by_a_process_of_a_continued_worker_is_found() -> None:
+    """A stopped workers process may not write once the worker was continued."""
     thaws = [Thaw(10.0, {10, 11})]
 
     assert ghosts([run(1, 0, 9), run(2, 12, 13, child_pid=99), run(3, 9, None)], thaws) == []
@@ -250,7 +252,8 @@ def test_the_sweep_counts_as_one_would_by_hand(spans: list[tuple[int, int]], lim
 ALWAYS = [(float("-inf"), 2)]
 
 
-def test_usage_is_the_overlap_over_the_limit_while_tasks_wait_and_nothing_disturbs() -> None:
+def test_usage_counts_only_undisturbed_time_with_waiting_tasks() -> None:
+    """Usage is the overlap over the limit while tasks wait and nothing disturbs."""
     held = [(0.0, 10.0), (0.0, 5.0)]
     waited = [(0.0, 3.0), (2.0, 9.0)]
     disturbed = [(4.0, 4.7), (4.5, 5.0)]
@@ -276,17 +279,20 @@ def test_usage_is_the_overlap_over_the_limit_while_tasks_wait_and_nothing_distur
         pytest.param([(0, 1), (0, 2), (2, 3), (3, 4)], (2 + 1 + 1) / 3 / 2, id="one was lost"),
     ],
 )
-def test_a_permit_that_stays_unused_while_others_come_free_lowers_the_share_at_their_ends(
+def test_an_unused_permit_lowers_the_share_at_the_ends(
     held: list[tuple[float, float]], share: float
 ) -> None:
+    """A permit that stays unused while others come free lowers the share at their ends."""
     found = usage(held, ALWAYS, [(0.5, 3.5)])  # what ends at 4 ends outside
 
     assert found is not None
     assert (found.at_ends, found.ends) == (pytest.approx(share), 3)
 
 
-def test_what_a_pass_settled_is_taken_until_it_claims_and_free_if_it_does_not_claim_soon() -> None:
-    """A pass settles before it waits for the locks: what another one leaves meanwhile is no permit
+def test_a_settled_permit_counts_as_held_until_the_pass_claims() -> None:
+    """What a pass settled is taken until it claims and free if it does not claim soon.
+
+    A pass settles before it waits for the locks: what another one leaves meanwhile is no permit
     that stays unused.
     """
     holds = [

@@ -1,4 +1,7 @@
-"""A distributed task queue for Django whose only broker is the project's own PostgreSQL."""
+"""A distributed task queue for Django whose only broker is the project's own PostgreSQL.
+
+The public names are imported from here.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ if TYPE_CHECKING:
     from horsies_django.workflows.handle import WorkflowHandle, get_workflow
     from horsies_django.workflows.nodes import Node, quorum
 
-# The names of each module, imported at first use, so that naming the app in INSTALLED_APPS imports
-# nothing else
+# The public names by module. A module is imported when one of its names is used first, so that
+# INSTALLED_APPS can name the app without importing the modules.
 _NAMES = {
     "core.errors": (
         "Skip",

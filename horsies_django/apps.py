@@ -1,4 +1,8 @@
-"""The Django app. Its label ``horsies`` names its tables, migrations and permissions for ever."""
+"""The configuration of the Django app.
+
+The label ``horsies`` must not change, because tables, migrations and permissions have it in their
+names.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from django.utils.translation import gettext_lazy as _
 
 
 class HorsiesConfig(AppConfig):
-    """Registers the system checks and what ``migrate`` does besides.
+    """The app, which registers the system checks and the receivers of ``post_migrate``.
 
-    Starts nothing, queries nothing, imports no tasks.
+    Its ``ready`` starts nothing, makes no queries and imports no tasks.
     """
 
     name = "horsies_django"
@@ -23,7 +27,7 @@ class HorsiesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        # Only now: these import modules that need the app registry.
+        # Imported here, because these modules need the app registry.
         from horsies_django import checks
         from horsies_django.backends.options import named_modules
         from horsies_django.management.migrating import complete_tables
@@ -31,13 +35,14 @@ class HorsiesConfig(AppConfig):
         from horsies_django.tasks import registry
 
         if django.VERSION >= (6, 0):
-            import_module("django.tasks")  # registers Django's check of TASKS
+            import_module("django.tasks")  # the import registers Django's check of TASKS
 
         registry.more_modules = named_modules
 
         for check in (checks.check_settings, checks.check_databases, checks.check_tasks):
             register(check, checks.TAG)
-        # It connects, so it has no other tag: only "check --database" and "migrate" run it.
+        # This check connects to the database. With only this tag, it is run only by
+        # "check --database" and "migrate".
         register(checks.check_schema, Tags.database)
 
         post_migrate.connect(complete_tables, sender=self, dispatch_uid="horsies_complete_tables")

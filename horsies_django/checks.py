@@ -1,7 +1,6 @@
-"""System checks: problems in the settings and the task definitions that would otherwise show only
-when tasks run.
+"""System checks, which report problems in the settings and the task definitions before tasks run.
 
-No check but ``check_schema`` connects to a database: ``manage.py`` must work without one. All ids
+Only ``check_schema`` connects to a database, because ``manage.py`` must work without one. All ids
 are explained in ``docs/reference/checks.md``. A number is never reused for another check, because
 projects silence checks by id.
 """
@@ -41,8 +40,9 @@ TAG = "horsies"
 
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
-    """Report problems of ``settings.HORSIES`` and of the databases that it names, or else settings
-    without effect.
+    """Report problems of ``settings.HORSIES`` and of the databases that it names.
+
+    If there are none, report settings that have no effect.
     """
     config, problems = read()
     if problems:
@@ -74,8 +74,9 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Report that every role may create objects in the schema of the tables; only if asked about
-    their database.
+    """Report it if every role may create objects in the schema of the tables.
+
+    Report nothing unless the database of the tables is among ``databases``.
     """
     config, problems = read()
     if problems or config.database not in (databases or ()):
@@ -99,8 +100,10 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
 
 
 def check_tasks(**kwargs: Any) -> list[CheckMessage]:
-    """Import the ``tasks`` modules of all apps; report modules that fail and tasks that no worker
-    could run.
+    """Import the ``tasks`` modules of all apps, and report tasks that no worker could run.
+
+    Report also modules that cannot be imported, and schedules and settings that do not fit the
+    tasks.
     """
     messages = []
 
@@ -159,7 +162,10 @@ def _misrouted(config: Config) -> Iterator[CheckMessage]:
 
 
 def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
-    """Compare with the alias that holds most models: a few of them may be on a second database."""
+    """Report that most models of the project are written to another alias than tasks.
+
+    A few models may be on another database, so the alias with the most models is compared.
+    """
     written = Counter({config.database: 0})
 
     for app in apps.get_app_configs():
@@ -184,8 +190,9 @@ def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
 
 
 def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
-    """Report an alias without server-side cursors: it probably uses a pooler in transaction mode,
-    where LISTEN fails.
+    """Report an alias that disables server-side cursors.
+
+    It probably connects through a pooler in transaction mode, where LISTEN does not work.
     """
     alias = config.listen_database or config.database
     if connections.settings[alias].get("DISABLE_SERVER_SIDE_CURSORS"):
@@ -202,7 +209,10 @@ def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
 
 
 def _place(error: BaseException, module: str) -> str:
-    """Return the last line of the project's own code that the error went through."""
+    """Return the file and the last line of the project's own code in the traceback of an error.
+
+    Return the name of the module if the traceback has no line of the project.
+    """
     paths = sysconfig.get_paths()
     elsewhere = (str(Path(__file__).parent), paths["stdlib"], paths["purelib"], "<frozen ")
     frames = traceback.extract_tb(error.__traceback__)
@@ -211,12 +221,12 @@ def _place(error: BaseException, module: str) -> str:
 
 
 def _unsure_modules() -> Iterator[CheckMessage]:
-    """Report the modules of tasks that only the URLconf imports.
+    """Report modules of tasks that no worker is sure to import, such as those the URLconf imports.
 
-    Django's own check reports its errors.
+    Errors of the URLconf are ignored here, because Django's own check reports them.
     """
     with suppress(Exception):
-        get_resolver().url_patterns  # noqa: B018 - imports it
+        get_resolver().url_patterns  # noqa: B018 - imports the URLconf
 
     if found := registry.unsure():
         message = capfirst(registry.unsure_problem(found))
@@ -225,8 +235,10 @@ def _unsure_modules() -> Iterator[CheckMessage]:
 
 
 def _unsound_tasks() -> Iterator[CheckMessage]:
-    """Resolve annotations whose names were not defined when the task was; all modules are imported
-    by now.
+    """Resolve the annotations of all tasks, and report invalid annotations.
+
+    An annotation may contain names that were not defined when the task was declared. All modules
+    are imported before this check.
     """
     for task in registry.tasks():
         try:
@@ -237,8 +249,9 @@ def _unsound_tasks() -> Iterator[CheckMessage]:
 
 
 def _wrapped_tasks() -> Iterator[CheckMessage]:
-    """Report tasks whose module-level name is certain to be another decorator's wrapper, which
-    cannot be sent.
+    """Report tasks that cannot be sent because another decorator is above ``@task``.
+
+    Report only tasks whose module-level name is certain to be a wrapper of the task.
     """
     for task in registry.tasks():
         named = getattr(sys.modules.get(task.function.__module__), task.function.__name__, None)
@@ -247,7 +260,7 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
 
         try:
             innermost = inspect.unwrap(named, stop=lambda one: isinstance(one, TaskFunction))
-        except ValueError:  # it wraps itself
+        except ValueError:  # the function wraps itself
             continue
 
         if isinstance(innermost, TaskFunction) and innermost.definition is task:
@@ -285,8 +298,9 @@ def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
 
 
 def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
-    """Report undeclared queues, and what does not suit an ordered one, of the tasks sent there
-    unless a send says otherwise.
+    """Report tasks whose queue is not declared, or whose options do not fit an ordered queue.
+
+    The queue of a task is that of its decorator. A send may name another one.
     """
     for task in registry.tasks():
         name = task.queue or DEFAULT_QUEUE
@@ -328,8 +342,9 @@ def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
 
 
 def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMessage]:
-    """Report names of the key of an ordered queue that a task does not have, or that a send may
-    leave out.
+    """Report arguments in the key of an ordered queue that are missing in a task or have a default.
+
+    A send may leave out an argument that has a default.
     """
     names = queue.partition.by_args or () if queue.partition else ()
     arguments = task.arguments
@@ -364,7 +379,7 @@ def _unusable_paths(config: Config) -> Iterator[CheckMessage]:
 
 
 def _schedules() -> Iterator[CheckMessage]:
-    """Report what is wrong with the schedules that the code declares, all of it."""
+    """Report all problems of the schedules that the code declares."""
     names: dict[str, str] = {}
     for one in schedules.declared():
         for problem in as_texts(schedules.problems(one.name, one.definition)):

@@ -1,9 +1,9 @@
-"""Changes to queues: declare, set, pause, override. Each change applies everywhere once committed,
-and is audited.
+"""Changes to queues, such as new limits, a pause or an override.
 
-A single statement makes every change. It locks the limits in force, so a pass of a worker runs
-either before or after the change. It waits for passes, never for tasks; when a pass takes unusually
-long, the change is tried again.
+Each change is audited, and applies to all workers as soon as it is committed. A change is a single
+statement. It locks the limits in force, so a pass of a worker runs either before or after the
+change. It waits for passes, never for tasks. If a pass takes unusually long, the change is tried
+again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ TRIES = 6
 
 
 def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
-    """Write the declared queues after ``migrate`` (and after a test's flush); a receiver of
-    ``post_migrate``.
+    """Write the declared queues to the database after ``migrate``.
+
+    This is a receiver of ``post_migrate``, which Django also sends after the flush of a test.
     """
     connection = connections[using]
     if using != config().database or not has_function(connection, "horsies_configure_queue"):
@@ -44,8 +45,7 @@ def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
 
 
 def sync(*, actor: str) -> dict[str, list[str]]:
-    """Write the declared values of the settings to the database; return the changed columns by
-    queue.
+    """Write the values that the settings declare, and return the names of changed columns by queue.
 
     Overrides and pauses are kept. Raises QueueError if the limits cannot be locked.
     """
@@ -58,8 +58,9 @@ def sync(*, actor: str) -> dict[str, list[str]]:
 
 
 def declared(conf: Config) -> dict[str, dict[str, Any]]:
-    """Return the columns that the settings declare, by queue; the cluster-wide cap is in the row of
-    the cluster.
+    """Return the columns that the settings declare, by queue.
+
+    The cap of the whole cluster, CLUSTER_WIDE_CAP, is in the row of the cluster.
     """
     found = {name: declared_columns(queue) for name, queue in conf.queues.items()}
     found[CLUSTER] = declared_columns(QueueConfig(CLUSTER, max_concurrency=conf.cluster_wide_cap))
@@ -83,12 +84,12 @@ def declared_columns(queue: QueueConfig) -> dict[str, Any]:
 def change(
     name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None
 ) -> list[str]:
-    """Change declared values in the database until the settings are next applied; return the names
-    of the changed columns.
+    """Change declared values in the database, and return the names of the changed columns.
 
-    ``columns``: priority (1 to 100), the limits, partition_by_args (list of names, [] for all,
-    None), partition_by_task and partition_policy (stop, continue, cancel, coalesce, None). Raises
-    QueueError, and then changes nothing.
+    The change ends when the settings are applied again. ``columns`` may contain priority (1 to
+    100), the limits, partition_by_args (a list of names, [] for all arguments, or None),
+    partition_by_task (True or False) and partition_policy (stop, continue, cancel, coalesce or
+    None). Raises QueueError, and changes nothing, if a value is invalid or there is no such queue.
     """
     if unknown := sorted(set(columns) - set(DECLARED)):
         raise QueueError(
@@ -115,10 +116,10 @@ def change(
 
 
 def pause(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Stop starting tasks of a queue, whatever its limits; running tasks continue. Return the names
-    of the changed columns.
+    """Pause a queue, and return the names of the changed columns.
 
-    Returns [] if the same actor has paused it already for the same reason. Raises QueueError.
+    No more tasks of the queue start. Running tasks continue. Returns [] if the same actor has
+    already paused the queue for the same reason. Raises QueueError if the queue cannot be changed.
     """
     found = _find(name)
     if (
@@ -133,9 +134,9 @@ def pause(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 
 
 def resume(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """End a pause; return the names of the changed columns, [] if the queue is not paused.
+    """End the pause of a queue, and return the names of the changed columns.
 
-    Raises QueueError.
+    Returns [] if the queue is not paused. Raises QueueError if the queue cannot be changed.
     """
     columns = dict.fromkeys(("paused_at", "paused_by", "paused_reason"))
     return _change(name, columns, action="queue.resume", actor=actor, reason=reason)
@@ -149,12 +150,13 @@ def override(
     reason: str,
     until: dt.datetime | None = None,
 ) -> list[str]:
-    """Replace the declared limits until the override is cleared, ``until`` (aware) has passed, or
-    no worker serves the queue.
+    """Replace declared limits of a queue for a time, and return the names of the changed columns.
 
-    ``limits``: any of max_concurrency, local_limit, partition_max_concurrency,
-    partition_local_limit; None means no limit. They replace an earlier override as a whole. Returns
-    the names of the changed columns. Raises QueueError.
+    The override ends if it is cleared, if ``until`` (an aware datetime) has passed, or if no worker
+    serves the queue. ``limits`` may contain max_concurrency, local_limit, partition_max_concurrency
+    and partition_local_limit. None means no limit. An earlier override is replaced as a whole.
+    Returns [] if the same override is in force already. Raises QueueError if a value is invalid or
+    the queue cannot be changed.
     """
     if not limits:
         raise QueueError(f"queue {name!r}: an override needs at least one of {', '.join(LIMITS)}")
@@ -195,9 +197,10 @@ def override(
 
 
 def clear(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Remove the override, so that the declared limits apply again; return [] if there is none.
+    """Remove the override of a queue, and return the names of the changed columns.
 
-    Raises QueueError.
+    The declared limits apply again. Returns [] if there is no override. Raises QueueError if the
+    queue cannot be changed.
     """
     return _change(name, NO_OVERRIDE, action="queue.clear", actor=actor, reason=reason)
 
@@ -205,12 +208,12 @@ def clear(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 def skip(
     name: str, key: Mapping[str, Any], *, actor: str, reason: str, task: str | None = None
 ) -> uuid.UUID:
-    """Give up the failed task that stops a key of an ordered queue, so that the next one starts;
-    return its id.
+    """Give up the failed task that stops a key of an ordered queue, and return its id.
 
-    ``key``: the arguments of the partition rule by name, with values as JSON has them: a UUID or a
-    date is a str. ``task``: the name of the task, if the rule is by task. Raises QueueError, also
-    if no failed task stops the key.
+    The next task of the key can start then. ``key`` has the arguments of the partition rule by
+    name. Its values are those of JSON, so a UUID or a date is a str. ``task`` is the name of the
+    task if the rule is by task. Raises QueueError if the key does not fit the rule, and if no
+    failed task stops the key.
     """
     actor, reason = storable_who(
         QueueError, f"no task of queue {name!r:.200} was skipped", actor, reason
@@ -247,7 +250,7 @@ def skip(
 
 
 def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:
-    """Raise QueueError for a key that a queue cannot have, because of its partition rule."""
+    """Raise QueueError if a key does not fit the partition rule of a queue."""
     said = f"queue {queue.name!r}"
     if queue.partition_policy not in POLICIES or queue.partition_policy == "coalesce":
         raise QueueError(f"{said} is not ordered: no failed task stops others")
@@ -271,7 +274,7 @@ def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:
 
 
 def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
-    """Raise QueueError for an invalid limit."""
+    """Raise QueueError if a limit is invalid."""
     if name == CLUSTER and limits.get("max_concurrency") is not None and config().prefetch_buffer:
         raise QueueError(
             "the cluster cannot have a cap while HORSIES['PREFETCH_BUFFER'] is set, because "
@@ -298,7 +301,7 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
 
 
 def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
-    """Raise QueueError for an invalid priority or partition rule."""
+    """Raise QueueError if a priority or a value of a partition rule is invalid."""
     if name == CLUSTER and set(columns) - {"max_concurrency"}:
         raise QueueError(
             "the cluster supports only max_concurrency: it has no priority and no partitions"
@@ -335,8 +338,9 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
 
 
 def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
-    """Raise QueueError for a partition rule, given by all of its columns, whose policy contradicts
-    the rest or the settings.
+    """Raise QueueError if the policy of a partition rule does not fit the rest or the settings.
+
+    ``rule`` has all columns of the partition rule.
     """
     policy = rule["partition_policy"]
     by_args = rule["partition_by_args"]
@@ -367,7 +371,7 @@ def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
 
 
 def refuse_until(name: str, until: dt.datetime | None) -> None:
-    """Raise QueueError for an end that is naive, in the past, or more than a century away."""
+    """Raise QueueError if ``until`` is naive, in the past, or more than 100 years away."""
     now = dt.datetime.now(dt.UTC)
     problem = None
     if until is None:

@@ -13,33 +13,36 @@ LABEL = "horsies"
 
 
 class HorsiesRouter:
-    """Routes the models of horsies. Put it first in ``DATABASE_ROUTERS``. It decides nothing about
-    other apps.
+    """The router of the models of horsies, which belongs first in ``DATABASE_ROUTERS``.
 
-    It works with invalid settings too: the system checks, which report the problems, ask the
-    routers themselves.
+    It returns None for the models of other apps, so the next routers decide about them. It works
+    with invalid settings too, because the system checks, which report invalid settings, also call
+    the routers.
     """
 
     def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
-        """Return the alias for models of the queue, never a replica: it may not have the latest
-        tasks yet.
+        """Return the alias for models of the queue, and None for other models.
+
+        The alias is never that of a replica, which may not have the latest tasks yet.
         """
         return _alias() if model._meta.app_label == LABEL else None
 
     def db_for_write(self, model: type[Model], **hints: Any) -> str | None:
-        """Return the alias for models of the queue."""
+        """Return the alias for models of the queue, and None for other models."""
         return _alias() if model._meta.app_label == LABEL else None
 
     def allow_relation(self, obj1: Model, obj2: Model, **hints: Any) -> bool | None:
-        """Allow relations within the queue."""
+        """Return True for a relation between two models of the queue, and None for others."""
         return True if {obj1._meta.app_label, obj2._meta.app_label} == {LABEL} else None
 
     def allow_migrate(
         self, db: str, app_label: str, model_name: str | None = None, **hints: Any
     ) -> bool | None:
-        """Migrate the queue on its alias only; ``model_name`` is None for RunSQL and RunPython.
+        """Return whether the app is migrated on an alias, which is True only on that of the queue.
 
-        On an alias with schemas of tenants, the router of django-tenants decides for which of them.
+        Return None for other apps. Return None also on an alias of django-tenants, whose router
+        decides in which schemas the app is migrated. ``model_name`` is None for RunSQL and
+        RunPython.
         """
         if app_label != LABEL:
             return None

@@ -1,8 +1,7 @@
-"""Schedules: what the code declares, and what users change. Each change is audited and wakes the
-schedulers.
+"""Schedules that the code declares, and changes of them by users.
 
-Patterns and ``ScheduleConfig`` are imported from here: ``from horsies_django.schedules import Cron,
-Daily, Every``.
+Each change is audited and wakes the schedulers. Patterns and ``ScheduleConfig`` are imported from
+here: ``from horsies_django.schedules import Cron, Daily, Every``.
 """
 
 from __future__ import annotations
@@ -67,19 +66,20 @@ __all__ = [
 
 
 class Declared(NamedTuple):
-    """A schedule as the code declares it: its definition, and where it is declared."""
+    """A schedule that the code declares, with its definition and the place of the declaration."""
 
     name: str
     definition: Mapping[str, Any]
     where: str
 
 
-# What the code declares
+# Declared schedules
 
 
 def declared() -> Iterator[Declared]:
-    """Yield the schedules of the settings and of the tasks; a name that is declared twice comes
-    twice.
+    """Yield the schedules of the settings and of the tasks.
+
+    If two schedules have the same name, both are yielded.
     """
     for name, definition in config().schedules.items():
         yield Declared(name, definition, f"HORSIES['SCHEDULES'][{name!r}]")
@@ -89,10 +89,10 @@ def declared() -> Iterator[Declared]:
 
 
 def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Write the declared schedules, or ``only`` those of these names, to the table; return the
-    changed keys by schedule.
+    """Write the declared schedules to the table, and return the changed keys by schedule.
 
-    Changes made by users stay in force. Raises ScheduleError with all problems at once.
+    With ``only``, write only the schedules of these names. Changes by users stay in force. Raises
+    ScheduleError, which contains all problems, if a schedule is invalid.
     """
     found = [one for one in declared() if only is None or one.name in only]
     wrong = [
@@ -130,10 +130,11 @@ def in_wire_form(definition: Mapping[str, Any]) -> dict[str, Any]:
 def problems(
     name: str, definition: Mapping[str, Any], *, as_json: bool = False
 ) -> list[tuple[str, str]]:
-    """Return the problems of a schedule as pairs of a key and a message: invalid values, wrong
-    arguments, undeclared queues.
+    """Return the problems of a schedule as pairs of a key and a message.
 
-    ``as_json``: the arguments are encoded as JSON, not Python values.
+    Problems are invalid values, arguments that do not fit the task, and undeclared queues. With
+    ``as_json``, the arguments in the definition are encoded as JSON. Otherwise they are Python
+    values.
     """
     found, wrong = read_definition(definition)
     if found and (problem := found.overtaking()):
@@ -180,9 +181,10 @@ def problems(
 
 
 def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -> str:
-    """Return a task's arguments encoded as JSON.
+    """Return the arguments of a task as JSON text.
 
-    Raises TaskSendError if they do not fit the task.
+    With ``as_json``, the arguments are encoded as JSON already, and are checked. Raises
+    TaskSendError if they do not fit the task.
     """
     if not as_json:
         return encode(task, (), dict(kwargs))
@@ -197,7 +199,7 @@ def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: boo
     return encode(task, tuple(args), by_name)
 
 
-# What users change
+# Changes by users
 
 
 def create(
@@ -205,7 +207,8 @@ def create(
 ) -> None:
     """Create a schedule that the code does not declare.
 
-    Its arguments are encoded as JSON. Raises ScheduleError.
+    The arguments in the definition are encoded as JSON. Raises ScheduleError if the definition is
+    invalid or a schedule of the same name exists.
     """
     with transaction.atomic(using=config().database):
         if _row(name) is not None:
@@ -227,11 +230,11 @@ def create(
 def change(
     name: str, changes: Mapping[str, Any], *, actor: str, reason: str | None = None
 ) -> list[str]:
-    """Change keys of a schedule's definition, overriding the code; return those that changed.
-    Raises ScheduleError.
+    """Change keys of the definition of a schedule, and return the keys that changed.
 
-    Arguments are encoded as JSON. A pattern may be text, which leaves the zone as it is, or an
-    object, which has its own zone.
+    The changes have precedence over the code. Arguments are encoded as JSON. A pattern may be a
+    text, which keeps the zone of the schedule, or an object, which has its own zone. Raises
+    ScheduleError if the changed definition is invalid or there is no such schedule.
     """
     with transaction.atomic(using=config().database):
         held = _find(name).definition
@@ -245,23 +248,32 @@ def change(
 
 
 def enable(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Let a schedule fire from now on; return [] if it is enabled already. Raises ScheduleError."""
+    """Enable a schedule, so that it fires from now on, and return the keys that changed.
+
+    Returns [] if the schedule is enabled already. Raises ScheduleError if there is no such
+    schedule.
+    """
     return _change(
         name, action="schedule.enable", actor=actor, reason=reason, changes={"enabled": True}
     )
 
 
 def disable(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Stop a schedule from firing; return [] if it is disabled already. Raises ScheduleError."""
+    """Disable a schedule, so that it no longer fires, and return the keys that changed.
+
+    Returns [] if the schedule is disabled already. Raises ScheduleError if there is no such
+    schedule.
+    """
     return _change(
         name, action="schedule.disable", actor=actor, reason=reason, changes={"enabled": False}
     )
 
 
 def revert(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Drop all changes, so that what the code declares is in force; return the keys that changed.
+    """Drop all changes of a schedule, and return the keys that changed.
 
-    Raises ScheduleError, also for a schedule that the code does not declare.
+    The definition in the code is in force then. Raises ScheduleError if there is no such schedule
+    or the code does not declare it.
     """
     with transaction.atomic(using=config().database):
         found = _find(name)
@@ -276,11 +288,10 @@ def revert(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 
 
 def delete(name: str, *, actor: str, reason: str | None = None) -> None:
-    """Delete a schedule that no code declares: one that was created here, or that is gone from the
-    code.
+    """Delete a schedule that the code does not declare, or no longer declares.
 
-    Raises ScheduleError, also for one that the code declares, because the next scheduler to start
-    would write it again.
+    Raises ScheduleError if there is no such schedule. It is also raised if the code declares the
+    schedule, because the next scheduler that starts would write it again.
     """
     actor, reason = storable_who(
         ScheduleError, f"schedule {name!r:.200} was not deleted", actor, reason
@@ -296,11 +307,11 @@ def delete(name: str, *, actor: str, reason: str | None = None) -> None:
 
 
 def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
-    """Send a schedule's task once now, enabled or not, and return the task's id. Its fire times do
-    not change.
+    """Send the task of a schedule once now, and return the id of the task.
 
-    Raises ScheduleError if the schedule does not exist or its task cannot be sent, TaskSendError if
-    the database refuses it.
+    The schedule may be disabled. Its fire times do not change. Raises ScheduleError if there is no
+    such schedule, its definition is invalid or this process does not have its task. Raises
+    TaskSendError if the task cannot be sent for another reason.
     """
     found, wrong = read_definition(_find(name).definition)
     actor, reason = storable_who(
@@ -325,11 +336,11 @@ def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
 
 
 def task_of(schedule: ScheduleConfig, fire_time: dt.datetime | None) -> NewTasks:
-    """Return the task to send for a fire time, with the options of its decorator. Raises
-    TaskSendError, LookupError.
+    """Return the task to send for a fire time, with the options of its decorator.
 
-    Another release may have written the arguments, so they are decoded and checked like those of a
-    task that is about to run.
+    Without a fire time, ``good_until`` is counted from now. The arguments are decoded and checked,
+    because another release of the project may have written them. Raises LookupError if this process
+    does not have the task, and TaskSendError if the arguments or the options are invalid.
     """
     task = registry.find_or_import(schedule.task)
     if task is None:

@@ -1,6 +1,6 @@
 """Django signals about tasks and about the processes that run them.
 
-``docs/howto/hooks.md`` says where their receivers run.
+``docs/howto/hooks.md`` describes in which process and when the receivers run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ logger = logging.getLogger("horsies.signals")
 
 
 class HorsiesSignal(Signal):
-    """A signal with a name. A task can be given as ``sender``; receivers get its TaskDefinition."""
+    """A signal with a name.
+
+    A task can be passed as ``sender``. The receivers get its TaskDefinition.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -41,7 +44,7 @@ class HorsiesSignal(Signal):
         weak: bool = True,
         dispatch_uid: Any | None = None,
     ) -> None:
-        """Connect a receiver, as Django's signals do."""
+        """Connect a receiver. The arguments are those of Django's ``Signal.connect``."""
         super().connect(receiver, getattr(sender, "definition", sender), weak, dispatch_uid)
 
     def disconnect(
@@ -56,7 +59,7 @@ class HorsiesSignal(Signal):
     def _log_robust_failure(self, receiver: Any, err: Exception) -> None:
         """Log an exception of a receiver for ``send_robust``.
 
-        Django's own method raises for one without ``__qualname__``.
+        Django's own method raises an error if the receiver has no ``__qualname__``.
         """
         name = getattr(receiver, "__qualname__", type(receiver).__qualname__)
         name = f"{receiver.__module__}.{name}"
@@ -77,5 +80,5 @@ child_started = HorsiesSignal("child_started")
 child_stopping = HorsiesSignal("child_stopping")
 worker_stopping = HorsiesSignal("worker_stopping")
 
-# Dotted paths of middleware that integrations add inside that of HORSIES["MIDDLEWARE"]
+# The dotted paths of middleware that integrations add. It runs inside HORSIES["MIDDLEWARE"].
 added_middleware: list[str] = []

@@ -1,4 +1,7 @@
-"""URLs for monitoring: ``path("horsies/", include("horsies_django.urls"))``."""
+"""The URLs for monitoring.
+
+Add them to a URLconf by ``path("horsies/", include("horsies_django.urls"))``.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Views for monitoring.
 
-They answer who bears the token of the settings, and users who may see queues.
+They respond to requests with the token of the settings, and to users with the permission to view
+queues.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ BUSY = {
 
 
 class State(NamedTuple):
-    """What ``status`` answers."""
+    """The response of ``status``, as JSON text, and whether the system is healthy."""
 
     healthy: bool
     text: str
@@ -53,8 +54,9 @@ states: Cached[State | psycopg.Error] = Cached(MOST_WAITING)
 
 
 def bears_token(request: HttpRequest) -> bool:
-    """Return whether a request bears HORSIES["MONITORING_TOKEN"], which is compared in constant
-    time.
+    """Return whether a request has the token HORSIES["MONITORING_TOKEN"].
+
+    The tokens are compared in constant time.
     """
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     token = config().monitoring_token
@@ -66,13 +68,16 @@ def bears_token(request: HttpRequest) -> bool:
 def for_monitoring(
     view: Callable[[HttpRequest], HttpResponse],
 ) -> Callable[[HttpRequest], HttpResponse]:
-    """Let a view answer only permitted requests; others get 401 or 403, or 503 if the database
-    cannot say whether they are.
+    """Return a form of a view that responds only to permitted requests.
+
+    The response to other requests has the status 401 or 403. It has the status 503 if the database
+    cannot be read, or if too many requests wait for it.
     """
 
     @functools.wraps(view)
     def answer(request: HttpRequest) -> HttpResponse:
-        # The user is not read yet. Without AuthenticationMiddleware there is none.
+        # This does not read the user from the database yet. There is no user without
+        # AuthenticationMiddleware.
         user = getattr(request, "user", None)
 
         try:
@@ -90,14 +95,15 @@ def for_monitoring(
         said = {"error": "This needs a token, or a user with the permission horsies.view_queue."}
         return JsonResponse(said, status=401, headers={"WWW-Authenticate": "Bearer"})
 
-    # Without a transaction, which could not be opened while the database is away; nor a redirect to
-    # the page of the login.
+    # The view has no transaction (ATOMIC_REQUESTS), because none can be opened while the database
+    # is away. LoginRequiredMiddleware must not redirect the request to the login page.
     return require_safe(never_cache(login_not_required(transaction.non_atomic_requests(answer))))
 
 
 def unavailable(request: HttpRequest, response: HttpResponse) -> HttpResponse:
-    """Make a response a 503 that is logged as a warning: an error would be mailed to ADMINS at
-    every poll.
+    """Set the status of a response to 503, log a warning, and return the response.
+
+    Django would log an error, which would be mailed to ADMINS at every poll.
     """
     response.status_code = 503
     log_response(
@@ -108,9 +114,9 @@ def unavailable(request: HttpRequest, response: HttpResponse) -> HttpResponse:
 
 @for_monitoring
 def status(request: HttpRequest) -> HttpResponse:
-    """Return what ``horsies_status --json`` prints, at most a second old.
+    """Respond with the output of ``horsies_status --json``, which is at most a second old.
 
-    200, or 503 if a problem is critical or the database is away.
+    The status is 200, or 503 if a problem is critical or the database cannot be read.
     """
     found = states.read("", read_state, SCRAPED_SECONDS)
     if isinstance(found, psycopg.Error):
@@ -120,9 +126,10 @@ def status(request: HttpRequest) -> HttpResponse:
 
 
 def read_state() -> State | psycopg.Error:
-    """Read the state.
+    """Return the state of the system, or the error if the database cannot be read.
 
-    An error is kept like one: else all who waited for it would try again, one after another.
+    The error is returned so that it is cached like a state. Otherwise all requests that waited for
+    the state would read it again, one after another.
     """
     try:
         with connected() as connection:
@@ -136,9 +143,9 @@ def read_state() -> State | psycopg.Error:
 
 @for_monitoring
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Return the state of the system in the format of Prometheus.
+    """Respond with the state of the system in the format of Prometheus.
 
-    Without prometheus-client, the answer is 501.
+    The status is 501 if prometheus-client is not installed.
     """
     if find_spec("prometheus_client") is None:
         return HttpResponse(NO_METRICS, content_type="text/plain; charset=utf-8", status=501)

@@ -1,8 +1,8 @@
 """Admin pages for tasks, queues, schedules, workflows, workers and the audit.
 
-Importing this package registers them on ``admin.site``, as Django's autodiscovery does;
-``register`` registers them on another site. The mixins contain all the logic and assume no base
-class: combine them with the ModelAdmin of a theme.
+Importing this package registers the pages on ``admin.site``, as Django's autodiscovery does.
+``register`` registers them on another site. The mixins contain all the logic and have no base class
+of Django, so they can be combined with the ModelAdmin of a theme.
 """
 
 from __future__ import annotations

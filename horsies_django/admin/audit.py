@@ -43,12 +43,12 @@ from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun
 from horsies_django.monitoring.reading import DEEPEST
 
-# The number is DEEPEST; it is part of the text so that translators can format it.
+# The number is that of DEEPEST. It is part of the text, so that translators can format it.
 LOOKED_AT_NEWEST: str | Promise = gettext_lazy("Only the newest 100,000 entries were searched.")
 
 
 class ActionFilter(ChosenFilter):
-    """Entries of one kind."""
+    """Filter for entries of one kind."""
 
     title = gettext_lazy("action")
     parameter_name = "action"
@@ -56,14 +56,15 @@ class ActionFilter(ChosenFilter):
 
 
 class SubjectFilter(admin.SimpleListFilter):
-    """Entries about one queue; in the address, any other subject works too."""
+    """Filter for entries about one queue. In the address, any other subject works too."""
 
     title = gettext_lazy("subject")
     parameter_name = "subject"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the queues; the subjects of all entries would need a DISTINCT over the whole
-        table.
+        """Return the names of the queues.
+
+        The subjects of all entries would need a DISTINCT over the whole table.
         """
         queues = Queue.objects.using(config().database).only("name").order_by("name")
         return [(queue.name, str(queue)) for queue in queues]
@@ -71,7 +72,7 @@ class SubjectFilter(admin.SimpleListFilter):
     def queryset(
         self, request: HttpRequest, queryset: QuerySet[AuditEntry]
     ) -> QuerySet[AuditEntry]:
-        """Filter by the subject.
+        """Filter the entries by their subject.
 
         Raises IncorrectLookupParameters for a name that PostgreSQL cannot store.
         """
@@ -82,13 +83,15 @@ class SubjectFilter(admin.SimpleListFilter):
 
 
 class AuditListMixin(NextPageMixin):
-    """The change list of the audit, newest first, read through an index: by subject or by primary
-    key.
+    """The change list of the audit, newest first.
+
+    It is read through an index, by subject or by primary key.
     """
 
     def source(self) -> QuerySet[AuditEntry]:
-        """Return the filtered entries in the order of an index, limited to the newest ones where
-        the filter needs it.
+        """Return the filtered entries in the order of an index.
+
+        They are limited to the newest entries if no index fits the filter.
         """
         entries: QuerySet[AuditEntry] = self.queryset
         if self.query or self.chosen(SubjectFilter):
@@ -106,13 +109,15 @@ class AuditListMixin(NextPageMixin):
         return entries.order_by("-pk")
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Link the subject of each entry."""
+        """Add a link to the subject of each entry."""
         return [with_subject(self.model_admin, request, row) for row in rows]
 
 
 def with_subject(page: Any, request: HttpRequest, entry: Any) -> AuditEntry:
-    """Set ``linked_subject`` of an entry, a link if the user may see that page, else text; and
-    whether they may see payloads.
+    """Set ``linked_subject`` and ``payload_visible`` of an entry, and return the entry.
+
+    ``linked_subject`` is a link if the user may view that page, else text. ``payload_visible`` is
+    true if the user may see payload.
     """
     model = next(
         (model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None
@@ -153,7 +158,10 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
         return rows.filter(subject=term)
 
     def complete(self, request: HttpRequest, row: AuditEntry) -> None:
-        """Add its subject. Only users who may see payloads see the arguments of a schedule."""
+        """Set the subject of an entry, and whether the user may see payload.
+
+        Only users who may see payload see the arguments of a schedule.
+        """
         with_subject(self, request, row)
 
     @admin.display(description=gettext_lazy("reason"))
@@ -175,8 +183,9 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
 
 
 def columns(entry: Any, found: object) -> SafeString | str:
-    """Return the columns of an entry as JSON; the arguments of a schedule only if the user may see
-    payloads.
+    """Return the columns of an entry as JSON.
+
+    The arguments of a schedule are hidden unless the user may see payload.
     """
     if (
         isinstance(found, dict)

@@ -1,8 +1,7 @@
-"""The overview at the admin's page of the app: what is wrong, the queues, and what waits for
-somebody.
+"""The overview on the admin's page of the app: problems, queues, workers, schedules and runs.
 
-It shows a section only to those who may view its model, as the site's list of models says, and
-nothing of payloads.
+A section is shown only to users who may view its model, according to the site's list of models. The
+overview contains no payload.
 """
 
 from __future__ import annotations
@@ -64,15 +63,15 @@ from horsies_django.store.history import Failures, HistoryStore
 
 logger = logging.getLogger("horsies.admin")
 
-# What is looked at, and in how many steps
+# The label of each span, its length, and the number of its steps.
 SPANS: dict[str, tuple[str | Promise, dt.timedelta, int]] = {
     "hour": (gettext_lazy("Last hour"), dt.timedelta(hours=1), 60),
     "day": (gettext_lazy("Last 24 hours"), dt.timedelta(days=1), 24),
     "week": (gettext_lazy("Last 7 days"), dt.timedelta(days=7), 56),
 }
 MOST_FAILURES = 10
-EVERY_MS = "10000"  # between two readings of a page that is visible
-LATELY_MINUTES = 14  # that were counted of the last 15: workers write once a minute
+EVERY_MS = "10000"  # milliseconds between two readings of a visible page
+LATELY_MINUTES = 14  # the minutes counted of the last 15, because workers write once a minute
 SEVERITIES = {
     Severity.CRITICAL: ("failed", "✕", gettext_lazy("Critical")),
     Severity.WARNING: ("paused", "!", gettext_lazy("Warning")),
@@ -81,8 +80,8 @@ HALTED = {
     "paused": gettext_lazy("paused by a failure"),
     "not undone": gettext_lazy("not undone completely"),
 }
-# The first word of a problem's subject -> the model whose viewers are told of it; others are told
-# to those who may view queues.
+# The first word of a problem's subject, and the model whose viewers see the problem. All other
+# problems are shown to users who may view queues.
 MODELS: dict[str, type[Model]] = {
     "task": Task,
     "worker": Worker,
@@ -91,7 +90,7 @@ MODELS: dict[str, type[Model]] = {
     "workflow": WorkflowRun,
     "audit": AuditEntry,
 }
-# The columns of the table of queues, but the first
+# The columns of the table of queues, without the first one.
 COLUMNS = (
     gettext_lazy("Waiting"),
     gettext_lazy("Oldest waits"),
@@ -108,9 +107,10 @@ Section = tuple[str, list[SafeString]]  # its title, and a list
 
 
 class Summary(NamedTuple):
-    """The state; ``steps`` by queue, ``failures`` the largest groups.
+    """The state of queues, workers, schedules and runs.
 
-    If it is not complete, only the problems are known.
+    ``steps`` are by queue, and ``failures`` are the largest groups. If ``health`` is not complete,
+    only ``health`` and ``problems`` are filled.
     """
 
     health: Health
@@ -121,9 +121,9 @@ class Summary(NamedTuple):
 
 
 def summary(connection: Connection, span: str) -> Summary:
-    """Read what is to be shown of a span (a key of ``SPANS``), in autocommit mode.
+    """Read the summary of a span, which is a key of ``SPANS``, in autocommit mode.
 
-    Raises the errors of the driver.
+    Raises the errors of the database driver.
     """
     health = examine(connection)
     (_text, length, points) = SPANS[span]
@@ -149,8 +149,9 @@ summaries: Cached[Any] = Cached()
 
 
 def read(span: str) -> Summary | DatabaseError:
-    """Return the summary, or why the database refused; both five seconds old at most, and what was
-    counted a minute.
+    """Return the summary of a span, or the error if the database refused.
+
+    Both are at most five seconds old, and the counts at most a minute.
     """
 
     def make() -> Summary | DatabaseError:
@@ -168,7 +169,7 @@ def read(span: str) -> Summary | DatabaseError:
 class Overview:
     """A summary as one user of a site sees it.
 
-    ``lists``: the addresses of the lists of the models that they may view.
+    ``lists`` are the addresses of the lists of the models that the user may view.
     """
 
     def __init__(
@@ -181,13 +182,14 @@ class Overview:
         self.clock = summary.health.database.clock
 
     def link(self, model: type[Model], pk: str | uuid.UUID, text: Text) -> Text:
-        """Return ``text`` as a link to the page of a row that the user may view, or only the text
-        if the site has none.
+        """Return ``text`` as a link to the page of a row, or only the text if there is none.
+
+        The user must have the permission to view the row.
         """
         return self.to(f"admin:horsies_{model._meta.model_name}_change", (quote(pk),), text)
 
     def to(self, name: str, arguments: tuple[object, ...], text: Text) -> Text:
-        """Return ``text`` as a link to a page, or only the text if the site does not have it."""
+        """Return ``text`` as a link to a page, or only the text if the site has no such page."""
         try:
             return format_html(
                 '<a href="{}">{}</a>', reverse(name, args=arguments, current_app=self.site), text
@@ -205,7 +207,7 @@ class Overview:
         )
 
     def shown(self) -> dict[str, Any]:
-        """Return what the template shows; a section that the user may not see is missing."""
+        """Return the context of the template. Sections that the user may not view are missing."""
         health = self.summary.health
         if not health.complete:
             return {"problems": list(self.problems())}
@@ -232,8 +234,9 @@ class Overview:
         }
 
     def problems(self) -> Iterator[tuple[Text, ...]]:
-        """Yield the problems that concern what the user may view, the worst first: badge, text,
-        since, advice, link.
+        """Yield the problems that concern models the user may view, the worst first.
+
+        Each is a tuple of badge, text, age, advice and link.
         """
         for one in self.summary.problems:
             if MODELS.get(one.subject.partition(" ")[0], Queue) in self.lists:
@@ -247,13 +250,13 @@ class Overview:
                 )
 
     def about(self, problem: Problem) -> Text:
-        """Return a link to what a problem is about: a row, or a list of tasks."""
+        """Return a link to the subject of a problem: a row, or a list of tasks."""
         kind, _space, name = problem.subject.partition(" ")
         health = self.summary.health
 
         if kind == "task":
             if problem.code == ProblemCode.CRASHES:
-                # What ended a child may have been retried since, and wait, run or be completed.
+                # These tasks may have been retried, so they may wait, run or be completed.
                 return self.listed(_("These tasks"), name=name)
 
             waits = problem.code == ProblemCode.UNKNOWN_TASK and name in {
@@ -285,9 +288,9 @@ class Overview:
         return ""
 
     def queue(self, queue: QueueHealth) -> tuple[Text, Text, list[tuple[str | Promise, Text]]]:
-        """Return the name of a queue, whether it is paused, and its columns.
+        """Return the name of a queue, a badge if it is paused, and its columns.
 
-        The cluster is all queues.
+        The row of the cluster contains the numbers of all queues.
         """
         of_queue = {} if queue.name == CLUSTER else {"queue": queue.name}
         lately = (one for one in self.summary.health.lately if queue.name in (one.queue, CLUSTER))
@@ -378,7 +381,7 @@ class Overview:
 
 
 def gauge(running: Text, queue: QueueHealth) -> Text:
-    """Return how many tasks run, and of how many that may."""
+    """Return the number of running tasks, and the limit as a bar if there is one."""
     if not queue.limit:
         return running
 
@@ -409,7 +412,7 @@ def many(count: int, text: Text, quiet: object) -> SafeString:
 def overview(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the context of the overview.
 
-    ``app_list`` is the site's, with what the user may view.
+    ``app_list`` is the site's list of apps, with the models that the user may view.
     """
     chosen = request.GET.get("span", "")
     chosen = chosen if chosen in SPANS else "hour"

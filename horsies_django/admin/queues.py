@@ -1,7 +1,6 @@
-"""The admin pages for queues: counts, limits, permit holders, busy partitions and changes; and the
-forms on them.
+"""The admin pages for queues: counts, limits, permits, partitions, changes and forms.
 
-The forms need ``horsies.configure_queue``.
+The forms require the permission ``horsies.configure_queue``.
 """
 
 from __future__ import annotations
@@ -77,7 +76,10 @@ SILENT_CLUSTER = Q(
 
 
 class LimitField(forms.CharField):
-    """A limit: empty means NOT_OVERRIDDEN, ``none`` means None, no limit."""
+    """A field for a limit.
+
+    An empty field means NOT_OVERRIDDEN. The text ``none`` means None, which is no limit.
+    """
 
     widget = forms.TextInput(
         attrs={"class": "vIntegerField", "inputmode": "numeric", "autocomplete": "off"}
@@ -88,8 +90,9 @@ class LimitField(forms.CharField):
         self.lowest = lowest
 
     def clean(self, value: Any) -> Any:
-        """Return the limit. Raises ValidationError unless it is a number in range, ``none``, or
-        empty.
+        """Return the limit.
+
+        Raises ValidationError unless the text is a number in range, ``none``, or empty.
         """
         text = super().clean(value).lower()
         if not text:
@@ -111,11 +114,11 @@ class LimitField(forms.CharField):
 
 
 class EndField(forms.DateTimeField):
-    """A datetime to the second. An unchanged value keeps its microseconds and offset, which the
-    input cannot show.
+    """A field for a datetime to the second.
 
-    ``held`` is the value when the form was opened, which a hidden field keeps: the stored value may
-    change meanwhile.
+    An unchanged value keeps its microseconds and offset, which the input cannot show. ``held`` is
+    the value at the time when the form was opened. A hidden field keeps it, because the stored
+    value may change meanwhile.
     """
 
     widget = forms.DateTimeInput(
@@ -131,8 +134,9 @@ class EndField(forms.DateTimeField):
 
 
 def _moment(text: object) -> dt.datetime | None:
-    """Return the datetime in a text, None if there is none, or none that also exists in all other
-    time zones.
+    """Return the datetime in a text, or None if there is none.
+
+    Return None also if the datetime may not exist in all other time zones.
     """
     try:
         found = parse_datetime(str(text))
@@ -147,7 +151,7 @@ def _shown(moment: dt.datetime) -> dt.datetime:
 
 
 class OverrideForm(ChangeForm):
-    """Overrides the declared limits. A new override replaces the old one as a whole."""
+    """A form that overrides the declared limits. A new override replaces the old one as a whole."""
 
     max_concurrency = LimitField(lowest=0)
     local_limit = LimitField(lowest=1)
@@ -187,8 +191,9 @@ class OverrideForm(ChangeForm):
                 del self.fields[key]
 
     def clean_until(self) -> dt.datetime | None:
-        """Refuse the last year that Python supports: in another time zone the end could be in the
-        year 10000.
+        """Raise ValidationError for the last year that Python supports.
+
+        In another time zone, the end could be in the year 10000.
         """
         until: dt.datetime | None = self.cleaned_data["until"]
         if until is not None and until.year >= dt.MAXYEAR:
@@ -198,7 +203,7 @@ class OverrideForm(ChangeForm):
         return until
 
     def clean(self) -> dict[str, Any]:
-        """Refuse an override without limits."""
+        """Raise ValidationError if no limit was entered."""
         if not self.errors and not self._limits():
             raise forms.ValidationError(
                 _("Enter at least one limit. To end an override, clear it instead.")
@@ -217,8 +222,9 @@ class OverrideForm(ChangeForm):
 
 
 class Shown:
-    """What the tables of a queue show to a user: partition keys, which contain arguments, only if
-    ``visible``.
+    """The tables of a queue as a user sees them.
+
+    Partition keys contain arguments, so they are shown only if ``visible`` is true.
     """
 
     def __init__(self, page: Any, request: HttpRequest, queue: Any) -> None:
@@ -234,8 +240,9 @@ class Shown:
         )
 
     def tables(self, *names: str) -> list[Table]:
-        """Return the tables of these names, read together; the rows of those that took too long are
-        missing.
+        """Return the tables of these names, which are read together.
+
+        The rows of a table are None if reading them took too long.
         """
         found = read_all(self.alias, [getattr(self, f"read_{name}") for name in names])
         return [getattr(self, name)(rows) for name, rows in zip(names, found, strict=True)]
@@ -251,7 +258,7 @@ class Shown:
         return history.of_queue(history.series(connections[self.alias], DAY, 24), self.name)
 
     def day(self, read: list[history.Step] | None) -> Table:
-        """Return what was counted in the last 24 hours, with a chart of the hours."""
+        """Return a table of the counts of the last 24 hours, with a chart of the hours."""
 
         def row(whole: history.Step) -> list[Any]:
             long = seconds(whole.wait(0.95)), seconds(whole.run(0.95))
@@ -276,7 +283,7 @@ class Shown:
         return overview.permits(self.name, MANY)
 
     def permits(self, found: list[overview.PermitHolder] | None) -> Table:
-        """Return the tasks that hold permits."""
+        """Return a table of the tasks that hold permits."""
         workers = worker_links(self.page, self.request, {one.worker_id for one in found or []})
 
         def row(one: overview.PermitHolder) -> list[Any]:
@@ -308,8 +315,9 @@ class Shown:
         return list(first.values_list("task_name", F("enqueued_at")))  # F: see Moment
 
     def waiting(self, found: list[tuple[str, dt.datetime]] | None) -> Table:
-        """Return how many due tasks wait, and since when the oldest of them, by name, among the
-        first ones of the queue.
+        """Return a table of the due tasks that wait, with their number and the oldest one by name.
+
+        Only the first tasks of the queue are counted.
         """
         due = defaultdict(list)
         for name, at in found or []:
@@ -338,7 +346,10 @@ class Shown:
         return overview.partitions(self.name, LAST)
 
     def partitions(self, found: list[overview.PartitionLoad] | None) -> Table:
-        """Return the partitions with most tasks, and how many of these wait for a permit."""
+        """Return a table of the partitions with most tasks.
+
+        It contains how many of these tasks wait for a permit.
+        """
 
         def row(load: overview.PartitionLoad) -> list[Any]:
             limit = NOTHING if load.limit is None else f"{load.limit:,}"
@@ -368,7 +379,7 @@ class Shown:
         return overview.keys(self.name, limit=MANY)
 
     def stopped(self, found: list[overview.OrderedKey] | None) -> Table:
-        """Return the keys that failed tasks stop."""
+        """Return a table of the keys that failed tasks stop."""
 
         def row(one: overview.OrderedKey) -> list[Any]:
             task = self.page.link(self.request, Task, one.task_id, one.task_name)
@@ -390,8 +401,9 @@ class Shown:
 
 
 def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
-    """Set ``overview`` of each queue, None if reading it timed out; return the queues in their
-    effective order.
+    """Set ``overview`` of each queue, and return the queues in their effective order.
+
+    ``overview`` is None if reading it took too long.
     """
     found = (
         read_bounded(alias, lambda: overview.queues([queue.name for queue in queues]))
@@ -408,7 +420,9 @@ def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
 
 
 class QueueListMixin(NextPageMixin):
-    """The change list of queues: the whole cluster first, if it has a limit or a pause, then by
+    """The change list of queues.
+
+    The whole cluster is first, if it has a limit, an override or a pause. The queues follow by
     priority.
     """
 
@@ -419,7 +433,7 @@ class QueueListMixin(NextPageMixin):
         )
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Add the counts, read for the whole page at once."""
+        """Add the counts, which are read for the whole page at once."""
         queues = with_overviews(self.root_queryset.db, rows)
         if any(queue.overview is None for queue in queues):
             self.note = GIVEN_UP
@@ -447,7 +461,7 @@ class QueueAdminMixin(ChangeMixin):
     ordering = ("priority", "name")
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
-        """Return the fields; those of a pause or an override only if there is one."""
+        """Return the fields. Those of a pause or an override are present only if there is one."""
         counts = ("shown_running", "shown_claimed", "shown_pending")
         served = (
             "shown_full",
@@ -478,7 +492,7 @@ class QueueAdminMixin(ChangeMixin):
         )
 
     def lists_tasks(self, request: HttpRequest) -> bool:
-        """Whether the site has a list of tasks that the user may see."""
+        """Return whether the site has a list of tasks that the user may view."""
         return self.admin_site.is_registered(Task) and request.user.has_perm("horsies.view_task")
 
     def get_list_display(self, request: HttpRequest) -> Any:
@@ -489,12 +503,14 @@ class QueueAdminMixin(ChangeMixin):
         ]
 
     def complete(self, request: HttpRequest, row: Any) -> None:
-        """Add the counts."""
+        """Set the counts of a queue."""
         with_overviews(row._state.db, [row])
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return limits, the last day, permit holders, what waits, partitions, stopped keys, last
-        changes and forms.
+        """Return the tables of a queue, and the links to its forms.
+
+        The tables are limits, the last day, permits, waiting tasks, partitions, stopped keys and
+        changes.
         """
         names = ["day", "permits"]
         if obj.name != CLUSTER:
@@ -543,8 +559,9 @@ class QueueAdminMixin(ChangeMixin):
 
     @admin.display(description=gettext_lazy("workers"))
     def shown_workers(self, obj: Any) -> SafeString | str:
-        """Return the number of live workers that serve the queue; highlighted if tasks wait and
-        there is none.
+        """Return the number of living workers that serve the queue.
+
+        It is highlighted if tasks wait and there is no worker.
         """
         if obj.overview and obj.overview.pending and not obj.overview.workers:
             return badge("silent", "✕", _("None"))
@@ -552,12 +569,13 @@ class QueueAdminMixin(ChangeMixin):
 
     @admin.display(description=gettext_lazy("tasks"))
     def shown_tasks(self, obj: Queue) -> SafeString:
-        """Return a link to the list of its tasks."""
+        """Return a link to the list of the queue's tasks."""
         address = reverse("admin:horsies_task_changelist", current_app=self.admin_site.name)
         query = "" if obj.name == CLUSTER else f"?{urlencode({'queue': obj.name})}"
         return format_html('<a href="{}{}">{}</a>', address, query, _("Show"))
 
-    shown_name = row_field(gettext_lazy("name"), str)  # the row of the cluster has a text instead
+    # The row of the cluster is shown with a text in place of its name.
+    shown_name = row_field(gettext_lazy("name"), str)
     shown_running = row_field(gettext_lazy("running"), lambda queue: _count(queue, "running"))
     # Tasks that are claimed, but not started.
     shown_claimed = row_field(gettext_lazy("claimed"), lambda queue: _count(queue, "claimed"))

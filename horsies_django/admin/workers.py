@@ -42,7 +42,7 @@ from horsies_django.conf import config
 from horsies_django.models import Heartbeat, Task, Worker, WorkerState
 from horsies_django.models.tasks import IN_FLIGHT
 
-# As horsies_status names them, with what a badge takes
+# The states as horsies_status names them, with the arguments of a badge.
 LIFE = {
     "living": ("up", "●", gettext_lazy("Living")),
     "stopping": ("stopped", "◐", gettext_lazy("Stopping")),
@@ -53,7 +53,7 @@ LIFE = {
 
 
 class StateFilter(ChosenFilter):
-    """Workers that have stopped, or have not."""
+    """Filter for workers that have stopped, or have not."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
@@ -89,8 +89,9 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
-        """Read the heartbeat of each worker with it: its own row has a time that is written more
-        rarely.
+        """Return the workers, each with the time of its last heartbeat and with its state.
+
+        The heartbeat is more exact than ``seen_at`` of the worker, which is written more rarely.
         """
         beats = Heartbeat.objects.filter(id=OuterRef("pk"))
         stale = config().recovery.running_stale_threshold_ms
@@ -105,8 +106,9 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         return rows.annotate(state=state)
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the worker's processes, the tasks that they run, for users who may see tasks, and
-        its latest snapshots.
+        """Return the tables of a worker: its processes, running tasks and latest snapshots.
+
+        The tasks are shown only to users who may view tasks.
         """
         alias = obj._state.db
         now = obj.read_at
@@ -178,7 +180,10 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("slots"))
     def shown_slots(self, obj: Worker) -> str:
-        """Return how many tasks it can run at once; with no child processes, in its own process."""
+        """Return how many tasks the worker can run at once.
+
+        A worker without child processes runs them in its own process.
+        """
         processes = max(obj.processes, 1)
         slots = {"sync": processes * obj.threads, "async": processes * obj.async_concurrency}
         return _("%(sync)d sync, %(async)d async") % slots
@@ -189,7 +194,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     shown_worker = row_field(gettext_lazy("worker"), str)
     shown_state = field("state", gettext_lazy("state"), lambda state: badge(*LIFE[state]))
-    # What ran at its last heartbeat.
+    # The number at the last heartbeat.
     shown_running = row_field(gettext_lazy("running"), lambda worker: running(worker))
     shown_memory = row_field(gettext_lazy("memory"), lambda worker: memory(worker))
     uptime = row_field(

@@ -1,9 +1,9 @@
-"""The backend of ``django.tasks``: ``TASKS = {"default": {"BACKEND":
-"horsies_django.backends.HorsiesBackend"}}``.
+"""The backend for ``django.tasks``, which is set in ``settings.TASKS``.
 
-``HorsiesBackend`` and ``HorsiesTask`` belong to Django's own ``django.tasks`` where Django has it
-(6.0 and newer), else to the backport ``django_tasks``. The module ``backport`` has those of the
-backport on any version of Django.
+The setting is ``TASKS = {"default": {"BACKEND": "horsies_django.backends.HorsiesBackend"}}``.
+``HorsiesBackend`` and ``HorsiesTask`` are those of Django's own ``django.tasks`` if Django has it
+(6.0 and newer), otherwise those of the backport ``django_tasks``. The module ``backport`` has those
+of the backport on any version of Django.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["HorsiesBackend", "HorsiesTask", "task"]
 
 CLASSES = "native" if django.VERSION >= (6, 0) else "backport"
-# name -> module: modules of tasks import these before the models are ready, and a site without
-# TASKS never
+# name -> module. They are imported at their first use, because modules of tasks import this package
+# before the models are ready.
 _HOMES = {"HorsiesBackend": CLASSES, "HorsiesTask": CLASSES, "task": "decorator"}
 
 

@@ -1,4 +1,4 @@
-"""``HorsiesBackend``, written once for Django's own ``django.tasks`` and for the backport."""
+"""The code of ``HorsiesBackend`` for both Django's own ``django.tasks`` and the backport."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ TAG = "horsies"
 
 
 class BackendMixin:
-    """Sends tasks by a plain INSERT in the caller's transaction on the alias HORSIES["DATABASE"],
-    and reads their results.
+    """The methods of a backend that sends tasks and reads their results.
+
+    A send is a plain INSERT in the caller's transaction on the database alias HORSIES["DATABASE"].
     """
 
     supports_defer = True
@@ -56,8 +57,9 @@ class BackendMixin:
     queues: set[str]
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        """Without QUEUES, a task may name each queue in HORSIES["QUEUES"]; Django's own default is
-        the queue "default" only.
+        """Allow all queues in HORSIES["QUEUES"] if QUEUES is not given.
+
+        Django's own default allows only the queue "default".
         """
         super().__init__(alias, {"QUEUES": [], **params})  # type: ignore[call-arg]
 
@@ -65,7 +67,8 @@ class BackendMixin:
     def horsies_options(self) -> Options:
         """The OPTIONS of this backend.
 
-        Invalid ones are read again: a module may not have been importable while apps loaded.
+        They are read again if they are invalid, because a module may not have been importable while
+        the apps were loaded.
         """
         found: Options | None = self.__dict__.get("_horsies_options")
         if found is None or found.problems:
@@ -73,7 +76,7 @@ class BackendMixin:
         return found
 
     def validate_task(self, task: Any) -> None:
-        """Raise InvalidTask for a task that cannot be run.
+        """Raise InvalidTask if a task cannot be run.
 
         ``run_after`` may also be a timedelta.
         """
@@ -99,7 +102,8 @@ class BackendMixin:
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Send a task, which exists if and only if the caller's transaction commits.
 
-        Raises InvalidTask, TypeError for arguments that are no JSON, and TaskSendError.
+        Raises InvalidTask if the task cannot be run, TypeError if the arguments are not JSON, and
+        TaskSendError.
         """
         self.validate_task(task)
         refuse_running_loop(tasks.declare(task), "enqueue")
@@ -108,8 +112,9 @@ class BackendMixin:
         return result
 
     async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Send a task from async code; the INSERT runs in Django's thread for sync code, like ORM
-        calls.
+        """Send a task as ``enqueue`` does, from async code.
+
+        The INSERT runs in Django's thread for sync code, as ORM calls do.
         """
         self.validate_task(task)
         result = await sync_to_async(self._send, thread_sensitive=True)(task, args, kwargs)
@@ -122,7 +127,7 @@ class BackendMixin:
                 "; ".join(f"{where(self.alias, key)} {problem}" for key, problem in problems)
             )
 
-        # It has the options of this Task object, which ``using`` may have changed.
+        # The options are those of this Task object, which ``using`` may have changed.
         definition = dataclasses.replace(tasks.declare(task), **tasks.sending_options(task))
         refuse_suppressed(definition.name, [definition])
         registry.warn_once(definition)
@@ -133,7 +138,7 @@ class BackendMixin:
                 id_, task, {"status": self.api.status.READY, "args": args, "kwargs": kwargs}
             )
         except RecursionError:
-            encode(definition, tuple(args), dict(kwargs))  # says which argument contains itself
+            encode(definition, tuple(args), dict(kwargs))  # raises an error that names the argument
             raise
 
         new = prepare(definition, SendOptions(), aware(task.run_after))
@@ -150,7 +155,7 @@ class BackendMixin:
     def get_result(self, result_id: Any) -> Any:
         """Return the result of a task of this backend.
 
-        Raises TaskResultDoesNotExist, also for what is no id.
+        Raises TaskResultDoesNotExist if there is no such task, or if the argument is not an id.
         """
         try:
             id_ = result_id if isinstance(result_id, uuid.UUID) else uuid.UUID(result_id)
@@ -193,7 +198,10 @@ class BackendMixin:
         return result
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Return what is wrong with this backend in ``settings.TASKS``. Connects to no database."""
+        """Return the problems of this backend in ``settings.TASKS``.
+
+        No connection to a database is made.
+        """
         return list(self._problems())
 
     def _problems(self) -> Iterator[CheckMessage]:
@@ -228,7 +236,10 @@ class BackendMixin:
 
 
 def aware(run_after: dt.datetime | dt.timedelta | None) -> dt.datetime | dt.timedelta | None:
-    """Return a naive datetime with the time zone of the settings; it is valid without USE_TZ."""
+    """Return a naive datetime with the time zone of the settings if USE_TZ is off.
+
+    All other values are returned unchanged.
+    """
     if isinstance(run_after, dt.datetime) and timezone.is_naive(run_after) and not settings.USE_TZ:
         return timezone.make_aware(run_after, timezone.get_default_timezone())
     return run_after

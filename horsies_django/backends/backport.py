@@ -1,4 +1,4 @@
-"""The backend of ``django_tasks``, the backport of ``django.tasks``, on any version of Django."""
+"""The backend for ``django_tasks``, the backport of ``django.tasks``, on any version of Django."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from horsies_django.backends.tasks import TaskMixin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HorsiesTask(TaskMixin, Task):  # type: ignore[type-arg]
-    """A task of ``HorsiesBackend``; options that are None have the values in the OPTIONS of the
-    backend.
+    """A task of ``HorsiesBackend``.
+
+    An option that is None has its value in the OPTIONS of the backend.
     """
 
 
@@ -26,7 +27,7 @@ class HorsiesTaskResult(ResultMixin, TaskResult):  # type: ignore[type-arg]
 
 
 class HorsiesBackend(BackendMixin, BaseTaskBackend):
-    """Sends tasks of ``django_tasks`` to the workers of horsies_django."""
+    """A backend that sends tasks of ``django_tasks`` to the workers of horsies_django."""
 
     api = Api("django_tasks")
     task_class = HorsiesTask

@@ -1,6 +1,4 @@
-"""``@task`` of ``django.tasks`` with the options of ``HorsiesTask``, fully typed, on every version
-of Django.
-"""
+"""``@task`` of ``django.tasks`` with the options of ``HorsiesTask``, typed, for any Django."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ Backoff = float | list[float] | tuple[float, ...] | BackoffFunction
 
 
 class EnqueuedResult(Protocol[T_co]):
-    """A TaskResult as type checkers see it."""
+    """The type of a TaskResult for type checkers."""
 
     id: str
     status: Any
@@ -49,7 +47,10 @@ class EnqueuedResult(Protocol[T_co]):
 
 
 class EnqueuedTask(Protocol[P, T_co]):
-    """A Task as type checkers see it, with the parameters of its function, less the context."""
+    """The type of a Task for type checkers.
+
+    Its parameters are those of the function, without the context.
+    """
 
     func: Callable[..., Any]
     priority: int
@@ -79,7 +80,7 @@ class EnqueuedTask(Protocol[P, T_co]):
 
 
 class Decorator(Protocol):
-    """What ``@task(...)`` returns."""
+    """The type of ``@task(...)``."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> EnqueuedTask[P, T]: ...
@@ -88,8 +89,9 @@ class Decorator(Protocol):
 
 
 class ContextDecorator(Protocol):
-    """What ``@task(takes_context=True)`` returns: the first parameter of the function is the
-    TaskContext.
+    """The type of ``@task(takes_context=True)``.
+
+    The first parameter of the function is the TaskContext.
     """
 
     @overload
@@ -141,16 +143,18 @@ def task(
     retry_on: Kind | Iterable[Kind] | None = None,
     timeout_ms: int | dt.timedelta | None = None,
 ) -> Any:
-    """Turn a function into a Task of ``django.tasks``, with options that Django's own decorator
-    does not take in 6.0.
+    """Turn a function into a Task of ``django.tasks``, with options that Django 6.0 does not have.
 
-    ``max_attempts`` is from 1 to 101. ``backoff`` says how many seconds pass before the next
-    attempt: a number, a list with one for each retry, or a function of the exception and the
-    TaskResult, which may also return None for no further attempt. ``retry_on`` lists exception
-    classes, their dotted paths, and error codes. ``timeout_ms`` (milliseconds or a timedelta)
-    limits each attempt. None means the OPTIONS of the backend. A backend that is no HorsiesBackend,
-    as in tests, ignores these four. Raises InvalidTask for a function that cannot be a task and for
-    invalid options.
+    - ``max_attempts``: the number of attempts, from 1 to 101.
+    - ``backoff``: the seconds until the next attempt: a number, a list with a number for each
+      retry, or a function of the exception and the TaskResult, which may return None for no further
+      attempt.
+    - ``retry_on``: exception classes, their dotted paths, and error codes.
+    - ``timeout_ms``: the limit of each attempt, in milliseconds or as a timedelta.
+
+    The OPTIONS of the backend apply to each of these four that is None. A backend that is not a
+    HorsiesBackend, as in tests, ignores all four. Raises InvalidTask if the function cannot be a
+    task, or if options are invalid.
     """
     own = {
         "max_attempts": max_attempts,

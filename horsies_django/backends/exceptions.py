@@ -1,9 +1,11 @@
-"""The exceptions by which ``TaskResult.errors`` names how a task ended if its own code did not
-raise.
+"""The exceptions in ``TaskResult.errors`` for tasks that ended although their code did not raise.
 
-They are never raised; ``TaskError.exception_class`` returns them. ``TaskCancelled``: the task was
-cancelled. ``TaskTimeout``: its time was over. ``TaskFailed``: the worker could not run it or could
-not store its result; the traceback says why.
+They are never raised; ``TaskError.exception_class`` returns them.
+
+- ``TaskCancelled``: the task was cancelled.
+- ``TaskTimeout``: its time was over.
+- ``TaskFailed``: the worker could not run it, or could not store its result. The traceback has the
+  reason.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ class TaskExpired(HorsiesError):  # noqa: N818 - a state of the task
 
 
 class WorkerCrashed(HorsiesError):  # noqa: N818 - a state of the process
-    """The process or the worker that ran the task died, or was interrupted; the task may or may not
-    have done its work.
+    """The process or the worker that ran the task died, or was interrupted.
+
+    The task may or may not have done its work.
     """
 
 
-# error code -> class; all other codes: TaskFailed
+# error code -> class; the class of all other codes is TaskFailed
 CLASSES: Mapping[str, type[BaseException]] = {
     "POISON": WorkerCrashed,
     "TASK_CANCELLED": TaskCancelled,

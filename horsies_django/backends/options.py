@@ -1,9 +1,9 @@
-"""The ``OPTIONS`` of a backend in ``settings.TASKS``, those of a task, and retries in the words of
-``django.tasks``.
+"""The OPTIONS of a backend in ``settings.TASKS``, the options of a task, and its retries.
 
-Retries become the RetryPolicy in the row of the task, so the statement that records a failure
-decides, also when a process died. Only a function as ``backoff`` is asked in the process that ran
-the task; crashes and timeouts then wait as without ``backoff``.
+Retries have the names of ``django.tasks`` here, and become the RetryPolicy in the row of the task.
+The statement that writes a failure reads it there, so a task is retried even if its process died.
+Only a function as ``backoff`` is called in the process that ran the task; crashes and timeouts of
+such a task have the delays of a task without ``backoff``.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ KEYS = ("MAX_ATTEMPTS", "BACKOFF", "RETRY_ON", "TIMEOUT_MS", "MODULES")
 MOST_ATTEMPTS = MOST_RETRIES + 1
 WITHOUT_EXCEPTION = (OperationalErrorCode.WORKER_CRASHED.value, OutcomeCode.TASK_TIMEOUT.value)
 
-# (exception, task_result) -> seconds until the next attempt, None: no further attempt
+# (exception, task_result) -> seconds until the next attempt, or None for no further attempt
 BackoffFunction = Callable[[Any, Any], float | None]
 Backoff = float | tuple[float, ...] | BackoffFunction
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a task is tried, after which delays in seconds, and for which failures.
+    """The number of attempts of a task, the delays between them, and the failures to retry.
 
-    ``backoff`` is a delay, a delay for each retry (the last one repeats), a function, or None: 60
-    s, doubled each time. A single entry of ``retry_on`` may be given without a list. Raises
-    ValueError with all problems.
+    ``backoff`` is a delay in seconds, a list of delays for each retry (the last one repeats), or a
+    function. If it is None, the first delay is 60 s, and each further one is twice as long. A
+    single entry of ``retry_on`` may be given without a list. Raises ValueError with all problems.
     """
 
     max_attempts: int = 1
@@ -56,7 +56,7 @@ class Retries:
     def __post_init__(self) -> None:
         if problem := attempts_problem(self.max_attempts) or backoff_problem(self.backoff):
             raise ValueError(problem)
-        # The same checks and imports as for any policy, whatever max_attempts is.
+        # A policy checks and imports the classes, even if max_attempts is 1.
         policy = RetryPolicy.exponential(auto_retry_for=self.retry_on)
         object.__setattr__(self, "retry_on", policy.auto_retry_for)
 
@@ -65,7 +65,7 @@ class Retries:
         return callable(self.backoff)
 
     def policy(self) -> RetryPolicy | None:
-        """Return the policy for the row of the task, None if it is not retried."""
+        """Return the policy for the row of the task, or None if the task is not retried."""
         if self.max_attempts == 1:
             return None
 
@@ -83,7 +83,7 @@ class Retries:
         return replace(policy, strategy="fixed", intervals=delays, jitter=False)
 
     def includes(self, error: BaseException) -> bool:
-        """Whether ``retry_on`` lists the exception: its class, a base class, or its error code."""
+        """Return whether ``retry_on`` has an exception, a base class of it, or its error code."""
         conf = config()
         code = mapped_code(error, conf.exception_mapper) or conf.default_unhandled_error_code
         return any(
@@ -92,8 +92,9 @@ class Retries:
         )
 
     def ask(self, error: BaseException, result: Any) -> float | bool | None:
-        """Return what the function ``backoff`` says: seconds, None for no retry, or True if it
-        raised or said something else.
+        """Return the seconds that the function ``backoff`` returns, or None for no further attempt.
+
+        Returns True, for the usual delay, if the function raises or returns another value.
         """
         assert callable(self.backoff)
         name = f"{result.task.module_path} {result.id}"
@@ -144,18 +145,19 @@ def is_delay(value: object) -> bool:
 
 
 def hashable(value: Any) -> Any:
-    """Return a list as a tuple, because the fields of a task are compared and hashed; other values
-    are returned as they are.
+    """Return a list or a set as a tuple, because the fields of a task are compared and hashed.
+
+    All other values are returned unchanged.
     """
     return tuple(value) if isinstance(value, list | set | frozenset) else value
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a backend; invalid ones have their defaults, and are in ``problems``, by key.
+    """The options of a backend. Invalid ones have their defaults, and are in ``problems`` by key.
 
-    ``modules`` are imported by workers like the ``tasks`` modules of apps. The others apply to
-    tasks that say nothing else.
+    ``modules`` are imported by workers, as are the ``tasks`` modules of apps. The other options are
+    defaults for tasks.
     """
 
     retries: Retries
@@ -165,7 +167,7 @@ class Options:
 
 
 def read(given: Any) -> Options:
-    """Read the options. Never raises."""
+    """Read the OPTIONS of a backend. Never raises."""
     if not isinstance(given, Mapping):
         return Options(
             Retries(), None, (), (("OPTIONS", f"must be a dict, not {type(given).__name__}"),)
@@ -182,18 +184,18 @@ def read(given: Any) -> Options:
 
 
 def named_modules() -> Iterator[str]:
-    """Yield the modules that the OPTIONS of each HorsiesBackend in ``settings.TASKS`` name."""
+    """Yield the modules in the OPTIONS of each HorsiesBackend in ``settings.TASKS``."""
     for params in getattr(settings, "TASKS", {}).values():
         try:
             backend = import_string(params["BACKEND"])
-        except (ImportError, KeyError, TypeError, AttributeError):  # Django reports it
+        except (ImportError, KeyError, TypeError, AttributeError):  # Django reports the error
             continue
         if hasattr(backend, "horsies_options"):
             yield from read(params.get("OPTIONS", {})).modules
 
 
 def unknown(given: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys that do not exist."""
+    """Yield each key that does not exist, and its problem."""
     for key in given:
         if key not in KEYS:
             near = get_close_matches(str(key).upper(), KEYS, 1)
@@ -216,7 +218,7 @@ def checked(
 
 
 def imported(given: Mapping[Any, Any], problems: list[tuple[str, str]]) -> Mapping[Any, Any]:
-    """Return the options with the function that a dotted path in BACKOFF names."""
+    """Return the options, with the function in place of a dotted path in BACKOFF."""
     path = given.get("BACKOFF")
     if not isinstance(path, str):
         return given
@@ -248,9 +250,9 @@ def modules_problem(value: object) -> str | None:
 
 
 def retries_of(task: Any) -> Retries:
-    """Return the retries of a task: its own, else those in the OPTIONS of its backend.
+    """Return the retries of a task: its own options, and those of its backend for the others.
 
-    Raises ValueError.
+    Raises ValueError if an option is invalid.
     """
     usual: Retries = task.get_backend().horsies_options.retries
     own = {name: getattr(task, name, None) for name in ("max_attempts", "backoff", "retry_on")}
@@ -259,13 +261,13 @@ def retries_of(task: Any) -> Retries:
 
 
 def timeout_of(task: Any) -> Any:
-    """Return the timeout of a task in milliseconds, or a timedelta, or None."""
+    """Return the timeout of a task, in milliseconds or as a timedelta, or None."""
     own = getattr(task, "timeout_ms", None)
     return task.get_backend().horsies_options.timeout_ms if own is None else own
 
 
 def options_problem(task: Any) -> str | None:
-    """Return what is wrong with the options that ``HorsiesTask`` adds, or None."""
+    """Return the problem of the options that ``HorsiesTask`` adds to a task, or None."""
     try:
         retries_of(task)
     except (TypeError, ValueError) as error:

@@ -1,10 +1,10 @@
-"""What the backend uses of ``django.tasks``, or of its backport, which has the same under other
-paths and some other names.
+"""Results, signals and errors for ``django.tasks`` and for its backport.
 
-TaskResults are made from the row of a task and its attempts; those of a task that runs read the row
-when they are asked.
+The backport has the same classes under other paths, and some under other names. A TaskResult is
+made from the row of a task and its attempts. The TaskResult of a running task reads the row when a
+field is used that needs it.
 
-A return value is what ``normalize_json`` accepts, less what PostgreSQL cannot store.
+A return value is anything that ``normalize_json`` accepts and PostgreSQL can store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from horsies_django.store.tasks import StoredTask, TaskStore
 
 logger = logging.getLogger("horsies.task")
 
-# The status of django.tasks for each of ours; others are FAILED.
+# The status of django.tasks for each status of horsies_django; all others are FAILED.
 STATUSES: Mapping[str, str] = {
     Status.PENDING: "READY",
     Status.CLAIMED: "READY",
@@ -41,7 +41,7 @@ STATUSES: Mapping[str, str] = {
 }
 ENDED_BY_OTHERS = (Status.CANCELLED, Status.EXPIRED)
 BACKEND = "backend"  # the key of the backend's alias in the options of a row
-# What the process that runs a task does not know of it until it reads the row.
+# The fields that a process that runs the task has only after it has read the row.
 LAZY = (
     "enqueued_at",
     "started_at",
@@ -54,7 +54,7 @@ LAZY = (
 
 
 class Api:
-    """The classes and the signals of one of both packages, "django.tasks" or "django_tasks".
+    """The classes and the signals of one of the packages "django.tasks" and "django_tasks".
 
     ``refreshed`` are the fields that a refresh of a result reads. Raises ImportError if the package
     is not installed.
@@ -77,20 +77,20 @@ class Api:
 
 
 def named(exceptions: Any, name: str) -> type[Exception]:
-    """Return an exception, whose name in the backport ends with "Error" until version 0.12."""
+    """Return an exception. Its name in the backport ends with "Error" before version 0.12."""
     found: type[Exception] = getattr(exceptions, name, None) or getattr(exceptions, f"{name}Error")
     return found
 
 
 def tell(backend: Any, name: str, result: Any) -> None:
-    """Send the signal of a name about a task of a backend; a receiver that raises is logged."""
+    """Send a signal about a task of a backend. Errors of receivers are logged."""
     log_failures(
         getattr(backend.api.signals, name).send_robust(type(backend), task_result=result), result
     )
 
 
 async def atell(backend: Any, name: str, result: Any) -> None:
-    """Do the same from async code."""
+    """Send a signal about a task of a backend, as ``tell`` does, from async code."""
     log_failures(
         await getattr(backend.api.signals, name).asend_robust(type(backend), task_result=result),
         result,
@@ -98,7 +98,7 @@ async def atell(backend: Any, name: str, result: Any) -> None:
 
 
 def log_failures(responses: list[tuple[Callable[..., Any], Any]], result: Any) -> None:
-    """Log the receivers that raised; Django has logged their tracebacks."""
+    """Log the receivers that raised an error. Django has logged their tracebacks."""
     for receiver, response in responses:
         if isinstance(response, Exception):
             logger.error(
@@ -113,8 +113,9 @@ def log_failures(responses: list[tuple[Callable[..., Any], Any]], result: Any) -
 
 
 class ResultMixin:
-    """What ``HorsiesTaskResult`` adds to the class ``TaskResult`` of either package: fields that
-    are read when they are used.
+    """The fields of a ``HorsiesTaskResult`` that are read when they are first used.
+
+    It extends the class ``TaskResult`` of either package.
     """
 
     __slots__ = ()
@@ -123,7 +124,7 @@ class ResultMixin:
     def of_running(
         cls, task: Any, id_: str, attempt: int, worker: str, args: Sequence[Any], kwargs: Any
     ) -> Self:
-        """Return the result of a task that runs in this process. Makes no query."""
+        """Return the result of a task that is running in this process, without a query."""
         result = object.__new__(cls)
         values = {
             "task": task,
@@ -137,7 +138,7 @@ class ResultMixin:
 
         if attempt == 1:
             values |= {"errors": [], "worker_ids": [worker]}
-        if len(settings.TASKS) == 1:  # else the row says through which backend the task was sent
+        if len(settings.TASKS) == 1:  # otherwise the row has the backend of the task
             values[BACKEND] = task.backend
 
         for name, value in values.items():
@@ -148,12 +149,12 @@ class ResultMixin:
     def refresh(self) -> None:
         """Read the status, the times, the errors and the return value again.
 
-        Raises TaskResultDoesNotExist.
+        Raises TaskResultDoesNotExist if the task was deleted.
         """
         self._take(look(UUID(self.id)))
 
     async def arefresh(self) -> None:
-        """Do the same from async code."""
+        """Read the fields again as ``refresh`` does, from async code."""
         self._take(await sync_to_async(look)(UUID(self.id)))
 
     def _take(self, stored: StoredTask | None) -> None:
@@ -165,8 +166,9 @@ class ResultMixin:
                 object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Read the row of a running task for a field that is not known yet; a field with a value
-        does not come here.
+        """Read the row of a running task for a field that has no value yet.
+
+        Python calls this only for fields without a value.
         """
         if name not in LAZY:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -177,7 +179,7 @@ class ResultMixin:
             "worker_ids": [],
             BACKEND: self.task.backend,
         }
-        if stored is not None:  # else it was deleted
+        if stored is not None:  # it is None if the task was deleted
             found |= fields_of(stored, self.task.get_backend().api) | {"finished_at": stored.now}
             found[BACKEND] = alias_of(stored) or self.task.backend
 
@@ -195,17 +197,16 @@ def look(task_id: UUID) -> StoredTask | None:
 
 
 def alias_of(stored: StoredTask) -> str | None:
-    """Return the alias of the backend that a task was sent to; None if a schedule or a workflow
-    sent it.
+    """Return the alias of the backend that a task was sent to.
+
+    Returns None if a schedule or a workflow sent the task.
     """
     found = json_of(stored.options).get(BACKEND)
     return found if isinstance(found, str) else None
 
 
 def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
-    """Return the values of the fields of a TaskResult, except for the task itself, its id and its
-    backend.
-    """
+    """Return the fields of a TaskResult, except the task itself, its id and its backend."""
     call = json_of(stored.kwargs)
     attempts = stored.attempts
     args = call.get("args")
@@ -235,8 +236,9 @@ def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
 
 
 def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:
-    """Yield class path and traceback for each attempt that failed, and for a task that ended
-    without an attempt of its own.
+    """Yield a class path and a traceback for each attempt that failed.
+
+    Yields one more pair if the task ended without an attempt of its own.
     """
     for attempt in stored.attempts:
         if attempt.error_code is None:
@@ -258,7 +260,7 @@ def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:
 
 
 def described(code: str, message: object) -> tuple[str, str]:
-    """Return the class for an error code, and the last line of a traceback."""
+    """Return the class path for an error code, and the last line of a traceback."""
     kind = CLASSES.get(code, TaskFailed)
     if kind is not TaskFailed:
         said = message
@@ -271,7 +273,10 @@ def described(code: str, message: object) -> tuple[str, str]:
 
 
 def json_of(text: str | None) -> dict[str, Any]:
-    """Return a stored JSON object; an empty one if it is something else, or cannot be parsed."""
+    """Return a stored JSON object.
+
+    The object is empty if the text is something else or cannot be parsed.
+    """
     try:
         found = json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -282,7 +287,7 @@ def json_of(text: str | None) -> dict[str, Any]:
 def strict(value: Any) -> Any:
     """Return the return value of a task as JSON data.
 
-    Raises TypeError for other types, ValueError for other values.
+    Raises TypeError if a type is not supported, and ValueError if a value is not.
     """
     try:
         return normalized(value)

@@ -1,8 +1,8 @@
-"""Tasks of ``django.tasks`` in this process: their definitions for workers, by the dotted path of
-the function, and their runs.
+"""Tasks of ``django.tasks`` in a worker: their definitions, and the attempts to run them.
 
-The function in a definition is a wrapper: it gives the task its context, sends Django's signals,
-and makes the result JSON. So an exception of a signal's receiver never becomes one of the task, and
+A definition is registered by the dotted path of the function. Its function is a wrapper, which
+gives the task its context, sends Django's signals, and converts the return value to JSON. An
+exception in the receiver of a signal therefore never becomes an exception of the task. The signal
 ``task_finished`` is sent while the exception of the task is handled, so that its traceback can be
 reported.
 """
@@ -40,21 +40,22 @@ from horsies_django.tasks.options import SendOptions
 
 logger = logging.getLogger("horsies.task")
 
-# An interrupted process says nothing about the task: it is given back.
+# An interruption of the process is no failure of the task: the attempt ends as if it had crashed.
 INTERRUPTED: Mapping[type[BaseException], str] = {
     KeyboardInterrupt: OperationalErrorCode.WORKER_CRASHED.value
 }
 
 declared: dict[str, Any] = {}  # dotted path -> the Task that was declared first
-# What backoff functions said, until the process asks for it: (task id, attempt) -> seconds or True
+# Return values of backoff functions, until ``decide`` takes them:
+# (task id, attempt) -> seconds or True
 _answers: dict[tuple[Any, int], float | bool] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskMixin:
-    """What ``HorsiesTask`` adds to the class ``Task`` of either package.
+    """The options that ``HorsiesTask`` adds to the class ``Task`` of either package.
 
-    None means the OPTIONS of the backend.
+    An option that is None has its value in the OPTIONS of the backend.
     """
 
     __slots__ = ()
@@ -74,22 +75,21 @@ class TaskMixin:
 
     @property
     def definition(self) -> TaskDefinition:
-        """The definition for workers, by which workflows take this task."""
+        """The definition for workers, which workflows also use."""
         return declare(self)
 
     @property
     def send_options(self) -> SendOptions:
-        """The options of this Task object for workflows."""
+        """The options of this Task object, for workflows."""
         options = sending_options(self)
         return SendOptions(**options, delay=self.run_after)  # type: ignore[attr-defined]
 
 
 def declare(task: Any) -> TaskDefinition:
-    """Register the definition of a task for the workers of this process, unless its function has
-    one; return it.
+    """Register the definition of a task for the workers of this process, and return it.
 
-    Raises InvalidTask for a function that cannot be a task, and if another function has its dotted
-    path.
+    A definition that its function has already is returned. Raises InvalidTask if the function
+    cannot be a task, or if another function has its dotted path.
     """
     name = task.module_path
     known = registry.find(name)
@@ -99,7 +99,7 @@ def declare(task: Any) -> TaskDefinition:
         if known.codec is not None and function is task.func:
             return known
 
-        # One that was defined again, as by a reload of its module, is in the same file.
+        # A function that was defined again, as by a reload of its module, is in the same file.
         if known.codec is None or function.__code__.co_filename != task.func.__code__.co_filename:
             raise task.get_backend().api.invalid_task(
                 f"Two functions are tasks named {name}: one in {place(function)} and one in "
@@ -120,7 +120,7 @@ def declare(task: Any) -> TaskDefinition:
 def definition_of(task: Any) -> TaskDefinition:
     """Return the definition of a task with its own options and those of its backend.
 
-    Raises TaskDefinitionError.
+    Raises TaskDefinitionError if the function cannot be a task or an option is invalid.
     """
     if inspect.isgeneratorfunction(task.func) or inspect.isasyncgenfunction(task.func):
         raise TaskDefinitionError(
@@ -146,8 +146,9 @@ def place(function: Any) -> str:
 
 
 def rebuilt(task: Any, **changes: Any) -> Any:
-    """Return a copy of a task with other values, without validation: settings may have changed
-    since it was sent.
+    """Return a copy of a task with other values.
+
+    The values are not validated, because the settings may have changed since the task was sent.
     """
     copy = object.__new__(type(task))
     for field in dataclasses.fields(task):
@@ -157,8 +158,9 @@ def rebuilt(task: Any, **changes: Any) -> Any:
 
 
 def find(name: str, task_class: Any) -> Any:
-    """Return the task of that dotted path; one without code if there is none (any more), whose call
-    raises LookupError.
+    """Return the task with this dotted path, or a placeholder if there is none any more.
+
+    A call of the placeholder raises LookupError.
     """
     if registry.find_or_import(name) is not None and name in declared:
         return declared[name]
@@ -171,7 +173,7 @@ def find(name: str, task_class: Any) -> Any:
 
 
 def gone(name: str) -> Any:
-    """Return a function that stands for one that does not exist."""
+    """Return a function that stands for one that does not exist, and raises LookupError."""
 
     def missing(*args: Any, **kwargs: Any) -> None:
         raise LookupError(
@@ -197,7 +199,7 @@ def sync_wrapper(task: Any) -> Callable[..., Any]:
 
         try:
             value = strict(task.func(*attempt.context, *args, **kwargs))
-        except KeyboardInterrupt:  # the process was interrupted, which says nothing about the task
+        except KeyboardInterrupt:  # the process was interrupted, which is no failure of the task
             raise
         except BaseException as error:
             attempt.failed(error, described(error))
@@ -214,8 +216,8 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
     @functools.wraps(task.func)
     async def call(*args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(task, args, kwargs)
-        if task.takes_context:  # its code could not read the row
-            await sync_to_async(getattr)(attempt.result, "enqueued_at")  # which reads it
+        if task.takes_context:  # async code of the task could not read the row
+            await sync_to_async(getattr)(attempt.result, "enqueued_at")  # reads the row
         await atell(attempt.backend, "task_started", attempt.result)
 
         try:
@@ -224,7 +226,7 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
             raise
         except BaseException as error:
             trace = error.__traceback__
-            # asgiref raises it once more in its thread.
+            # asgiref raises the error again in its thread, which changes its traceback.
             await sync_to_async(attempt.failed)(error, described(error))
             BaseException.with_traceback(error, trace)
             raise
@@ -237,8 +239,9 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
 
 
 class Attempt:
-    """An attempt of a task in this process; ``result`` is what receivers of signals and the task
-    itself get.
+    """An attempt of a task in this process.
+
+    ``result`` is the TaskResult that receivers of signals and the task itself get.
     """
 
     def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -252,15 +255,15 @@ class Attempt:
 
     @property
     def context(self) -> tuple[Any, ...]:
-        """The first argument of a task that takes its context."""
+        """The leading arguments of a task: its context, or nothing if it does not take it."""
         return (
             (self.backend.api.context(task_result=self.result),) if self.task.takes_context else ()
         )
 
     def failed(self, error: BaseException, trace: str) -> None:
-        """Add the error to the result; tell the end of the task if this was its last attempt.
+        """Add the error to the result, and send ``task_finished`` if this was the last attempt.
 
-        Called while it is handled.
+        It must be called while the error is handled.
         """
         if isinstance(error, Snooze):
             return  # no attempt was used
@@ -281,11 +284,14 @@ class Attempt:
     def end(self, status: str, value: Any) -> None:
         object.__setattr__(self.result, "status", self.backend.api.status[status])
         object.__setattr__(self.result, "_return_value", value)
-        # If anybody wants to know it, the row has it, by the database's clock.
+        # A later access reads it from the row, by the database's clock.
         object.__delattr__(self.result, "finished_at")
 
     def _is_retried(self, error: BaseException) -> bool:
-        """Whether another attempt follows, as the statement that settles this one decides it."""
+        """Return whether another attempt follows.
+
+        The statement that settles this attempt has the same rules.
+        """
         retries = retries_of(self.task)
         if self.current.attempt >= retries.max_attempts or self.current.cancel_requested:
             return False
@@ -310,7 +316,7 @@ class Attempt:
 
 
 def described(error: BaseException) -> str:
-    """Return the traceback of an exception as text; its methods are user code."""
+    """Return the traceback of an exception as text. The methods of an exception are user code."""
     try:
         return "".join(format_exception(error))
     except Exception as broken:
@@ -322,10 +328,11 @@ def path_of(error: BaseException) -> str:
 
 
 def decide(error: BaseException, attempt: int) -> float | bool | None:
-    """Return whether the process that ran a task wants another attempt: after how many seconds, or
-    True. ``decide`` of tasks.
+    """Return the seconds until another attempt, True for the usual delay, or None.
+
+    None means that the retry policy in the row decides. This is the ``decide`` of a TaskDefinition.
     """
     if isinstance(error, KeyboardInterrupt):
-        return 10.0  # before a task whose process was interrupted runs again
+        return 10.0  # seconds until a task runs again whose process was interrupted
     current = running.get()
     return None if current is None else _answers.pop((current.task_id, attempt), None)

@@ -1,7 +1,8 @@
-"""``settings.HORSIES`` as one frozen value, or all its problems at once.
+"""The settings in ``settings.HORSIES``, as one frozen value or as a list of all problems.
 
-The running code calls ``config``, the system checks call ``read``; both use ``parse``, which is
-pure. Problems have the ids of the system checks, see ``checks.IDS``.
+The running code calls ``config``, and the system checks call ``read``. Both use ``parse``, which
+does not depend on Django's settings. Problems have the ids of the system checks, which
+``docs/reference/checks.md`` explains.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ __all__ = [
 
 @functools.cache
 def config() -> Config:
-    """Return the settings. Raises ImproperlyConfigured, which lists all problems."""
+    """Return the settings.
+
+    Raises ImproperlyConfigured, which lists all problems, if a setting is invalid.
+    """
     found, problems = read()
     if problems:
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -67,14 +71,18 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
 
 
 def read() -> tuple[Config, list[Problem]]:
-    """Read the settings and check the engines of their databases, without connecting to them."""
+    """Return the settings and their problems.
+
+    The engines of the databases are checked too, but no connection is opened.
+    """
     found, problems = parse(getattr(settings, "HORSIES", {}), databases=settings.DATABASES)
     return found, problems + _backend_problems(found, {problem.where for problem in problems})
 
 
 def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
-    """Return problems of the aliases' engines, except for the settings in ``broken``, which name no
-    valid alias.
+    """Return the problems with the engines of the aliases.
+
+    Settings in ``broken`` are skipped, because they do not name a valid alias.
     """
     problems = []
     for key, alias in (("DATABASE", found.database), ("LISTEN_DATABASE", found.listen_database)):
@@ -90,8 +98,8 @@ def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
             )
             continue
 
-        # Imported late: it raises if no psycopg is installed, and only an alias of PostgreSQL needs
-        # one.
+        # Imported here, because the import raises an error if psycopg is not installed, which only
+        # an alias of PostgreSQL needs.
         from django.db.backends.postgresql import psycopg_any
 
         if not psycopg_any.is_psycopg3:

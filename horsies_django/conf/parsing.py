@@ -1,4 +1,7 @@
-"""Parses ``settings.HORSIES``: checks each value, then the values that depend on each other."""
+"""The parser of ``settings.HORSIES``.
+
+Each value is checked first, and then the values that depend on each other.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ from horsies_django.core.texts import is_name, shown
 
 
 def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Problem]]:
-    """Return a Config and the list of all problems; an invalid value is replaced by its default.
+    """Return a Config and the list of all problems.
 
-    Pure, except that it imports the classes that EXCEPTION_MAPPER names by dotted path.
+    An invalid value is replaced by its default. The function has no side effects, except that it
+    imports the classes that EXCEPTION_MAPPER names by dotted path.
     """
     problems: list[Problem] = []
     default = Config()
@@ -72,7 +76,10 @@ def _keys(owner: type[Config] | type[Recovery] | type[Resilience] | type[Retenti
 def _queue_retention(
     section: Section, queues: Mapping[str, QueueConfig]
 ) -> Mapping[str, int | None]:
-    """Return the hours by queue. Report undeclared names: a misspelt one would have no effect."""
+    """Return the retention in hours by queue, with None for ever.
+
+    Queues that are not declared are reported, because a misspelt name would have no effect.
+    """
     key = "QUEUE_RETENTION_HOURS"
     default = Retention().terminal_record_retention_hours
     inner = section.inner(key, None, "{'mail': 24, 'payments': None}")
@@ -91,7 +98,7 @@ def _queue_retention(
 def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
     """Return the schedules by name.
 
-    What they say is checked once tasks are imported: ``schedules.problems``.
+    Their definitions are checked by ``schedules.problems``, after the tasks are imported.
     """
     example = (
         "{'nightly': {'task': 'shop.tasks.tidy', 'pattern': 'daily at 04:30', 'zone': "
@@ -117,9 +124,9 @@ def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
-    """Return a list of dotted paths.
+    """Return dotted paths, or none if one of them is invalid.
 
-    They are not imported here: sites read the settings, too, and may not need them.
+    They are not imported here, because web processes read the settings too and may not need them.
     """
     value = top.values.get(key, ())
     if not isinstance(value, list | tuple):
@@ -143,9 +150,9 @@ def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
 
 
 def _token(top: Section, key: str) -> str:
-    """Return a secret that a header can carry, "" if it is missing or invalid.
+    """Return a secret that a header can contain, or "" if it is missing or invalid.
 
-    Its value is in no message.
+    No message contains the value.
     """
     value = top.values.get(key, "")
     hint = (
@@ -169,7 +176,7 @@ def _token(top: Section, key: str) -> str:
 
 
 def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
-    """Return the alias, or None if it is missing or invalid."""
+    """Return the alias under a key, or None if it is missing or invalid."""
     value = top.values.get(key, getattr(Config(), key.lower()))
     if value is None and key == "LISTEN_DATABASE":
         return None
@@ -216,13 +223,13 @@ def _error_code(top: Section, default: str) -> str:
         )
         return default
 
-    return str.__str__(code)  # the plain text of a member of the user's own str enum
+    return str.__str__(code)  # the code may be a member of a str enum of the project
 
 
 def _exception_mapper(top: Section) -> Mapper:
-    """Return the mapper with its dotted paths imported.
+    """Return the mapper, whose dotted paths are replaced by classes.
 
-    Paths that cannot be imported are reported here.
+    Paths that cannot be imported are reported.
     """
     raw = top.values.get("EXCEPTION_MAPPER", EMPTY)
     hint = "Use {SomeError or 'package.module.SomeError': 'MY_CODE'}."
@@ -251,7 +258,7 @@ def _exception_mapper(top: Section) -> Mapper:
 
 
 def _refuse_unfit_buffer(found: Config, top: Section) -> None:
-    """Report settings that PREFETCH_BUFFER cannot be combined with or requires."""
+    """Report settings that cannot be combined with PREFETCH_BUFFER, and those that it requires."""
     if not found.prefetch_buffer:
         return
 
@@ -289,8 +296,10 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
 def _refuse_unfit_times(
     found: Config, top: Section, recovery: Section, resilience: Section
 ) -> None:
-    """Report times that are too short for one late heartbeat, and a longest wait that is shorter
-    than the first.
+    """Report times that do not fit each other.
+
+    A lease and a threshold must be long enough for one late heartbeat, and the longest pause
+    between two attempts to reach the database must not be shorter than the first.
     """
     beat = found.recovery.claimer_heartbeat_interval_ms
     lease = found.claim_lease_ms

@@ -1,4 +1,4 @@
-"""The queues of the settings: their names, their limits, and how they are split into partitions."""
+"""The parser of the queues in the settings, with their limits and partition rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ PARTITION_EXAMPLE = "{'by_args': ['customer_id'], 'max_concurrency': 2}"
 
 
 def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
-    """Return the mode and the queues; the queue ``default`` is always among them."""
+    """Return the mode and the queues by name.
+
+    The queue ``default`` is always among them.
+    """
     declared = "QUEUES" in top.values
     mode = top.values.get("QUEUE_MODE", "CUSTOM" if declared else "DEFAULT")
 
@@ -89,7 +92,7 @@ def _name_problem(name: object) -> str | None:
     if len(name) > 100:
         return f"The name of this queue has {len(name)} characters; at most 100 are allowed."
 
-    # A comma separates queues on the command line: `--queues=mail,bulk` could never name this one.
+    # A comma separates queues on the command line, as in `--queues=mail,bulk`.
     if not name.isprintable() or " " in name or "," in name:
         return "The name of this queue contains a space, a comma or an unprintable character."
 
@@ -99,7 +102,7 @@ def _name_problem(name: object) -> str | None:
 def _partition(options: Section) -> PartitionConfig | None:
     """Return the partition rule, or None if there is none.
 
-    A rule without a key or without a limit is a mistake.
+    A rule that does not divide tasks, and a rule without a limit or a policy, are reported.
     """
     if options.values.get("partition") is None:
         return None
@@ -150,9 +153,7 @@ def _on_failure(part: Section) -> str:
 
 
 def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[str, str, str]]:
-    """Yield the key, the message and the hint of each contradiction of the policy of a partition
-    rule.
-    """
+    """Yield a key, a message and a hint if the policy of a partition rule does not fit the rest."""
     if not part.sound(*PARTITION_KEYS):
         return
 
@@ -187,8 +188,10 @@ def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[st
 
 
 def _by_args(part: Section) -> tuple[str, ...] | None:
-    """Return the argument names, empty for all arguments ("all"), or None if partitions do not
-    depend on arguments.
+    """Return the names of the arguments by which tasks are divided into partitions.
+
+    They are empty if partitions depend on all arguments ("all"). Return None if partitions do not
+    depend on arguments, or the value is invalid.
     """
     names = part.values.get("by_args")
     if names is None:
@@ -214,7 +217,7 @@ def _by_args(part: Section) -> tuple[str, ...] | None:
             "E018", "by_args", f"{shown(twice[0])} is listed twice.", "List each argument once."
         )
     else:
-        # The plain text of members of the user's own str enum.
+        # The names may be members of a str enum of the project.
         return tuple(str.__str__(name) for name in names)
 
     return None

@@ -1,6 +1,4 @@
-"""One dict of the settings: reads its values, imports what dotted paths name, and collects the
-problems.
-"""
+"""A reader for one dict of the settings, which checks its values and collects the problems."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from django.utils.module_loading import import_string
 from horsies_django.core.texts import shown
 
 T = TypeVar("T")
-Keys = Iterable[str] | None  # None: any
+Keys = Iterable[str] | None  # the known keys, or None if any key is allowed
 
-# suffix of a key -> its unit, to which a timedelta is converted
+# The unit of a number by the suffix of its key. A timedelta is converted to that unit.
 UNITS = {
     "_MS": ("milliseconds", timedelta(milliseconds=1)),
     "_S": ("seconds", timedelta(seconds=1)),
@@ -27,8 +25,10 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem in the settings: the id of the check, the place (``where``), what is wrong and what
-    to do about it.
+    """A problem in the settings.
+
+    ``id`` is the id of the system check, ``hint`` the remedy, and ``where`` the place of the
+    setting.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Problem:
 class Section:
     """A dict of the settings.
 
-    Reports unknown keys when it is created, and invalid values when they are read.
+    Unknown keys are reported when the object is created, and invalid values when they are read.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Section:
                 self.report("E002", key, "Unknown setting.", did_you_mean(key, self.known))
 
     def inner(self, key: str, known: Keys, example: str) -> Section:
-        """Return the section under a key, an empty one if there is none."""
+        """Return the section under a key, which is empty if the key is missing."""
         return Section(self.values.get(key, {}), self.place(key), known, self.problems, example)
 
     def report(self, id_: str, key: object, message: str, hint: str) -> None:
@@ -74,16 +74,18 @@ class Section:
         return f"{self.where}[{shown(key)}]"
 
     def sound(self, *keys: str) -> bool:
-        """Return whether these values have no problems so far.
+        """Return whether the values of these keys have no problems so far.
 
-        Comparing invalid values would only report them again.
+        Invalid values are not compared with others, because this would report them again.
         """
         broken = {problem.where for problem in self.problems}
         return broken.isdisjoint({self.where, *map(self.place, keys)})
 
     def filled(self, default: T, **others: Any) -> T:
-        """Return a dataclass of settings, with ``others`` as given; numbers and booleans are read
-        by the types of its fields.
+        """Return a copy of a dataclass of settings with the values of this section.
+
+        Numbers and booleans are read by the types of the fields. ``others`` are the values of the
+        other fields.
         """
         made: Any = default
         keys = {key.lower(): key for key in self.known}
@@ -122,9 +124,10 @@ class Section:
         nullable: bool,
         unit_of: str = "",
     ) -> int | None:
-        """Return a number in a range.
+        """Return a number in a range, or the default if the value is invalid.
 
-        A key, or ``unit_of``, with a suffix in ``UNITS`` allows a timedelta, ``nullable`` None.
+        A timedelta is allowed if the key, or ``unit_of``, has a suffix in ``UNITS``. None is
+        allowed if ``nullable`` is true.
         """
         value = self.values.get(key, default)
         if value is None and nullable:
@@ -176,9 +179,7 @@ def did_you_mean(key: object, known: Iterable[str]) -> str:
 
 
 def path_problems(paths: Iterable[str]) -> list[str]:
-    """Import what the paths name, and return what is wrong with each that names nothing that can be
-    called.
-    """
+    """Import dotted paths, and return a problem for each that is not a function or a class."""
     problems = []
     for path in paths:
         try:

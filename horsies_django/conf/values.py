@@ -1,8 +1,8 @@
 """The settings as frozen values, with their defaults and ranges.
 
 The keys in ``settings.HORSIES`` are the upper-case names of the fields of ``Config``,
-``Resilience``, ``Recovery`` and ``Retention``; the keys of a queue and of its partition rule are
-the names of their fields.
+``Resilience``, ``Recovery`` and ``Retention``. The keys of a queue and of its partition rule are
+the names of the fields of ``QueueConfig`` and ``PartitionConfig``.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ T = TypeVar("T")
 
 
 def whole(default: T, least: int, most: int | None) -> T:
-    """Return the field of a whole number with its default, its smallest and its largest value
-    (None: no limit).
+    """Return the field of a whole number with its default, its smallest and its largest value.
+
+    The largest value None means no limit.
     """
     made: T = field(default=default, metadata={"range": (least, most)})
     return made
 
 
 def span(hours: int | None) -> timedelta | None:
-    """Return a number of hours as a timedelta; None is for ever."""
+    """Return a number of hours as a timedelta, or None, which means for ever, if it is None."""
     return None if hours is None else timedelta(hours=hours)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionConfig:
-    """How the tasks of a queue are divided into partitions, and the limits of each partition.
+    """The rule by which the tasks of a queue are divided into partitions, and the limits of each.
 
-    ``by_args``: argument names; empty for all arguments, None if partitions do not depend on
-    arguments. A limit of None means no limit. ``ordered``: the tasks of a partition run one after
-    another, in the order in which they were sent; ``on_failure`` says what a failed one does to the
-    others. ``coalesce``: tasks that wait when an equal one starts are merged into it.
+    ``by_args`` has the names of arguments. It is empty if partitions depend on all arguments, and
+    None if they do not depend on arguments. A limit of None means no limit. With ``ordered``, the
+    tasks of a partition run one after another, in the order in which they were sent.
+    ``on_failure`` is the effect of a failed task on the tasks behind it. With ``coalesce``, tasks
+    that wait when an equal task starts are merged into it.
     """
 
     by_args: tuple[str, ...] | None = None
@@ -60,8 +62,10 @@ class PartitionConfig:
 
     @property
     def policy(self) -> str | None:
-        """Return the policy as it is stored: what an ordered partition does on a failure, or
-        "coalesce"; None: none.
+        """The policy as it is stored.
+
+        It is ``on_failure`` if the partitions are ordered, "coalesce" if equal tasks are merged,
+        and None otherwise.
         """
         if self.coalesce:
             return "coalesce"
@@ -70,10 +74,11 @@ class PartitionConfig:
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """A declared queue; priority 1 is served first, 100 last.
+    """A declared queue.
 
-    A limit of None means no limit and costs no counting. ``max_concurrency`` applies to all workers
-    together (0 lets no task start), ``local_limit`` to each worker.
+    Workers claim from queues with priority 1 first, and from those with 100 last. A limit of None
+    means no limit, and workers do not count the tasks for it. ``max_concurrency`` applies to all
+    workers together. With 0, no task starts. ``local_limit`` applies to each worker.
     """
 
     name: str
@@ -84,18 +89,18 @@ class QueueConfig:
 
     @property
     def policy(self) -> str | None:
-        """Return the policy of its partitions; None: they have none."""
+        """The policy of the partitions as it is stored, or None if there is none."""
         return None if self.partition is None else self.partition.policy
 
     @property
     def ordered(self) -> bool:
-        """Return whether the tasks of each partition run in the order in which they were sent."""
+        """Whether the tasks of each partition run in the order in which they were sent."""
         return self.policy in ON_FAILURE
 
 
 @dataclass(frozen=True, slots=True)
 class Resilience:
-    """How a worker behaves while the database cannot be reached."""
+    """The settings for a worker that cannot reach the database."""
 
     db_retry_initial_ms: int = whole(500, 100, 60_000)
     db_retry_max_ms: int = whole(30_000, 500, 300_000)
@@ -106,13 +111,12 @@ class Resilience:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Intervals of heartbeats and snapshots, and what happens to the tasks of a worker that is
-    lost.
+    """The intervals of heartbeats and snapshots, and the settings for the tasks of a lost worker.
 
-    ``max_crashes``: a task that has crashed this many processes or workers is not run again; 0
-    means no limit. ``child_ready_timeout_ms``: a child that is not ready by then is killed, and
-    another one is started. ``on_cut_off``: whether tasks of a worker that cannot reach the database
-    continue ("wait") or are ended before others may run them ("kill").
+    A task that has crashed ``max_crashes`` processes or workers is not run again. 0 means no limit.
+    A child that is not ready after ``child_ready_timeout_ms`` is killed, and another one is
+    started. ``on_cut_off`` is "wait" if the tasks of a worker that cannot reach the database
+    continue, and "kill" if they are ended before other workers may run them.
     """
 
     claimer_heartbeat_interval_ms: int = whole(2_500, 1_000, 120_000)
@@ -126,11 +130,11 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many hours finished rows are kept (None: for ever), and how workers prune older ones.
+    """The settings for how long finished rows are kept, and how workers delete older ones.
 
-    ``terminal_record_retention_hours`` is for finished tasks and their attempts, and for the fire
-    times of schedules; ``queue_retention_hours`` (read-only) for the tasks of single queues
-    instead.
+    Rows with the retention None are kept for ever. ``terminal_record_retention_hours`` applies to
+    finished tasks and their attempts, and to the fire times of schedules.
+    ``queue_retention_hours``, a read-only mapping, replaces it for the tasks of single queues.
     """
 
     terminal_record_retention_hours: int | None = whole(720, 1, 43_800)
@@ -147,31 +151,39 @@ class Retention:
 
     @property
     def terminal_age(self) -> timedelta | None:
-        """How long finished tasks are kept, None for ever."""
+        """The time for which finished tasks are kept, or None if they are kept for ever."""
         return span(self.terminal_record_retention_hours)
 
     @property
     def queue_ages(self) -> dict[str, timedelta | None]:
-        """How long those of single queues are kept instead."""
+        """The times for which finished tasks of single queues are kept, by queue.
+
+        None means for ever.
+        """
         return {queue: span(hours) for queue, hours in self.queue_retention_hours.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings; each key of ``settings.HORSIES`` is the upper-case name of a field. Mappings
-    are read-only.
+    """The settings. Each key of ``settings.HORSIES`` is the upper-case name of a field.
 
-    ``task_timeout_ms`` applies to tasks without a timeout of their own; None means no timeout. The
-    process of a task that is still running ``kill_grace_ms`` after its timeout, or after its
-    termination was requested, is killed. Children keep connections for ``child_conn_max_age``
-    seconds, or longer if the project says so. For ``unknown_task_grace_ms`` after a task became
-    due, a worker that does not know the task leaves it to others. The keys of ``exception_mapper``
-    are classes. With ``prefetch_buffer`` 0 (hard mode), a worker claims only tasks that it starts
-    at once. ``durable_claims``: whether the commit of a pass that only claims or starts tasks waits
-    for the disk. ``schedules`` are definitions by name, see ``core.schedules``. ``middleware`` and
-    ``metadata`` are dotted paths of factories of middleware, and of functions that return metadata
-    for each send. ``monitoring_token`` is what requests to the URLs of ``horsies_django.urls`` may
-    bear instead of a session; "" lets none in.
+    Mappings are read-only.
+
+    - ``task_timeout_ms`` applies to tasks without a timeout of their own. None means no timeout.
+    - ``kill_grace_ms`` is the time after the timeout of a task, or after its termination was
+      requested, after which the process of the task is killed if the task is still running.
+    - Children keep connections for ``child_conn_max_age`` seconds, or longer if the project has a
+      longer CONN_MAX_AGE.
+    - For ``unknown_task_grace_ms`` after a task became due, only workers that have the task run it.
+    - The keys of ``exception_mapper`` are classes.
+    - With ``prefetch_buffer`` 0 (hard mode), a worker claims only tasks that it starts at once.
+    - ``durable_claims`` is whether the commit of a pass that only claims or starts tasks waits for
+      the disk.
+    - ``schedules`` are definitions by name, see ``core.schedules``.
+    - ``middleware`` has the dotted paths of factories of middleware, and ``metadata`` those of
+      functions that return metadata for each send.
+    - ``monitoring_token`` allows requests to the URLs of ``horsies_django.urls`` without a session.
+      If it is "", no token is accepted.
     """
 
     database: str = "default"
@@ -214,7 +226,7 @@ NAMED: tuple[tuple[Any, Callable[[str], str]], ...] = (
     (Recovery, str.upper),
     (Retention, str.upper),
 )
-# key of a setting -> smallest and largest value
+# The smallest and the largest value of a setting, by its key
 RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
     {
         key(one.name): one.metadata["range"]

@@ -1,4 +1,4 @@
 """Integrations with monitoring systems.
 
-Each module needs the extra of its name; nothing else in horsies_django imports them.
+Each module needs the extra of the same name. Nothing else in horsies_django imports these modules.
 """

@@ -1,6 +1,6 @@
-"""OpenTelemetry: the trace of a sender goes on in its tasks, each attempt of which is a span.
+"""OpenTelemetry: the trace of a sender continues in its tasks, and each attempt is a span.
 
-Only the API of OpenTelemetry is used. Whoever runs tasks sets up the SDK; see
+Only the API of OpenTelemetry is used. The project that runs the tasks sets up the SDK; see
 ``docs/howto/traces.md``.
 """
 
@@ -27,23 +27,25 @@ except ImportError as error:
 __all__ = ["carrier", "tracing"]
 
 PROPAGATOR = TraceContextTextMapPropagator()
-tracer = trace.get_tracer("horsies_django")  # of the provider that is set later
+tracer = trace.get_tracer("horsies_django")  # uses the provider that the project sets later
 
 
 def carrier() -> dict[str, str]:
-    """Return ``traceparent`` and ``tracestate`` of the current span, for HORSIES["METADATA"];
-    nothing outside of spans.
+    """Return ``traceparent`` and ``tracestate`` of the current span, for HORSIES["METADATA"].
+
+    Returns {} outside of spans.
     """
     sent: dict[str, str] = {}
     PROPAGATOR.inject(sent)
-    if sum(map(len, sent.values())) > 1_024:  # of a trace in the metadata
+    if sum(map(len, sent.values())) > 1_024:  # the most characters of a trace in the metadata
         sent.pop("tracestate")
     return sent
 
 
 def tracing(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a span of each attempt of a task, for HORSIES["MIDDLEWARE"]: a child of that in which
-    the task was sent.
+    """Make a span of each attempt of a task, for HORSIES["MIDDLEWARE"].
+
+    The span is a child of the span in which the task was sent.
     """
 
     def middleware(current: CurrentTask, args: Any, kwargs: Any) -> Any:
@@ -59,8 +61,9 @@ def tracing(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def attempt(current: CurrentTask) -> Iterator[None]:
-    """Run a block in the span of an attempt, which fails with what the block raises, unless that is
-    Skip or Snooze.
+    """Run a block in the span of an attempt.
+
+    The span fails if the block raises an exception other than Skip and Snooze.
     """
     sent = {
         name: text
@@ -99,6 +102,6 @@ def attempt(current: CurrentTask) -> Iterator[None]:
                 "error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
             )
             span.set_status(trace.StatusCode.ERROR)
-            with suppress(Exception):  # its text is code of the project
+            with suppress(Exception):  # the text of the error comes from code of the project
                 span.record_exception(error)
             raise

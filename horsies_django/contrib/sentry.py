@@ -1,8 +1,7 @@
-"""Sentry: one event for each task that failed for good, made from the signal ``task_failed`` in the
-worker's main process.
+"""Sentry: one event for each task that failed for good.
 
-The exception is known there only as text, so its stack trace is read from the text of its
-traceback.
+The event is made by a receiver of the signal ``task_failed`` in the worker's main process. That
+process has the exception only as text, so its stack trace is read from the text of its traceback.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ NEXT = re.compile(
     r"|During handling of the above exception, another exception occurred:)\n\n",
     re.MULTILINE,
 )
-# A frame, and its line of source, if there is one. Those of an exception group itself have a bar
-# before them.
+# A frame, and its line of source if there is one. The frames of an exception group itself have a
+# bar before them.
 FRAME = re.compile(
     r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d{1,9}), in (.+)(?:\n(?P=bar) {4}(\S.*))?$',
     re.MULTILINE,
@@ -62,14 +61,15 @@ SET_BY_TASKS = ("tags", "user", "extras", "contexts")  # attributes of a scope t
 
 
 class HorsiesIntegration(Integration):
-    """For ``sentry_sdk.init(integrations=[HorsiesIntegration()])``."""
+    """The integration for ``sentry_sdk.init(integrations=[HorsiesIntegration()])``."""
 
     identifier = "horsies"
 
     @staticmethod
     def setup_once() -> None:
-        """Connect the signals, and ignore what the log says of failed tasks, which would be a
-        second event for each.
+        """Connect the signals, and ignore the log lines of failed tasks.
+
+        These lines would become a second event for each failed task.
         """
         signals.task_failed.connect(report, dispatch_uid=__name__)
         signals.child_stopping.connect(flush, dispatch_uid=__name__)
@@ -81,8 +81,9 @@ class HorsiesIntegration(Integration):
 
 
 def scoped(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Run each task in a scope of its own, whose tags, user, extras and contexts are on the event
-    if it fails.
+    """Run each task in a scope of its own.
+
+    The tags, user, extras and contexts of the scope are on the event if the task fails.
     """
 
     def middleware(current: Any, args: Any, kwargs: Any) -> Any:
@@ -112,28 +113,33 @@ def attempt(current: Any) -> Iterator[None]:
 
 
 def of_scope(scope: Any, name: str) -> dict[str, Any]:
-    """Return what was set in a scope of one kind: the SDK has no other way to read it."""
+    """Return the values of one kind that were set in a scope.
+
+    The SDK has no other way to read them.
+    """
     found = getattr(scope, f"_{name}", None)
     return dict(found) if isinstance(found, dict) else {}
 
 
 def trace() -> dict[str, str] | None:
-    """Return the current trace, for HORSIES["METADATA"]; ``sentry_sdk.continue_trace`` takes it
-    from the metadata of a task.
+    """Return the current trace, for HORSIES["METADATA"], or None if Sentry is not active.
+
+    ``sentry_sdk.continue_trace`` takes it from the metadata of a task.
     """
     if not sentry_sdk.get_client().is_active():
         return None
 
     found = {"sentry-trace": sentry_sdk.get_traceparent(), "baggage": sentry_sdk.get_baggage()}
     sent = {name: text for name, text in found.items() if text}
-    if sum(map(len, sent.values())) > 1_024:  # of a trace in the metadata
+    if sum(map(len, sent.values())) > 1_024:  # the most characters of a trace in the metadata
         sent.pop("baggage", None)
     return sent
 
 
 def without_second_ones(event: Any, hint: Any) -> Any:
-    """Drop the events of log lines about a process that ended with a task, whose failure is an
-    event of its own.
+    """Drop the events of log lines about a process that ended with a task.
+
+    The failure of that task is an event of its own.
     """
     record = hint.get("log_record")
     second = (
@@ -144,13 +150,13 @@ def without_second_ones(event: Any, hint: Any) -> Any:
 
 def flush(**values: Any) -> None:
     """Send the events that wait in this process, which is about to end."""
-    sentry_sdk.flush(timeout=1.5)  # less than a process has for child_stopping
+    sentry_sdk.flush(timeout=1.5)  # shorter than the time of a process for child_stopping
 
 
 def report(**values: Any) -> None:
     """Capture the event of a task that failed.
 
-    Never waits for Sentry: the SDK sends events on a thread of its own.
+    It never waits for Sentry, because the SDK sends events on a thread of its own.
     """
     client = sentry_sdk.get_client()
     if client.get_integration(HorsiesIntegration) is None:
@@ -158,7 +164,7 @@ def report(**values: Any) -> None:
 
     listed = (*(client.options["in_app_include"] or ()), *(client.options["in_app_exclude"] or ()))
     with sentry_sdk.isolation_scope() as scope:
-        scope.clear_breadcrumbs()  # of other tasks
+        scope.clear_breadcrumbs()  # they are of other tasks
         event = event_of(values, listed)
         sentry_sdk.capture_event(
             event, hint_of(values["exception_class"], event["exception"]["values"][-1]["value"])
@@ -166,15 +172,16 @@ def report(**values: Any) -> None:
 
 
 def hint_of(path: str | None, message: str) -> dict[str, Any]:
-    """Return the hint for an event, by which the options of Sentry decide, such as
-    ``ignore_errors`` and ``before_send``.
+    """Return the hint for an event, which ``ignore_errors`` and ``before_send`` of Sentry read.
+
+    The hint is empty if the task failed without an exception.
     """
     if path is None:
         return {}
 
     kind = class_of(path)
     try:
-        # It is not made by its own code, which may take other arguments.
+        # __init__ is not called, because it may take other arguments.
         error = kind.__new__(kind, message)
     except Exception:
         kind = stand_in(path)
@@ -186,7 +193,7 @@ def hint_of(path: str | None, message: str) -> dict[str, Any]:
 def class_of(path: str) -> type[BaseException]:
     """Return the class of an exception by its dotted path.
 
-    Imports nothing: one that is not loaded here has a stand-in.
+    No module is imported: a class that is not loaded in this process is replaced by a stand-in.
     """
     names = path.split(".")
     for end in range(len(names) - 1, 0, -1):
@@ -206,14 +213,15 @@ def class_of(path: str) -> type[BaseException]:
 
 @lru_cache(maxsize=1_000)
 def stand_in(path: str) -> type[BaseException]:
-    """Return a class with the name of one that is not loaded here, the same one each time."""
+    """Return a class with the name of one that is not loaded here. It is the same for each call."""
     module, _, name = path.rpartition(".")
     return type(name, (Exception,), {"__module__": module, "__qualname__": name})
 
 
 def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:
-    """Return the event for the arguments of ``task_failed``; the SDK decides itself whether
-    ``listed`` modules are in_app.
+    """Return the event for the arguments of ``task_failed``.
+
+    The SDK itself decides whether ``listed`` modules are in_app.
     """
     name = values["task_name"]
     code = values["error_code"]
@@ -247,13 +255,13 @@ def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:
     )
 
     if "stacktrace" not in exceptions[-1]:
-        # Else Sentry would put all tasks with this code into one group.
+        # Without it, Sentry would put all tasks with this code into one group.
         event["fingerprint"] = [name, code]
     return event
 
 
 def context_of(metadata: Any) -> dict[str, str]:
-    """Return the context of an event in the trace of the sender, or in a new one."""
+    """Return the trace context of an event: in the trace of the sender, or in a new trace."""
     sent = TRACE.search(f"{metadata.get('sentry-trace') or metadata.get('traceparent')}")
     context = (
         {"trace_id": sent[1], "parent_span_id": sent[2]} if sent else {"trace_id": uuid4().hex}
@@ -262,8 +270,9 @@ def context_of(metadata: Any) -> dict[str, str]:
 
 
 def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the exception with which a task failed, after its causes, as far as the text of the
-    traceback has them.
+    """Return the exception with which a task failed, after its causes.
+
+    The causes are read from the text of the traceback, as far as they are in it.
     """
     path = values["exception_class"] or values["error_code"]
     message = values["error_message"] or ""
@@ -271,7 +280,8 @@ def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[
     traced = values["traceback"] or ""
     name, _, rest = message.partition(": ")
 
-    # As in "Refused: no such order"; a task may have a code and a message of its own.
+    # The message begins with the class, as in "Refused: no such order". Tasks may instead have a
+    # code and a message of their own.
     if f".{path}".endswith(f".{name}"):
         text = rest
         # A text may quote another traceback.
@@ -304,8 +314,10 @@ def described(
 
 
 def frame_of(found: re.Match[str], listed: tuple[str, ...]) -> dict[str, Any]:
-    """Return a frame. It is in_app if its file belongs neither to Python, nor to an installed
-    package, nor to horsies_django.
+    """Return a frame.
+
+    It is in_app if its file belongs neither to Python, nor to an installed package, nor to
+    horsies_django.
     """
     _, path, line, function, source = found.groups()
     roots = [root for each in sys.path if path.startswith(root := os.path.join(each, ""))]

@@ -1,1 +1,1 @@
-"""Pure rules: no Django, no clock, no I/O."""
+"""Pure rules, which use neither Django nor a clock, and do no I/O."""

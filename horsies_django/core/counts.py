@@ -1,5 +1,6 @@
-"""What is counted of tasks: how often each result occurred, and histograms of how long attempts ran
-and due tasks waited.
+"""The counts of tasks, which are numbers of results and histograms of durations.
+
+The durations are those of attempts, and the times that due tasks waited until they were claimed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from horsies_django.core.records import SNOOZED, Outcome
 
-# The upper bounds of the buckets of a histogram, in seconds, each included
+# The upper bounds of the buckets of a histogram, in seconds. A bucket includes its bound.
 BOUNDS = (
     0.005,
     0.01,
@@ -32,28 +33,30 @@ BOUNDS = (
     math.inf,
 )
 
-# Results of attempts. Any other result is the code of a final failure.
+# The results of attempts. Any other result is the error code of a final failure.
 COMPLETED = "COMPLETED"
 RETURNED = "RETURNED"
 CANCELLED = "CANCELLED"
 EXPIRED = "EXPIRED"
-RETRIED = "RETRIED"  # it failed, and the task runs again
-CRASHED = "CRASHED"  # its process died, and the task runs again
-# No result: the claims of a queue, under the name "", with how long they had been due.
+RETRIED = "RETRIED"  # the attempt failed, and the task runs again
+CRASHED = "CRASHED"  # the process of the attempt died, and the task runs again
+# This is not a result of an attempt, but the count of all claims of a queue. The name of the task
+# is "", and the durations are the times for which the tasks had been due.
 CLAIMED = "CLAIMED"
 NO_FAILURE = frozenset({COMPLETED, RETURNED, CANCELLED, EXPIRED, RETRIED, CRASHED, CLAIMED})
-# Tasks, or codes of a task, beyond the number of those that are counted one by one; and codes that
-# are in NO_FAILURE
+# The count of tasks, or of codes of a task, that are too many to be counted one by one, and of
+# codes that are in NO_FAILURE
 OTHER = "(other)"
 
 Key = tuple[str, str, str]  # queue, task, result
 
 
 class Total(NamedTuple):
-    """How often a result occurred: ``n`` times, ``seconds`` in all, and how many of them in each
-    bucket of ``BOUNDS``.
+    """The count of a result.
 
-    An attempt whose worker died has no duration, so the buckets may hold fewer than ``n``.
+    The result occurred ``n`` times, with ``seconds`` in total. ``buckets`` is the histogram of the
+    durations, with the bounds in ``BOUNDS``. An attempt whose worker died has no duration, so the
+    sum of the buckets may be less than ``n``.
     """
 
     queue: str
@@ -62,10 +65,10 @@ class Total(NamedTuple):
     n: int
     seconds: float
     buckets: tuple[int, ...]
-    longest: float | None = None  # seconds, of what a worker adds to the history
+    longest: float | None = None  # in seconds, only in counts that a worker adds to the history
 
     def minus(self, earlier: Total | None) -> Total:
-        """Return what was counted since ``earlier``, None for the beginning."""
+        """Return the count since an earlier count, or since the beginning if that is None."""
         if earlier is None:
             return self
         buckets = tuple(
@@ -77,24 +80,24 @@ class Total(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the result is the code of a final failure.
+        """Whether the result is the error code of a final failure.
 
-        An error that a task returned is none.
+        An error that a task returned is not such a failure.
         """
         return self.result not in NO_FAILURE
 
 
 def bucket(seconds: float) -> int:
-    """Return the index of the bucket of a duration."""
+    """Return the index of the bucket of a duration in seconds."""
     return bisect_left(BOUNDS, seconds)
 
 
 def quantile(buckets: Sequence[int], share: float, longest: float = 0.0) -> float | None:
-    """Return the duration in seconds that ``share`` of the values do not exceed, interpolated in
-    its bucket.
+    """Return the duration in seconds that a share of the values does not exceed.
 
-    Its bucket ends with the ``longest`` value, if that is known and in it: no value is longer. None
-    without values; the last bound if it is in the bucket that has no end.
+    ``share`` is from 0 to 1. The duration is interpolated in its bucket. If the ``longest`` value
+    is known and in that bucket, the bucket ends with it. Return None if there are no values, and
+    the last finite bound if the duration is in the bucket without an end.
     """
     rank = share * sum(buckets)
     sums = list(accumulate(buckets))
@@ -108,8 +111,9 @@ def quantile(buckets: Sequence[int], share: float, longest: float = 0.0) -> floa
 
 
 def result_of(outcome: Outcome, decided: Mapping[str, Any]) -> str | None:
-    """Return the result of an attempt whose outcome was written, None of a snooze; ``decided``: see
-    ``horsies_settle``.
+    """Return the result of an attempt whose outcome was written, or None if the task snoozed.
+
+    For ``decided``, see ``horsies_settle``.
     """
     if outcome.status == COMPLETED:
         return COMPLETED

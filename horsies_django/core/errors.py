@@ -10,14 +10,14 @@ CODE_PATTERN = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 
 
 class ErrorCode(enum.StrEnum):
-    """Base of the built-in families.
+    """The base class of the families of built-in error codes.
 
-    Their codes are reserved: user code cannot create an error with one of them.
+    The codes are reserved, so user code cannot create an error with one of them.
     """
 
 
 class OperationalErrorCode(ErrorCode):
-    """The worker failed, or user code failed without an error code of its own."""
+    """The codes of failures of the worker, and of user code without an error code of its own."""
 
     UNHANDLED_ERROR = "UNHANDLED_ERROR"
     TASK_EXCEPTION = "TASK_EXCEPTION"
@@ -29,13 +29,16 @@ class OperationalErrorCode(ErrorCode):
 
 
 class ContractCode(ErrorCode):
-    """A task violated its own signature."""
+    """The codes of tasks that violated their own signature."""
 
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
 
 
 class RetrievalCode(ErrorCode):
-    """A result is not available, at present or any more; the task itself may have succeeded."""
+    """The codes of results that are not available yet or any more.
+
+    The task itself may have succeeded.
+    """
 
     WAIT_TIMEOUT = "WAIT_TIMEOUT"
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
@@ -43,7 +46,7 @@ class RetrievalCode(ErrorCode):
 
 
 class OutcomeCode(ErrorCode):
-    """How a task ended when neither its code nor the worker failed."""
+    """The codes of tasks that ended although neither their code nor the worker failed."""
 
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_CANCELLED = "TASK_CANCELLED"
@@ -56,7 +59,7 @@ class OutcomeCode(ErrorCode):
 
 
 class WorkflowCode(ErrorCode):
-    """How a workflow or one of its nodes ended, other than by its task."""
+    """The codes of workflow runs and nodes that ended for another reason than their task."""
 
     WORKFLOW_FAILED = "WORKFLOW_FAILED"
     WORKFLOW_CANCELLED = "WORKFLOW_CANCELLED"
@@ -76,7 +79,7 @@ class WorkflowCode(ErrorCode):
 
 
 class TaskSendErrorCode(ErrorCode):
-    """Why a task was not sent."""
+    """The codes of reasons why a task was not sent."""
 
     SEND_SUPPRESSED = "SEND_SUPPRESSED"
     ASYNC_CONTEXT = "ASYNC_CONTEXT"
@@ -92,7 +95,7 @@ RESERVED: frozenset[str] = frozenset(code.value for family in FAMILIES for code 
 
 
 def code_problem(code: object) -> str | None:
-    """Return why ``code`` is not a valid error code for user code, or None."""
+    """Return the problem with an error code of user code, or None if it is valid."""
     if not isinstance(code, str):
         return f"an error code must be a str, not {type(code).__name__}"
     if not CODE_PATTERN.fullmatch(code):
@@ -107,8 +110,9 @@ def code_problem(code: object) -> str | None:
 
 
 class Restorable(BaseException):
-    """An exception that can be pickled and copied whatever its class takes: that of Exception calls
-    it with the text alone.
+    """An exception that can be pickled and copied if its class has other parameters than a text.
+
+    The ``__reduce__`` of Exception would call the class with the text alone.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -116,7 +120,7 @@ class Restorable(BaseException):
 
 
 class HorsiesError(Restorable, Exception):
-    """Base of every exception that horsies_django raises on purpose."""
+    """The base class of all exceptions that horsies_django raises on purpose."""
 
 
 def _restored(
@@ -128,13 +132,13 @@ def _restored(
 
 
 class TaskDefinitionError(HorsiesError):
-    """A function cannot be a task; the message shows what to write instead."""
+    """A function cannot be a task. The message contains the correction."""
 
 
 class TaskSendError(HorsiesError):
     """A task was not sent, and nothing was written.
 
-    ``code`` is a TaskSendErrorCode; ``retryable`` is True if sending the same task may succeed
+    ``code`` is a TaskSendErrorCode. ``retryable`` is True if sending the same task may succeed
     later.
     """
 
@@ -146,29 +150,35 @@ class TaskSendError(HorsiesError):
 
 
 class TaskNotCommitted(HorsiesError):  # noqa: N818 - a state of the caller, not a failure of the task
-    """Raised by ``get()`` if the task was sent in a transaction that is still open, so that no
-    worker can see it.
+    """A task whose result is awaited was sent in a transaction that is still open.
+
+    ``get()`` raises it, because no worker can see the task before the commit.
     """
 
 
 class TaskNotRetryable(HorsiesError):  # noqa: N818 - a state of the task
-    """A task was not retried or copied; the message says why: it has not finished or was redacted,
-    say, or a run has it.
+    """A task was not retried or copied.
+
+    The message contains the reason. For example, the task has not finished, was redacted, or
+    belongs to a workflow run.
     """
 
 
 class QueueError(HorsiesError):
-    """A queue was not changed: it does not exist, a value is invalid, or the limits are locked."""
+    """A queue was not changed.
+
+    It does not exist, a value is invalid, or the limits are locked.
+    """
 
 
 class ScheduleError(HorsiesError):
-    """An operation on a schedule failed, and changed nothing; the message says why."""
+    """An operation on a schedule failed, and changed nothing. The message contains the reason."""
 
 
 class WorkflowDefinitionError(HorsiesError):
     """A workflow was not sent, and nothing was written.
 
-    ``problems`` names everything that is wrong with its graph.
+    ``problems`` has all problems of its graph.
     """
 
     def __init__(self, name: str, problems: list[str]) -> None:
@@ -178,51 +188,59 @@ class WorkflowDefinitionError(HorsiesError):
 
 
 class WorkflowError(HorsiesError):
-    """An operation on a workflow was refused, and changed nothing; the message says why."""
+    """An operation on a workflow was refused, and changed nothing.
+
+    The message contains the reason.
+    """
 
 
 class StepError(HorsiesError):
     """A step of a task was refused, or failed outside of its function.
 
-    Nothing of it was recorded; the message says why.
+    The step was not recorded. The message contains the reason.
     """
 
 
 class StaleAttempt(StepError):  # noqa: N818 - a state of the attempt
     """A step was not recorded, because the task no longer belongs to this attempt.
 
-    An atomic step was rolled back.
+    If the step is atomic, it was rolled back.
     """
 
 
 class Skip(HorsiesError):  # noqa: N818 - requested, not an error
-    """Raise it inside a task to end it as skipped: CANCELLED with the code TASK_SKIPPED, and its
-    workflow node SKIPPED.
+    """The exception with which a task ends itself as skipped.
+
+    The task is CANCELLED with the code TASK_SKIPPED, and its workflow node is SKIPPED.
     """
 
 
 class TaskNotFinished(HorsiesError):  # noqa: N818 - a state of the task, not a failure
-    """An operation that requires a finished task."""
+    """An operation was refused because it requires a finished task."""
 
 
 class WorkerStartError(HorsiesError):
-    """The worker cannot start; the message says why and what to do."""
+    """The worker cannot start. The message contains the reason and the remedy."""
 
 
 class StopRequested(BaseException):
     """A signal arrived before the worker had started.
 
-    A BaseException, so that imports and retries do not swallow it.
+    It is a BaseException, so that imports and retries do not catch it.
     """
 
 
 class TaskCancelled(HorsiesError):  # noqa: N818 - requested, not an error
-    """Raised by ``current_task().raise_if_cancelled()``: a task that ends with it is CANCELLED."""
+    """The exception that ``current_task().raise_if_cancelled()`` raises.
+
+    A task that ends with it is CANCELLED.
+    """
 
 
 class TaskTimeout(BaseException):  # noqa: N818 - a limit was reached; not an error
-    """Raised in a sync task whose ``timeout_ms`` has passed; an async task is cancelled instead.
+    """The exception that is raised in a sync task after its ``timeout_ms`` has passed.
 
-    ``except Exception`` does not catch it. Code that catches it to clean up must raise it again:
-    the process is killed if the task is still running after ``KILL_GRACE_MS``.
+    In an async task, CancelledError is raised instead. ``except Exception`` does not catch
+    TaskTimeout. Code that catches it to clean up must raise it again, because the process is killed
+    if the task is still running after ``KILL_GRACE_MS``.
     """

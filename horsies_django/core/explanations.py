@@ -1,7 +1,7 @@
-"""Explanations of why a task or a node is not running: reasons with a code, a sentence and the
-underlying facts.
+"""Explanations why a task or a node is not running.
 
-The facts are JSON values from the database.
+An explanation consists of reasons with a code, a sentence and the facts. The facts are JSON values
+from the database.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Facts = Mapping[str, Any]
 
 
 class ReasonCode(enum.StrEnum):
-    """Why a task is not running, or what it is doing instead; the most decisive first."""
+    """The reasons why a task is not running, and its other states, the most decisive first."""
 
     FINISHED = "FINISHED"
     RUNNING = "RUNNING"
@@ -46,9 +46,7 @@ class ReasonCode(enum.StrEnum):
 
 
 class NodeReasonCode(enum.StrEnum):
-    """Why a node of a workflow is not running, or what it is doing instead; the most decisive
-    first.
-    """
+    """The reasons why a node is not running, and its other states, the most decisive first."""
 
     ENDED = "ENDED"
     SKIPPED_BY_HAND = "SKIPPED_BY_HAND"
@@ -73,8 +71,9 @@ class NodeReasonCode(enum.StrEnum):
 
 
 class Reason(NamedTuple):
-    """One reason: its code, a sentence, and the underlying facts as JSON (ids and datetimes are
-    strings).
+    """One reason, with its code, a sentence and the facts.
+
+    The facts are JSON values, so ids and datetimes are strings.
     """
 
     code: ReasonCode | NodeReasonCode
@@ -83,9 +82,9 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a task is not running: at least one reason, the most decisive first.
+    """The explanation why a task is not running.
 
-    ``str()`` returns the text.
+    It has at least one reason, the most decisive first. ``str()`` returns it as text.
     """
 
     task_id: uuid.UUID
@@ -98,11 +97,11 @@ class Explanation(NamedTuple):
 
 
 class NodeExplanation(NamedTuple):
-    """Why a node of a workflow is not running: at least one reason, the most decisive first.
-    ``str()`` returns the text.
+    """The explanation why a node of a workflow is not running.
 
-    The reasons of its task, if it has one that has not finished, follow those of the node;
-    ``task_id`` is that task.
+    It has at least one reason, the most decisive first. If the node has a task that has not
+    finished, its reasons follow those of the node, and ``task_id`` is the id of that task.
+    ``str()`` returns the explanation as text.
     """
 
     workflow_id: uuid.UUID
@@ -131,9 +130,9 @@ LAST = dt.datetime(9999, 12, 30, tzinfo=dt.UTC)
 
 
 def moment(text: str | dt.datetime) -> dt.datetime:
-    """Return a time as PostgreSQL writes it in JSON.
+    """Return the datetime of a text that PostgreSQL has written in JSON.
 
-    Of one that Python does not have, such as infinity, it is the first or the last that Python has.
+    A time that Python cannot represent, such as infinity, becomes ``FIRST`` or ``LAST``.
     """
     if isinstance(text, dt.datetime):
         return text
@@ -144,7 +143,7 @@ def moment(text: str | dt.datetime) -> dt.datetime:
 
 
 def at_limit(room: int | None) -> bool:
-    """Whether a limit leaves no permits; None means no limit."""
+    """Return whether a limit has no free permits. None means no limit."""
     return room is not None and room <= 0
 
 
@@ -154,7 +153,7 @@ def worker_name(facts: Facts) -> str:
 
 
 def level_name(row: Facts) -> str:
-    """Return the name of a queue or of the whole cluster, for the start of a sentence."""
+    """Return the name of a queue or of the whole cluster, for the beginning of a sentence."""
     return "The whole cluster" if row["name"] == CLUSTER else f"The queue {row['name']!r}"
 
 

@@ -1,7 +1,7 @@
-"""Hints for names from other task queues: errors about them say what to use instead.
+"""Hints for names from other task queues.
 
-The hints exist only at run time. They are not part of any type, so that type checkers report such
-names.
+Errors about such names contain the name to use instead. The hints exist only at run time. They are
+not part of any type, so that type checkers report such names.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
 
 
 def explains_options(function: F) -> F:
-    """Make a function raise TypeError with a hint for unknown keywords.
+    """Return a form of a function that raises TypeError with a hint if a keyword is unknown.
 
-    Its signature is unchanged.
+    The signature of the function does not change.
     """
     known = [
         name

@@ -1,5 +1,6 @@
-"""The kinds of nodes of a workflow: one table, which the builder, the admin, the reports and the
-explanations read.
+"""The kinds of nodes of a workflow.
+
+The builder, the admin, the reports and the explanations read this table.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """What the nodes of a kind have in common. ``name`` is in the column ``kind``, and what people
-    read.
+    """A kind of nodes.
 
-    ``verb`` is the method that adds them. ``many``: they have a task per element, and their value
-    is a list. ``runs``: their ``task_id`` is that of a run. ``waits``: they have no task, and are
-    WAITING until something happens. ``outline`` is the shape of their boxes in the picture of a
-    run. ``sends`` says what a worker does with one that is ready, ``awaits`` for what one waits
-    that is WAITING; columns of the node are in braces, ``{keyed}`` and ``{allowed}`` are "" without
-    key and permission.
+    ``name`` is the value of the column ``kind``, and is shown to people. ``verb`` is the method
+    that adds nodes of the kind. With ``many``, a node has a task per element, and its value is a
+    list. With ``runs``, the ``task_id`` of a node is the id of a run. With ``waits``, a node has no
+    task, and is WAITING until something happens. ``outline`` is the shape of a node in the picture
+    of a run.
+
+    ``sends`` is the phrase for the action of a worker on a node that is ready, and ``awaits`` the
+    phrase for the event for which a WAITING node waits. Columns of the node are in braces.
+    ``{keyed}`` is "" without a key, and ``{allowed}`` is "" without a permission.
     """
 
     name: str
@@ -31,7 +34,7 @@ class Kind:
 
     @property
     def outlined(self) -> bool:
-        """Whether their boxes have another shape than those of tasks."""
+        """Whether nodes of the kind have another shape than tasks in the picture of a run."""
         return self.outline != "task"
 
 
@@ -57,7 +60,7 @@ GATE = Kind(
     sends="lets it wait",
     awaits="the decision of a person{allowed}",
 )
-# The database adds undos; one has a task per task that it undoes.
+# The database adds the nodes of this kind. A node has a task per task that it undoes.
 UNDO = Kind("undo", "undo", outline="undo", sends="sends its tasks")
 
 KINDS = {
@@ -66,5 +69,8 @@ KINDS = {
 
 
 def kind_of(name: str) -> Kind:
-    """Return the kind of a name, also of one that only a newer version knows."""
+    """Return the kind of a name.
+
+    For a name of a newer version, return a kind with the default values.
+    """
     return KINDS.get(name) or Kind(name)

@@ -1,5 +1,6 @@
-"""Names of a package that are imported from its modules at their first use: a module calls ``load``
-in its ``__getattr__``.
+"""Names of a package that are imported from its modules when they are used first.
+
+The ``__getattr__`` of the package calls ``load``.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Any
 
 
 def load(namespace: dict[str, Any], homes: Mapping[str, str], name: str) -> Any:
-    """Import a name of the package with the globals ``namespace``, and keep it there. ``homes``:
-    name -> module of the package.
+    """Import a name of a package, and return its value.
 
-    Raises AttributeError for another name.
+    ``namespace`` has the globals of the package, to which the value is added. ``homes`` has the
+    module of each name. Raises AttributeError if the name is not in ``homes``.
     """
     package = namespace["__name__"]
     if name not in homes:

@@ -1,5 +1,6 @@
-"""Metadata: a small JSON object that travels with a task, beside its arguments: "metadata" in the
-options of its row.
+"""The metadata of a task, which is a small JSON object beside its arguments.
+
+It is stored under the key "metadata" in the options of the row of the task.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _shape = shape_of(dict, "metadata")
 
 
 def encode_metadata(given: Mapping[str, Any]) -> str:
-    """Return metadata as JSON text. Raises CodecError."""
+    """Return metadata as JSON text.
+
+    Raises CodecError if it cannot be encoded, is too large or has too many brackets.
+    """
     text = write_json(_shape.encode(dict(given), "metadata"))
     if (size := len(text.encode())) > MOST_BYTES:
         raise CodecError(
@@ -55,14 +59,14 @@ def without_metadata(options: str | None) -> str | None:
 
 
 def has_metadata(options: str | None) -> bool:
-    """Whether the JSON text of options may contain metadata. Cheap."""
+    """Return whether the JSON text of options may contain metadata, without decoding it."""
     return options is not None and '"metadata"' in options
 
 
 def read_metadata(options: str | None) -> Mapping[str, Any]:
-    """Return the metadata in the JSON text of options, read-only; empty if there is none.
+    """Return the metadata in the JSON text of options, as a read-only mapping.
 
-    Never raises.
+    The mapping is empty if there is no metadata. No exception is raised for an invalid text.
     """
     if options is None or not has_metadata(options):
         return NO_METADATA

@@ -1,6 +1,6 @@
-"""Turns facts from the database into reasons why a node of a workflow is not running.
+"""The reasons why a node of a workflow is not running, from facts of the database.
 
-``core/reasoning.py`` does it for tasks.
+The reasons of tasks are in ``core/reasoning.py``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ AFTER_TIMEOUT = {
 
 
 def node_reasoned(facts: Facts, timing: Timing) -> NodeExplanation:
-    """Return the explanation for the facts that ``horsies_explain_node`` returned, without the
-    reasons of the node's task.
+    """Return the explanation of a node for the facts that ``horsies_explain_node`` returned.
+
+    The explanation does not contain the reasons of the node's task.
     """
     node = facts["node"]
     task = facts["task"]
@@ -223,8 +224,10 @@ class NodeCase(Moment):
         return Reason(NodeReasonCode.WAITING_FOR_NODES, text, details)
 
     def held(self) -> Iterator[Reason]:
-        """Yield what a node waits for that has begun to wait, and why it may not continue after
-        that.
+        """Yield the reasons of a node that has begun to wait.
+
+        The first is the event for which it waits. The others are reasons why the node may not
+        continue after the event.
         """
         node = self.node
         until = "" if node["due_at"] is None else f" until {self.at(node['due_at'])}"
@@ -250,7 +253,7 @@ class NodeCase(Moment):
         yield from self.unattended()
 
     def awaited(self) -> str:
-        """Return what a node waits for."""
+        """Return the name of the event for which a node waits."""
         node = self.node
         allowed = f" who has the permission {node['permission']}" if node["permission"] else ""
         keyed = f" with the key {node['signal_key']!r}" if node["signal_key"] is not None else ""
@@ -337,7 +340,7 @@ class NodeCase(Moment):
         return ", ".join([*shown, *([f"and {more:,} more"] if shown and more > 0 else [])])
 
     def said(self, change: Any) -> str:
-        """Return who made a change, and why."""
+        """Return a phrase with the actor and the reason of a change, or "" without a change."""
         if not change:
             return ""
         return f" by {change['actor']}{': ' + change['reason'] if change['reason'] else ''}"

@@ -1,8 +1,8 @@
-"""Parses the payloads of notifications. Any role of the database may NOTIFY, so no payload raises
-an error.
+"""The parser of the payloads of notifications, which the functions in ``store/sql`` send.
 
-An invalid payload is ignored (None, or no ids): notifications only wake processes, which also poll.
-The functions in ``store/sql`` send the payloads.
+Any role of the database may NOTIFY, so no payload raises an error. An invalid payload is ignored
+and yields None or no ids. Nothing is lost by that, because notifications only wake processes, which
+also poll.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ import re
 import uuid
 from typing import NamedTuple
 
-# the year 10000, in seconds since the epoch; scan cursors hold times from 0 to this one
+# The year 10000, in seconds since the epoch. Scan cursors contain times from 0 to this one.
 LATEST = 253_402_300_800.0
 
-# To all workers: "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due;
-# "1763748000.5 behind mail": a task was returned; "0 *"; "advance <run>", of a workflow; "stalled
-# soon <task>", "stalled now <task>": of the partition of a task, whose key contains arguments,
-# while any role may LISTEN. To one worker: "now sync mail", "now sync *": look at once; "cancel";
-# "place 0": it is the first of the elected. Names of queues contain no spaces.
+# The payloads for all workers:
+# - "1763748000.5 mail": a task of the queue is due at that time
+# - "1763748000.5!sync mail": all tasks are in that lane, and are due
+# - "1763748000.5 behind mail": a claim was released
+# - "0 *": all queues
+# - "advance <run>": a workflow run
+# - "stalled soon <task>", "stalled now <task>": the partition of a task. Its key is not in the
+#   payload, because it contains arguments, and any role may LISTEN.
+# The payloads for one worker:
+# - "now sync mail", "now sync *": claim at once
+# - "cancel": a task was cancelled
+# - "place 0": the place of the worker among the elected workers, 0 for the first
+# Names of queues contain no spaces.
 WAKEUP = re.compile(
     r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))? "
     r"(?P<word>(?:behind )?[^\s,]{1,100})"
@@ -31,9 +39,10 @@ IDS = re.compile(f"{ID}(?: {ID})*")
 
 
 class Stalled(NamedTuple):
-    """A partition whose next task is to be let go.
+    """A partition whose next task a worker has to unpark.
 
-    ``task``: one of its tasks. ``at_once``: none was locked, there were too many to cancel.
+    ``task`` is one of its tasks. ``at_once`` is True if no task was locked, but there were too many
+    to cancel at once. Then the worker need not wait before it tries.
     """
 
     task: uuid.UUID
@@ -43,9 +52,10 @@ class Stalled(NamedTuple):
 class Told(NamedTuple):
     """A notification to a worker.
 
-    ``word``: a queue, "*", a lane and a queue, "behind" and a queue, or what one worker was told.
-    ``since``: the earliest due time of the tasks, in seconds since the epoch; 0 means any time.
-    ``run``: the workflow run to advance. ``stalled``: the partition to look after.
+    ``word`` is a queue, "*", a lane and a queue, "behind" and a queue, "advance", "stalled", or the
+    payload for one worker. ``since`` is the earliest due time of the tasks, in seconds since the
+    epoch. 0 means any time. ``run`` is the workflow run to advance, and ``stalled`` the partition
+    that needs a worker.
     """
 
     word: str
@@ -55,8 +65,8 @@ class Told(NamedTuple):
 
 
 def read_told(payload: str) -> Told | None:
-    """Parse a payload for workers; return None if it is invalid."""
-    if len(payload) > 1_000:  # characters; ours take about 250 at most
+    """Return the notification in a payload for workers, or None if the payload is invalid."""
+    if len(payload) > 1_000:  # valid payloads have at most about 250 characters
         return None
 
     if found := WAKEUP.fullmatch(payload):
@@ -76,5 +86,5 @@ def read_told(payload: str) -> Told | None:
 
 
 def read_ids(payload: str) -> list[uuid.UUID]:
-    """Return the ids of finished tasks in a payload, [] if it is invalid."""
+    """Return the ids of finished tasks in a payload, or [] if the payload is invalid."""
     return [uuid.UUID(text) for text in payload.split(" ")] if IDS.fullmatch(payload) else []

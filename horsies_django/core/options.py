@@ -1,7 +1,8 @@
-"""The options of a task: the JSON object in the column ``options`` of its row.
+"""The options of a task, which are a JSON object in the column ``options`` of its row.
 
-The sender writes it; the worker that runs the task and the statement that settles it read it. It
-contains the version of its format, so that a worker recognizes tasks from a newer release.
+The sender writes the object. The worker that runs the task and the statement that settles it read
+the object. It contains the version of its format, so that a worker recognizes tasks from a newer
+release.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from typing import NamedTuple
 
 from horsies_django.core.retry import RetryPolicy
 
-# the newest format version that this release reads; it increases when older workers must not run
-# such tasks
+# The newest format version that this release reads. It increases if older workers must not run
+# tasks of a new format.
 WIRE = 2
-NAMED_WIRE = 1  # the version in which tasks are sent whose arguments are stored by name
+NAMED_WIRE = 1  # the format version of tasks whose arguments are stored by name
 LONGEST_TIMEOUT_MS = 30 * 86_400 * 1_000
-# Valid options have four; how deep a text may be nested depends on the version of Python.
+# Valid options have four brackets. The limit exists because the depth of nesting that Python can
+# read depends on its version.
 MOST_BRACKETS = 500
-SHORTEST_KEEP = timedelta(minutes=1)  # whoever waits for the task has to see that it completed
+SHORTEST_KEEP = timedelta(minutes=1)  # so that callers that wait see that the task completed
 LONGEST_KEEP = timedelta(days=36_500)
 MILLISECOND = timedelta(milliseconds=1)
-# To which the durations of keep_result are rounded up, in milliseconds: minutes, hours, days, years
+# The durations in milliseconds to which those of keep_result are rounded up
 KEEP_STEPS = tuple(
     timedelta(minutes=minutes) // MILLISECOND
     for minutes in (
@@ -37,10 +39,10 @@ KEEP_STEPS = tuple(
 
 
 class TaskOptions(NamedTuple):
-    """The options that a worker needs. ``wire`` is the format version; ``timeout_ms`` None means
-    the timeout in the settings.
+    """The options that a worker needs.
 
-    ``problem`` says why the options are invalid, or is None. The column may contain any JSON.
+    ``wire`` is the format version. If ``timeout_ms`` is None, the timeout in the settings applies.
+    ``problem`` is the reason why the options are invalid, or None. The column may contain any JSON.
     """
 
     wire: float = NAMED_WIRE
@@ -55,9 +57,9 @@ def options_text(
     *,
     plain: bool = False,
 ) -> str | None:
-    """Return the JSON text for the row of a task, None without options.
+    """Return the JSON text of options for the row of a task, or None if there are no options.
 
-    ``plain``: its arguments are in the plain form.
+    ``plain`` is True if the arguments are stored in the plain form.
     """
     if (
         retry_policy is None
@@ -81,18 +83,19 @@ def options_text(
 
 
 def with_unique(text: str | None, digest: bytes, until: str) -> str:
-    """Return options with the digest of a unique task, by which a retry finds others that are the
-    same work.
+    """Return the JSON text of options with the digest of a unique task added.
+
+    By the digest, a retry finds other tasks that are the same work.
     """
     options = {"wire": NAMED_WIRE} if text is None else json.loads(text)
     return json.dumps({**options, "unique": {"digest": digest.hex(), "until": until}})
 
 
 def own_retention(text: str | None) -> int | bool | None:
-    """Return how long the row of a completed task is kept, in milliseconds; False: not at all, nor
-    its value.
+    """Return how long the options of a task keep its row after it completed, in milliseconds.
 
-    None: as the settings say. ``text`` are the options of the task, which may be any JSON.
+    Return False if neither the row nor the value is kept, and None if the settings decide. ``text``
+    is the column of the options, which may be any JSON.
     """
     if text is None or '"keep_result"' not in text or read_options(text).problem is not None:
         return None
@@ -109,17 +112,18 @@ def own_retention(text: str | None) -> int | bool | None:
 
 
 def own_retentions(texts: Iterable[str | None]) -> set[int | bool]:
-    """Return the retentions of tasks, by their options, that differ from the settings, each rounded
-    up to a step.
+    """Return the retentions that the options of tasks define, each rounded up to a step.
+
+    Tasks for which the settings decide are skipped.
     """
     return {keep_step(keep) for keep in map(own_retention, texts) if keep is not None}
 
 
 def keep_step(keep: int | bool) -> int | bool:
-    """Return the first of ``KEEP_STEPS`` that is not shorter, in milliseconds; False stays False.
+    """Return the first of ``KEEP_STEPS`` that is not shorter than a retention, in milliseconds.
 
-    Each step costs workers a scan of the finished tasks, so tasks may have any number of
-    retentions.
+    Return False for False. Workers scan the finished tasks once per step. Because of the steps, the
+    number of scans does not grow with the number of different retentions.
     """
     if keep is False:
         return False
@@ -128,18 +132,25 @@ def keep_step(keep: int | bool) -> int | bool:
 
 
 def step_before(step: int) -> int:
-    """Return the step before a step; the shortest one holds for its own length alone."""
+    """Return the step before a step, in milliseconds.
+
+    For the shortest step, return a value that is one less, so that only its own length is above it.
+    """
     place = KEEP_STEPS.index(step)
     return KEEP_STEPS[place - 1] if place else step - 1
 
 
 def drops_result(text: str | None) -> bool:
-    """Return whether the value of a completed task is not stored."""
+    """Return whether the value of a task is dropped when it completes."""
     return own_retention(text) is False
 
 
 def read_options(text: str | None) -> TaskOptions:
-    """Parse the JSON text of options; missing options get their defaults. Never raises."""
+    """Return the options of a JSON text.
+
+    Missing options get their defaults. No exception is raised, because ``problem`` of the returned
+    options is the reason if they are invalid.
+    """
     if text is None:
         return TaskOptions()
     if text.count("[") + text.count("{") > MOST_BRACKETS:
@@ -147,7 +158,7 @@ def read_options(text: str | None) -> TaskOptions:
 
     try:
         found = json.loads(text)
-    except ValueError as error:  # a number of thousands of digits, say
+    except ValueError as error:  # for example, a number has thousands of digits
         return TaskOptions(problem=str(error))
     if not isinstance(found, dict):
         return TaskOptions(problem=f"they must be an object, not {text:.50}")

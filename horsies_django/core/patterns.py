@@ -1,14 +1,14 @@
-"""Patterns give the fire times of a schedule, the moments at which it fires; and the rules for
-changes of local time. Pure.
+"""Patterns, which define the fire times of a schedule.
 
-A fire time is a whole second. Patterns that name a time of day follow the local time of their zone,
-which many zones change twice a year. A local time that is skipped has no fire time; one that occurs
-twice has one fire time, the first. Patterns that do not name a time but repeat within hours or
-every hour fire at both, as in Debian's cron. ``RULES`` is the version of these rules. It is stored
-with each schedule, so that a later release with other rules can tell which ones were used.
+A fire time is a whole second. Patterns with a time of day follow the local time of their zone,
+which many zones change twice a year. A local time that is skipped has no fire time. A local time
+that occurs twice has one fire time, the first of the two. Patterns without a time of day, which
+repeat within hours or every hour, fire at both, as in Debian's cron. ``RULES`` is the version of
+these rules. It is stored with each schedule, so that a later release with other rules can find out
+which rules were used.
 
-``croniter`` reads cron strings. It only sees naive local times: ``WallPattern`` decides what
-happens when the local time changes.
+``croniter`` reads cron strings. It gets only naive local times. ``WallPattern`` handles changes of
+the local time.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SECOND = dt.timedelta(seconds=1)
 DAY = dt.timedelta(days=1)
 HOUR = dt.timedelta(hours=1)
 LONGEST = dt.timedelta(days=365)
-LONGEST_CRON = 500  # characters; croniter needs seconds for a list of thousands of minutes
+LONGEST_CRON = 500  # characters, because croniter takes seconds for a list of thousands of minutes
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-# The longest first.
+# The longest unit is first.
 UNITS = {
     "day": DAY,
     "hour": HOUR,
     "minute": dt.timedelta(minutes=1),
     "second": SECOND,
 }
-BEGINNING = dt.datetime(2000, 1, 1)  # a pattern that ever fires does so within the next fifty years
-# Steps, and days such as fri#2 and L, in a list: cron_descriptor does not describe them well.
+BEGINNING = dt.datetime(2000, 1, 1)  # any pattern that fires at all fires in the fifty years after
+# Steps, and days such as fri#2 and L, in a list, which cron_descriptor does not describe well
 SEVERAL = re.compile(r",\S*(#|/|\bl)|(#|/|\bl\b)\S*,", re.IGNORECASE)
 FIELD = re.compile(r"(?:[0-9*,/#-]|[a-z]{3}|l)+", re.IGNORECASE)
 RANGE = re.compile(r"([0-9]+|[a-z]{3})-([0-9]+|[a-z]{3})(?:/(0*[1-9][0-9]*))?")
@@ -77,14 +77,14 @@ EXAMPLES = (
 
 
 class PatternError(HorsiesError, ValueError):
-    """A pattern is invalid; the message says why, and what is valid."""
+    """A pattern is invalid. The message contains the reason and the valid values."""
 
 
 @dataclass(frozen=True)
 class Pattern(ABC):
-    """When a schedule fires.
+    """The pattern of the fire times of a schedule.
 
-    ``zone`` is an IANA name such as "Europe/Istanbul". Raises PatternError for invalid values.
+    ``zone`` is an IANA name such as "Europe/Istanbul". Raises PatternError if a value is invalid.
     """
 
     zone: str = field(default="UTC", kw_only=True)
@@ -105,9 +105,9 @@ class Pattern(ABC):
 
     @abstractmethod
     def next(self, after: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
-        """Return the first fire time after ``after``, in UTC, or None.
+        """Return the first fire time after ``after``, in UTC, or None if there is none.
 
-        ``anchor`` is when the schedule came into force.
+        ``anchor`` is the time at which the schedule came into force.
         """
 
     @property
@@ -117,7 +117,7 @@ class Pattern(ABC):
         return text[:1].upper() + text[1:]
 
     def coming(self, after: dt.datetime, count: int, anchor: dt.datetime) -> list[dt.datetime]:
-        """Return the first ``count`` fire times after ``after``, all if there are fewer."""
+        """Return the first ``count`` fire times after ``after``, or all if there are fewer."""
         found: list[dt.datetime] = []
         while (
             len(found) < count
@@ -147,14 +147,18 @@ class WallPattern(Pattern):
 
     @abstractmethod
     def _follow(self, local: dt.datetime) -> dt.datetime | None:
-        """Return the first matching local time after ``local``, or None; both are naive."""
+        """Return the first matching local time after ``local``, or None if there is none.
+
+        Both times are naive.
+        """
 
     def next(self, after: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
         zone = ZoneInfo(self.zone)
         at = after.astimezone(dt.UTC).replace(microsecond=0)
         local = local_time(at, zone)
         while (found := self._follow(local)) is not None:
-            fire_time = at + (found - local_time(at, zone))  # unless the offset changes before that
+            # This is right unless the offset from UTC changes before the fire time.
+            fire_time = at + (found - local_time(at, zone))
             change = first_jump(zone, at, fire_time)
 
             if change is not None:
@@ -171,14 +175,14 @@ class WallPattern(Pattern):
 
 @dataclass(frozen=True)
 class CronField:
-    """A field of a cron string: its least and its greatest number, and their names."""
+    """A field of a cron string, with its least and its greatest number and the names of numbers."""
 
     least: int
     most: int
     names: tuple[str, ...] = ()
 
     def number(self, text: str) -> int | None:
-        """Return the number of a text, None if the field has no such number."""
+        """Return the number of a text, or None if the field has no such number."""
         if text.isdecimal():
             found = int(text)
             return found if self.least <= found <= self.most else None
@@ -187,8 +191,8 @@ class CronField:
     def plain(self, part: str) -> str:
         """Return a member of a list in the field, in a form that croniter reads as cron does.
 
-        croniter takes 9-9 for every value. Of a range over the end, such as 22-2/3, it begins the
-        steps anew at the least value.
+        croniter reads 9-9 as every value. In a range over the end with steps, such as 22-2/3, it
+        counts the steps from the least value again.
         """
         match = RANGE.fullmatch(part)
         if match is None:
@@ -210,8 +214,10 @@ class CronField:
 
 @dataclass(frozen=True)
 class WeekdayField(CronField):
-    """The day of the week. Sunday is 0, and also 7: at the end of a range the day after Saturday,
-    elsewhere the first day.
+    """The field of the day of the week.
+
+    Sunday is 0 and also 7. At the end of a range, 7 is the day after Saturday. Elsewhere it is the
+    first day.
     """
 
     def plain(self, part: str) -> str:
@@ -225,7 +231,10 @@ class WeekdayField(CronField):
         return super().plain(f"0{match[1]}")
 
     def number(self, text: str) -> int | None:
-        """Return the number of a text, 7 for the Sunday at the end of a range."""
+        """Return the number of a text, or None if the field has no such number.
+
+        7 is a number, because it is the Sunday at the end of a range.
+        """
         return 7 if text.isdecimal() and int(text) == 7 else super().number(text)
 
 
@@ -250,10 +259,10 @@ def local_time(at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
 
 
 def first_jump(zone: ZoneInfo, after: dt.datetime, until: dt.datetime) -> dt.datetime | None:
-    """Return the first second in (``after``, ``until``] whose offset from UTC differs from that of
-    ``after``, or None.
+    """Return the first second after ``after`` at which a zone has another offset from UTC.
 
-    Compares one second of each day: no zone changes its offset and changes it back within a day.
+    Return None if there is none up to ``until``. One second of each day is compared, because no
+    zone changes its offset and changes it back within a day.
     """
     while after < until:
         step = min(after + DAY, until)
@@ -276,11 +285,10 @@ def offset(at: dt.datetime, zone: ZoneInfo) -> dt.timedelta | None:
 
 @dataclass(frozen=True)
 class Every(Pattern):
-    """Fires at a fixed interval, counted from when the schedule came into force:
-    ``Every(minutes=15)``.
+    """A pattern that fires at a fixed interval: ``Every(minutes=15)``.
 
-    The interval is the sum of the arguments, 1 second to 365 days. A day is 24 hours, also when the
-    local time changes.
+    The interval is the sum of the arguments, from 1 second to 365 days. The first one begins when
+    the schedule comes into force. A day always has 24 hours, even if the local time changes.
     """
 
     seconds: int = 0
@@ -317,13 +325,13 @@ class Every(Pattern):
 
 @dataclass(frozen=True)
 class Cron(WallPattern):
-    """A cron string of five fields: minute, hour, day of month, month, day of week. ``Cron("*/15
-    8-17 * * mon-fri")``.
+    """A cron string: ``Cron("*/15 8-17 * * mon-fri")``.
 
-    If both day fields are restricted, either may match; one that begins with a star, such as
-    ``*/2``, is no restriction in this sense, and then both have to match. ``L`` is the last day of
-    a month, ``fri#2`` its second Friday. Unlike in cron, a range may go over the end: ``22-2`` are
-    the hours from 22 to 2, ``fri-mon`` four days.
+    Its five fields are minute, hour, day of month, month and day of week. If both day fields are
+    restricted, a day has to match one of them. A field that begins with a star, such as ``*/2``,
+    does not count as restricted, and then a day has to match both. ``L`` is the last day of a
+    month, and ``fri#2`` its second Friday. Unlike in cron, a range may go over the end. ``22-2``
+    are the hours from 22 to 2, and ``fri-mon`` are four days.
     """
 
     expression: str
@@ -343,7 +351,7 @@ class Cron(WallPattern):
                 'week, such as "30 4 * * mon-fri"; for seconds use Every'
             )
 
-        # Slow to import, and most processes never need it.
+        # Imported here, because the import is slow and most processes do not need it.
         from croniter import CroniterError, croniter
 
         try:
@@ -365,7 +373,11 @@ class Cron(WallPattern):
 
     @property
     def both(self) -> bool:
-        """Whether it repeats: its minute or hour begins with a star, or it lists all hours."""
+        """Whether a local time that occurs twice has two fire times.
+
+        It has if the pattern repeats, because its minute or hour begins with a star, or it lists
+        all hours.
+        """
         from croniter import croniter
 
         minute, hour, *_ = self.plain.split()
@@ -380,8 +392,8 @@ class Cron(WallPattern):
 
         minute, hour, day_of_month, month, day_of_week = self.plain.split()
 
-        # croniter has other rules for when both days must match, so it is asked for each day alone
-        # where either is enough
+        # croniter has other rules for when both day fields must match. So if one of them is enough,
+        # croniter is called once for each of them.
         days = (
             [(day_of_month, day_of_week)]
             if self._needs_both_days
@@ -417,15 +429,16 @@ class Cron(WallPattern):
         options.locale_code = "en_US"
 
         try:
-            # It only knows L in upper case.
+            # cron_descriptor reads L only in upper case.
             found: str = get_description(self.plain.upper(), options)
         except FormatException:
             return str(self)
 
         if self._needs_both_days:
-            # Version 2 says "or" whenever both are given.
+            # Version 2 writes "or" whenever both fields are given.
             return found.replace(", or on ", ", only on ")
-        return found if ", or " in found else str(self)  # version 1 says "only on" for them, too
+        # Version 1 writes "only on" here too, which is wrong if one of the fields is enough.
+        return found if ", or " in found else str(self)
 
     def __str__(self) -> str:
         return " ".join(self.expression.split())
@@ -433,7 +446,7 @@ class Cron(WallPattern):
 
 @dataclass(frozen=True)
 class Hourly(WallPattern):
-    """Fires every hour at a given minute and second."""
+    """A pattern that fires every hour at a given minute and second."""
 
     minute: int = 0
     second: int = 0
@@ -456,7 +469,10 @@ class Hourly(WallPattern):
 
 @dataclass(frozen=True)
 class Daily(WallPattern):
-    """Fires every day at a given time: ``Daily("04:30")`` or ``Daily(time(4, 30))``."""
+    """A pattern that fires every day at a given time: ``Daily("04:30")``.
+
+    The time may also be a ``time``, as in ``Daily(time(4, 30))``.
+    """
 
     at: dt.time | str
 
@@ -478,15 +494,16 @@ class Daily(WallPattern):
 
 @dataclass(frozen=True)
 class Weekly(Daily):
-    """Fires on given days of the week: ``Weekly("09:00", days="mon")``, ``Weekly("09:00",
-    days=["mon", "thu"])``.
+    """A pattern that fires on given days of the week: ``Weekly("09:00", days=["mon", "thu"])``.
+
+    ``days`` may also be one day, as in ``Weekly("09:00", days="mon")``.
     """
 
     days: Iterable[str] | str = field(kw_only=True)
 
     @property
     def weekdays(self) -> tuple[str, ...]:
-        """The days, Monday first."""
+        """The days of the week on which the pattern fires, beginning with Monday."""
         given = [self.days] if isinstance(self.days, str) else list(self.days)
         return tuple(day for day in WEEKDAYS if day in given)
 
@@ -510,10 +527,9 @@ class Weekly(Daily):
 
 @dataclass(frozen=True)
 class Monthly(Daily):
-    """Fires on a given day of each month: ``Monthly("09:00", day=15)``, ``Monthly("23:00",
-    day="last")``.
+    """A pattern that fires on a given day of each month: ``Monthly("09:00", day=15)``.
 
-    Months without that day are skipped.
+    ``day`` may also be "last". Months without that day are skipped.
     """
 
     day: int | str = field(kw_only=True)
@@ -546,7 +562,7 @@ class Monthly(Daily):
 def _time(value: dt.time | str) -> dt.time:
     """Return a time of day as a ``time``.
 
-    Raises PatternError if it has a zone or a fraction of a second.
+    Raises PatternError if it is not a time of day, or has a zone or a fraction of a second.
     """
     found: dt.time | None
     try:
@@ -572,9 +588,9 @@ def _time_text(time: dt.time) -> str:
 
 
 def parse(text: str, zone: str = "UTC") -> Pattern:
-    """Return the pattern of a text, the inverse of ``str``; see ``EXAMPLES``.
+    """Return the pattern of a text, such as those in ``EXAMPLES``.
 
-    Raises PatternError.
+    The text may be the ``str`` of a pattern or a cron string. Raises PatternError if it is invalid.
     """
     words = " ".join(text.lower().split())
     for form, make in FORMS:

@@ -1,8 +1,8 @@
-"""Turns facts from the database into reasons why a task is not running.
+"""The reasons why a task is not running, from facts of the database.
 
-The functions that claim tasks also compute the facts (free permits, lost claims, live workers).
-Here they are only ordered, the most decisive first, and put into words. All reasons that apply are
-returned, not only the first.
+The SQL functions that claim tasks also compute the facts, such as free permits, lost claims and
+living workers. This module only orders the reasons, the most decisive first, and writes their
+sentences. It returns all reasons that apply, not only the first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from horsies_django.core.queues import shown_priority
 
 
 class Timing(NamedTuple):
-    """Times from the settings, and the time zone of the texts.
+    """The times from the settings, and the time zone of the texts.
 
-    A worker is silent after ``silence`` without a heartbeat and counts as dead after ``threshold``;
-    it polls for tasks every ``poll``. For ``grace`` after a task became due, workers that do not
-    know it leave it to others.
+    A worker is silent after ``silence`` without a heartbeat, and counts as dead after
+    ``threshold``. It polls for tasks every ``poll``. For ``grace`` after a task became due, workers
+    that do not have the task skip it.
     """
 
     poll: dt.timedelta
@@ -43,7 +43,7 @@ class Timing(NamedTuple):
 
 
 def reasoned(facts: Facts, timing: Timing) -> Explanation:
-    """Return the explanation for the facts that ``horsies_explain`` returned."""
+    """Return the explanation of a task for the facts that ``horsies_explain`` returned."""
     task = facts["task"]
     return Explanation(uuid.UUID(task["id"]), task["status"], tuple(Case(facts, timing).reasons()))
 
@@ -57,11 +57,11 @@ class Moment:
         self.now = moment(facts["now"])
 
     def at(self, text: str | dt.datetime) -> str:
-        """Return a datetime as text, without the date if it is today."""
+        """Return a datetime as text in the time zone, without the date if it is today."""
         return clock_time(text, self.now, self.timing.zone)
 
     def ended_as(self, row: Facts) -> str:
-        """Return how and when a task or a node ended."""
+        """Return the sentence with the end of a task or a node."""
         code = f" with {row['error_code']}" if row["error_code"] else ""
         return f"It ended as {row['status']}{code} at {self.at(row['finished_at'])}."
 
@@ -80,10 +80,10 @@ class Case(Moment):
         ]
         self.workers: Sequence[Facts] = heard
 
-        # Until then, workers that do not know it leave it to others.
+        # Until then, workers that do not have the task skip it.
         self.left_until = moment(self.task["enqueued_at"]) + timing.grace
         left = self.left_until > self.now
-        # The workers that would claim it now.
+        # The workers that would claim the task now
         self.takers = [one for one in heard if one["knows"] or not left] or heard
 
     def reasons(self) -> Iterator[Reason]:
@@ -143,7 +143,10 @@ class Case(Moment):
         return Reason(ReasonCode.RUNNING, text, {**self.holder(), "since": self.task["started_at"]})
 
     def buffered(self) -> Reason:
-        """The task is claimed and waits for a slot of its worker (soft mode)."""
+        """Return the reason of a claimed task, which waits for a slot of its worker.
+
+        Usually the worker has prefetched it (soft mode).
+        """
         ends = self.task["claim_expires_at"]
         where = worker_name(self.facts["holder"])
         details = {**self.holder(), "since": self.task["claimed_at"], "lease_ends_at": ends}
@@ -167,7 +170,10 @@ class Case(Moment):
         return Reason(ReasonCode.CLAIMED_WAITING, text, details)
 
     def silent_holder(self) -> Reason | None:
-        """The worker that holds the task is silent or dead, or its row is gone."""
+        """Return the reason if the worker of a claimed or running task is silent, dead or deleted.
+
+        Return None if the worker is not silent.
+        """
         holder = self.facts["holder"]
         task = self.task
         heard = holder["beat_at"] or task["claimed_at"]
@@ -213,7 +219,7 @@ class Case(Moment):
             yield Reason(ReasonCode.EXPIRED, text, {"good_until": until})
 
     def run_stands(self) -> Iterator[Reason]:
-        """Its run does not let it start: it is paused, or it starts no more tasks."""
+        """Yield a reason if the workflow run of the task is paused or starts no more tasks."""
         if run := self.facts.get("run"):
             text = "starts no more tasks: it was cancelled, stopped or continued."
             if paused := run["status"] == "PAUSED":
@@ -276,7 +282,7 @@ class Case(Moment):
         yield Reason(ReasonCode.NO_LIVE_WORKER, text, details)
 
     def end_of(self, worker: Facts) -> str:
-        """Return what is known of the end of a worker that is not living."""
+        """Return a phrase about the end of a worker that is not living."""
         if worker["stopped_at"]:
             return f"stopped at {self.at(worker['seen_at'])}"
         if worker["stopping_at"]:
@@ -284,7 +290,10 @@ class Case(Moment):
         return f"was last seen at {self.at(worker['seen_at'])}"
 
     def unknown_name(self) -> Iterator[Reason]:
-        """No live worker knows the task: they leave it to others for a while, then it fails."""
+        """Yield a reason if no living worker has the task.
+
+        The workers skip the task for some time. Then it fails.
+        """
         if not self.workers or any(one["knows"] for one in self.workers):
             return
 
@@ -354,8 +363,9 @@ class Case(Moment):
         )
 
     def in_order(self) -> Iterator[Reason]:
-        """Its queue has a policy for partitions: another task comes first in its one, or the order
-        is still to be made.
+        """Yield the reasons that the policy of the partitions of the queue causes.
+
+        Another task comes first in the partition, or workers have not ordered the tasks yet.
         """
         queue = self.task["queue_name"]
         first = self.facts.get("order")
@@ -394,10 +404,9 @@ class Case(Moment):
         yield Reason(ReasonCode.BEHIND_IN_ORDER, text, {"queue": queue, **first})
 
     def crowded(self) -> Iterator[Reason]:
-        """Limits below that of the queue: of the partition, of each worker, and the slots of
-        workers.
+        """Yield the reasons that limits of the partition or of workers cause, and missing slots.
 
-        A limit per worker is a reason only if no worker can take the task.
+        A limit per worker is a reason only if no worker can claim the task.
         """
         full = [one for one in self.takers if at_limit(one["partition_room"])]
         local = [one for one in self.takers if at_limit(one["room"])]
@@ -433,8 +442,9 @@ class Case(Moment):
             yield Reason(ReasonCode.NO_FREE_SLOT, text, details)
 
     def partition(self, full: Sequence[Facts]) -> Iterator[Reason]:
-        """The partition is at its limit, in total or in each worker; or it was, and the task is
-        still parked.
+        """Yield a reason if the partition is at its limit, or if the task is still parked.
+
+        ``full`` are the workers in which the partition is at its limit per worker.
         """
         found = self.facts.get("partition") or {
             "partition": None,
@@ -505,7 +515,7 @@ class Case(Moment):
         return moment(heard) < self.now - patience
 
     def longest(self, holders: Sequence[Facts]) -> str:
-        """Return the task that has held its permit the longest, "" if there is none."""
+        """Return a phrase about the task with the oldest permit, or "" if there is none."""
         if not holders:
             return ""
         first = holders[0]
@@ -515,7 +525,7 @@ class Case(Moment):
         )
 
     def share(self, some: Sequence[Facts]) -> str:
-        """Return which share of the workers that could take the task ``some`` are."""
+        """Return the beginning of a sentence about some of the workers that can claim the task."""
         many = len(self.takers)
         few = len(self.takers) < len(self.workers)
 

@@ -1,4 +1,7 @@
-"""Immutable records: NewTasks are sent, a Claim is run by a worker, an Outcome is written back."""
+"""Immutable records of tasks.
+
+NewTasks are sent, a Claim is run by a worker, and an Outcome is written to the database.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from typing import Any, NamedTuple
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.options import drops_result
 
-# the status of an outcome whose task runs again later, without having used an attempt
+# The status of an outcome if the same attempt of the task runs again later
 SNOOZED = "SNOOZED"
-# the envelope of a task that completed and whose value is not stored
+# The envelope of a task that completed and whose value is not stored
 NOT_KEPT = '{"ok":null,"kept":false}'
 
 
 class Reply(NamedTuple):
-    """The outcome of a run; for the fields see ``Outcome``."""
+    """The reply of a child about a claim, with the outcome of the attempt.
+
+    For the fields, see ``Outcome``.
+    """
 
     status: str
     result: str
@@ -29,26 +35,26 @@ class Reply(NamedTuple):
     context: str | None = None
 
     def packed(self) -> str | tuple[Any, ...]:
-        """Return what is sent to the worker: of a task that completed its result alone, since most
-        tasks do.
+        """Return the message for the worker.
+
+        For a task that completed, as most tasks do, the message is only the result.
         """
         return self.result if self.status == "COMPLETED" else tuple(self)
 
     @classmethod
     def unpacked(cls, sent: str | tuple[Any, ...]) -> Reply:
-        """Return the reply from what was sent to the worker."""
+        """Return the reply in a message to the worker."""
         return cls("COMPLETED", sent) if isinstance(sent, str) else cls._make(sent)
 
 
 class NewTasks(NamedTuple):
     """Tasks of one function, validated and encoded, before they are written.
 
-    ``ids`` and ``kwargs`` (JSON texts) are parallel lists; the other fields apply to all tasks. At
+    ``ids`` and ``kwargs`` (JSON texts) are parallel lists. The other fields apply to all tasks. At
     most one of ``delay`` (from now, by the database's clock) and ``due_at`` (aware) is set, and at
     most one of ``good_for`` and ``good_until``. ``options`` is the JSON text of
-    ``core/options.py``, or None. In tests, ``now`` replaces the database's clock. ``codec`` says
-    how ``kwargs`` is written: None for arguments by name, "plain" for the form of
-    ``core/codec/plain.py``.
+    ``core/options.py``, or None. In tests, ``now`` replaces the database's clock. ``codec`` is None
+    if ``kwargs`` has arguments by name, and "plain" for the form of ``core/codec/plain.py``.
     """
 
     task_name: str
@@ -68,13 +74,15 @@ class NewTasks(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A task that this worker has claimed; ``generation`` fences every later write.
+    """A task that this worker has claimed.
 
-    ``kwargs`` is JSON text, which only the child decodes. ``attempt`` counts from 1; ``options`` is
-    the JSON text of the options, usually None. ``sent_at`` is an epoch; ``in_run``: it is a task of
-    a workflow, but no element of a map, except perhaps the first. ``due_in``: seconds from the
-    claim until the task became due, negative for one that has waited. The fields are read by name
-    from ``horsies_passed``, and the child gets all of them.
+    ``generation`` fences every later write. ``kwargs`` is JSON text, which only the child decodes.
+    ``attempt`` counts from 1. ``options`` is the JSON text of the options, and usually None.
+    ``sent_at`` is in seconds since the epoch. ``in_run`` is True if the task belongs to a workflow.
+    For elements of a map it is False, except perhaps for the first one. ``due_in`` is the number of
+    seconds from the claim until the due time, which is negative if the task has waited.
+
+    The fields are read by name from ``horsies_passed``, and are all sent to the child.
     """
 
     id: uuid.UUID
@@ -90,18 +98,19 @@ class Claim(NamedTuple):
     due_in: float = 0.0
 
     def packed(self) -> tuple[Any, ...]:
-        """Return the fields for a message to a child, with the number of the id: an UUID would make
-        it five times as slow.
+        """Return the fields for a message to a child, with the id as a number.
 
-        The child's Claim keeps the number, because most tasks do not ask for their id, and to make
-        an UUID of it takes a tenth of the time of an empty async task.
+        With a UUID, the message would take five times as long. The Claim of the child keeps the
+        number, because most tasks do not read their id, and converting it to a UUID takes a tenth
+        of the time of an empty async task.
         """
         return (self.id.int, *self[1:])
 
 
 class Fence(NamedTuple):
-    """What a write of running code names, so that it fails once the task belongs to another claim:
-    task, worker, generation.
+    """The claim that a write of running code belongs to.
+
+    The write fails if the task belongs to another claim.
     """
 
     task: uuid.UUID
@@ -110,12 +119,12 @@ class Fence(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a worker can claim in one pass: free slots by lane, tasks to prefetch, and the maximum
-    in total and per queue.
+    """The numbers of tasks that a worker can claim in one pass.
 
-    ``prefetch`` and ``lease`` belong to soft mode: tasks taken ahead wait CLAIMED under that lease.
-    ``batch`` 0 is no limit. Unless ``durable``, the commit of a pass that only claims and starts
-    does not wait for the disk.
+    ``sync`` and ``async_`` are the free slots of the lanes. ``total`` is the most tasks in all, and
+    ``batch`` the most tasks of a queue, where 0 means no limit. ``prefetch`` and ``lease`` belong
+    to soft mode, in which prefetched tasks wait as CLAIMED under that lease. Unless ``durable``,
+    the commit of a pass that only claims and starts tasks does not wait for the disk.
     """
 
     sync: int = 0
@@ -128,17 +137,22 @@ class Wanted(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of an attempt, to be written to the database.
+    """The outcome of an attempt, which the worker writes to the database.
 
-    ``status`` is COMPLETED, FAILED, CANCELLED or SNOOZED; ``result`` is the JSON envelope, ``{"ok":
-    ...}`` or ``{"err": {...}}``. ``retry`` is True, or a retry delay in seconds, for a task that
-    raised Retry; the retry policy may retry others too. Of a SNOOZED one, it is the ``stored`` of
-    its Snooze, with the ``most`` snoozes that are allowed. ``returned``: the task returned the
-    error. ``classes``: the names of the exception's class and its bases, to which a policy may
-    refer. ``crashed``: the process of the attempt died. The remaining fields are for the log and
-    for signals; ``seconds`` is how long the task occupied its slot, ``options`` the JSON text of
-    its options, ``in_run`` as in ``Claim``. ``context`` is the JSON text of what the code of a
-    failed attempt left for the signal ``task_failed``.
+    ``status`` is COMPLETED, FAILED, CANCELLED or SNOOZED. ``result`` is the JSON envelope, which is
+    ``{"ok": ...}`` or ``{"err": {...}}``.
+
+    ``retry`` is True or a retry delay in seconds if the task raised Retry. The retry policy may
+    retry other tasks too. If the status is SNOOZED, ``retry`` is the ``stored`` of the Snooze,
+    together with ``most``, the number of snoozes that are allowed.
+
+    ``returned`` is True if the task returned the error. ``classes`` has the names of the class of
+    the exception and of its bases, to which a policy may refer. ``crashed`` is True if the process
+    of the attempt died. ``context`` is the JSON text of the ``failure_context`` of a failed
+    attempt, for the signal ``task_failed``.
+
+    The remaining fields are for the log and for signals. ``seconds`` is how long the task occupied
+    its slot. ``options`` is the JSON text of the options. For ``in_run``, see ``Claim``.
     """
 
     id: uuid.UUID
@@ -161,8 +175,9 @@ class Outcome(NamedTuple):
     in_run: bool = False
 
     def ended_as(self, decided: Mapping[str, Any]) -> str:
-        """Return the status with which the task ended, SNOOZED if it runs again; ``decided``: see
-        ``horsies_settle``.
+        """Return the status with which the task ended, or SNOOZED if the task runs again.
+
+        For ``decided``, see ``horsies_settle``.
         """
         if self.status != SNOOZED or "code" not in decided:
             return self.status
@@ -178,9 +193,10 @@ class Outcome(NamedTuple):
         crashed: bool = False,
         seconds: float | None = None,
     ) -> Outcome:
-        """Combine a claim with the reply to it, without a value that is not kept.
+        """Return the outcome of a claim for the reply of the child.
 
-        A reply WORKER_CRASHED says that the process was interrupted.
+        If the options of the task do not keep the value, the outcome does not contain it. A reply
+        with the code WORKER_CRASHED counts as a crash, because the process was interrupted.
         """
         if reply.status != "COMPLETED":
             crashed = crashed or reply.error_code == OperationalErrorCode.WORKER_CRASHED
@@ -199,11 +215,12 @@ class Outcome(NamedTuple):
 
 
 class TaskAttemptInfo(NamedTuple):
-    """One finished attempt of a task, as returned by ``handle.info()``.
+    """One finished attempt of a task, as ``handle.info()`` returns it.
 
-    ``exception_class`` is the dotted path of the class of the exception with which it failed; None
-    without one, like ``traceback``. ``site`` is the last place of the traceback in the project's
-    code, as ``shop/tasks.py in charge``, and ``site_line`` its line; None if there is none.
+    ``exception_class`` is the dotted path of the class of the exception with which the attempt
+    failed. It is None without an exception, and so is ``traceback``. ``site`` is the last place of
+    the traceback in the project's code, such as ``shop/tasks.py in charge``, and ``site_line`` is
+    its line. Both are None if there is no such place.
     """
 
     attempt: int
@@ -222,10 +239,10 @@ class TaskAttemptInfo(NamedTuple):
 
 
 class TaskInfo(NamedTuple):
-    """The row of a task as plain values, as returned by ``handle.info()``.
+    """The row of a task as plain values, as ``handle.info()`` returns it.
 
-    ``result`` is the stored JSON envelope; ``codec`` is "plain" for a task of django.tasks, else
-    None.
+    ``result`` is the stored JSON envelope. ``codec`` is "plain" for a task of django.tasks, and
+    None for others.
     """
 
     task_id: uuid.UUID

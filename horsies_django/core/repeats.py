@@ -1,4 +1,7 @@
-"""Log lines that would repeat: each kind is said once a minute, with how often it was left out."""
+"""Log lines that would repeat.
+
+Each kind of line is logged once a minute, with the number of lines that were left out before.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,16 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Repeats:
-    """Remembers which kinds of lines were said.
+    """The kinds of lines that were logged."""
 
-    ``now`` is the time by a monotonic clock, in seconds.
-    """
-
-    # By kind: when it was said, and how often not since.
+    # By kind: the time of the last line, and the number of lines that were left out since.
     kinds: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def due(self, kind: str, now: float) -> str | None:
-        """Return the end of a line that has to be said, None if one of its kind was said in the
-        last minute.
+        """Return the end of a line that has to be logged.
+
+        Return None if a line of its kind was logged in the last minute. ``now`` is the time of a
+        monotonic clock, in seconds.
         """
         said_at, more = self.kinds.get(kind, (-math.inf, 0))
         if now < said_at + 60.0:

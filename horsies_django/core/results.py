@@ -1,4 +1,4 @@
-"""TaskResult, the result of a task: either an ok value or a TaskError."""
+"""TaskResult, the result of a task, which is either an ok value or a TaskError."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from horsies_django.core.errors import ErrorCode, HorsiesError, code_problem
 if sys.version_info >= (3, 13):
     from typing import TypeVar
 else:
-    from typing_extensions import TypeVar  # psycopg brings it below 3.13
+    from typing_extensions import TypeVar  # psycopg requires this package below Python 3.13
 
 _ABSENT: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskError:
-    """Why a task failed.
+    """The error of a task that failed.
 
-    ``error_code`` is the kind of error ("MAILBOX_FULL", "WORKER_CRASHED"), ``message`` a text,
-    ``data`` any JSON value of the task, ``exception`` describes the exception (type, module,
-    message, repr, traceback; site and line: where the project's code raised it). Raises ValueError
-    for a built-in code, which is reserved, and for a code that is not upper case.
+    ``error_code`` is the kind of error, such as "MAILBOX_FULL" or "WORKER_CRASHED". ``message`` is
+    a text, and ``data`` any JSON value of the task. ``exception`` describes the exception by its
+    type, module, message, repr and traceback. Its keys "site" and "line" are the place at which the
+    project's code raised it. Raises ValueError if the code is built-in, and so reserved, or if it
+    is not valid, for example because it is not in upper case.
     """
 
     error_code: str
@@ -46,7 +47,7 @@ class TaskError:
         data: Any = None,
         exception: Mapping[str, str] | None = None,
     ) -> TaskError:
-        """Create an error with a built-in code; for horsies_django only."""
+        """Return an error with a built-in code. Only horsies_django calls this method."""
         error = object.__new__(cls)
         values = {"error_code": str(code), "message": message, "data": data, "exception": exception}
         for name, value in values.items():
@@ -59,7 +60,10 @@ E = TypeVar("E", default=TaskError)
 
 
 class TaskFailed(HorsiesError):  # noqa: N818 - the task failed; the caller did nothing wrong
-    """Raised by ``TaskResult.unwrap()``; ``error`` is the TaskError."""
+    """The exception that ``TaskResult.unwrap()`` raises.
+
+    ``error`` is the TaskError.
+    """
 
     def __init__(self, error: TaskError) -> None:
         super().__init__(
@@ -69,9 +73,9 @@ class TaskFailed(HorsiesError):  # noqa: N818 - the task failed; the caller did 
 
 
 class TaskResult(Generic[T, E]):
-    """The result of a task.
+    """The result of a task, which is either a value or an error.
 
-    Takes exactly one of ``ok=`` and ``err=``; raises ValueError otherwise.
+    Raises ValueError unless exactly one of ``ok=`` and ``err=`` is given.
     """
 
     __slots__ = ("_err", "_ok")
@@ -86,45 +90,45 @@ class TaskResult(Generic[T, E]):
         self._err = err
 
     def is_ok(self) -> bool:
-        """Whether the task succeeded."""
+        """Return whether the task succeeded."""
         return self._err is _ABSENT
 
     def is_err(self) -> bool:
-        """Whether the task failed, or its result is not available."""
+        """Return whether the task failed, or its result is not available."""
         return self._err is not _ABSENT
 
     @property
     def ok(self) -> T | None:
-        """The value, or None when this is an error."""
+        """The value, or None if this is an error."""
         return None if self._ok is _ABSENT else self._ok
 
     @property
     def err(self) -> E | None:
-        """The error, or None when this is a success."""
+        """The error, or None if this is a success."""
         return None if self._err is _ABSENT else self._err
 
     @property
     def ok_value(self) -> T:
-        """The value. Raises ValueError when this is an error."""
+        """The value. Raises ValueError if this is an error."""
         if self._ok is _ABSENT:
             raise ValueError(f"this TaskResult is an error: {self._err!r}")
         return self._ok
 
     @property
     def err_value(self) -> E:
-        """The error. Raises ValueError when this is a success."""
+        """The error. Raises ValueError if this is a success."""
         if self._err is _ABSENT:
             raise ValueError("this TaskResult is a success and has no error")
         return self._err
 
     def unwrap(self) -> T:
-        """Return the value. Raises TaskFailed, carrying the TaskError, when this is an error."""
+        """Return the value. Raises TaskFailed, which has the TaskError, if this is an error."""
         if self._ok is _ABSENT:
             raise TaskFailed(cast("TaskError", self._err))
         return self._ok
 
     def unwrap_err(self) -> E:
-        """Return the error. Raises ValueError when this is a success."""
+        """Return the error. Raises ValueError if this is a success."""
         return self.err_value
 
     def __bool__(self) -> bool:
@@ -139,7 +143,8 @@ class TaskResult(Generic[T, E]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __reduce__(self) -> tuple[Any, ...]:  # what is absent is one object of this process
+    # The default pickle would contain a copy of _ABSENT, which is compared by identity.
+    def __reduce__(self) -> tuple[Any, ...]:
         made = (
             partial(TaskResult, ok=self._ok)
             if self._err is _ABSENT

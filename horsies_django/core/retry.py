@@ -1,16 +1,16 @@
-"""Retries: which failures are retried, how often, and after which retry delay.
+"""Retry policies, and mappers of exceptions to error codes.
 
-A policy is stored in the row of the task. The statement that records a failure decides whether the
-task is retried, so the same rules apply to a task that raised, one whose process died, and one
-whose worker is lost.
+A policy defines which failures are retried, how often, and after which delays. It is stored in the
+row of the task. The statement that records a failure decides whether the task is retried. So the
+same rules apply to a task that raised an exception, a task whose process died, and a task whose
+worker is lost.
 
-A policy is stored as error codes and dotted names of exception classes. An attempt that raised
-records the names of the class of its exception and of all its bases, so a policy that lists a base
+A policy is stored as error codes and dotted names of exception classes. An attempt that raised an
+exception records the names of its class and of all base classes. So a policy that lists a base
 class covers its subclasses.
 
-Exception mappers: which error code an exception of user code gets.
-
-The class of the exception is looked up first, then its base classes in method resolution order.
+A mapper defines the error codes of exceptions of user code. The class of the exception is looked up
+first, and then its base classes in method resolution order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from horsies_django.core.errors import (
 MOST_RETRIES = 100
 LONGEST_DELAY = 30 * 86_400  # seconds
 Kind = str | type[BaseException]
-# What a policy without a list retries: everything except errors that the task returned.
+# The failures that a policy without a list retries: all except errors that the task returned.
 USUAL: tuple[Kind, ...] = (
     Exception,
     OperationalErrorCode.WORKER_CRASHED.value,
@@ -44,12 +44,13 @@ EMPTY: Mapper = MappingProxyType({})
 
 
 class Retry(HorsiesError):  # noqa: N818 - a request, not an error
-    """Raised by a task to request a retry: ``raise Retry(delay_seconds=30) from error``.
+    """The exception with which a task requests a retry: ``raise Retry(delay_seconds=30)``.
 
-    ``delay_seconds`` None means the retry delay of the task's policy, which also limits the number
-    of retries. ``code`` is an error code of the project, RETRY_REQUESTED by default; the attempt
-    fails with it, ``message`` and ``data``, and so does the task after the last attempt. Raises
-    ValueError for an invalid code, or a delay that is not from 0 seconds to 30 days.
+    If ``delay_seconds`` is None, the delay is that of the retry policy of the task. The policy also
+    limits the number of retries. ``code`` is an error code of the project, and RETRY_REQUESTED by
+    default. The attempt fails with ``code``, ``message`` and ``data``, and so does the task after
+    the last attempt. Raises ValueError if the code is invalid, or the delay is not from 0 seconds
+    to 30 days.
     """
 
     def __init__(
@@ -76,12 +77,13 @@ class Retry(HorsiesError):  # noqa: N818 - a request, not an error
 
 
 class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
-    """Raised by a task to run again later, without using an attempt: ``raise Snooze(60)``.
+    """The exception with which a task runs the same attempt again later: ``raise Snooze(60)``.
 
     ``until`` is a number of seconds or a timedelta from now, from 0 to 30 days, or an aware
-    datetime. The task is PENDING until then and keeps its steps; a transaction of its code is
-    rolled back. A task that snoozes more often than HORSIES["MAX_SNOOZES"] is FAILED with
-    SNOOZED_TOO_OFTEN; one with a ``good_until`` in between expires. Raises ValueError.
+    datetime within 30 days. The task is PENDING until then, and keeps its steps. A transaction of
+    its code is rolled back. A task that snoozes more often than HORSIES["MAX_SNOOZES"] fails with
+    SNOOZED_TOO_OFTEN. A task whose ``good_until`` passes before then expires. Raises ValueError if
+    ``until`` is invalid.
     """
 
     def __init__(self, until: float | dt.timedelta | dt.datetime, message: str = "") -> None:
@@ -98,7 +100,7 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
                     f"Snooze() takes a time within 30 days from now, not {until.isoformat()}"
                 )
 
-            self.stored: dict[str, Any] = {"until": until.isoformat()}  # as the database needs it
+            self.stored: dict[str, Any] = {"until": until.isoformat()}  # the form for the database
             return
 
         seconds = until.total_seconds() if isinstance(until, dt.timedelta) else until
@@ -112,15 +114,17 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a task is retried, after which delays in seconds, and for which failures.
+    """The rule how often a task is retried, after which delays, and for which failures.
 
-    Created by ``fixed`` and ``exponential``. ``auto_retry_for`` lists error codes, built in or of
-    the project, and exception classes, which include their subclasses; a class may be given by its
-    dotted path. The default, ``[Exception, "WORKER_CRASHED", "TASK_TIMEOUT"]``, retries exceptions,
-    crashes and timeouts, but not errors that the task returned. With an empty list, only a task
-    that raises ``Retry`` is retried. With ``jitter``, each delay is up to a quarter shorter or
-    longer, so that tasks that failed together are not retried together. No delay is longer than
-    ``max_delay_seconds``.
+    A policy is created by ``fixed`` or ``exponential``. All delays are in seconds.
+
+    ``auto_retry_for`` lists error codes, built-in or of the project, and exception classes, which
+    include their subclasses. A class may be given by its dotted path. The default, ``[Exception,
+    "WORKER_CRASHED", "TASK_TIMEOUT"]``, retries exceptions, crashes and timeouts, but not errors
+    that the task returned. With an empty list, only a task that raises ``Retry`` is retried.
+
+    With ``jitter``, each delay is up to a quarter shorter or longer, so that tasks that failed
+    together are not retried together. No delay is longer than ``max_delay_seconds``.
     """
 
     strategy: str
@@ -142,9 +146,9 @@ class RetryPolicy:
         auto_retry_for: Kind | Iterable[Kind] = USUAL,
         jitter: bool = True,
     ) -> RetryPolicy:
-        """Retry once per delay in ``intervals``, in seconds.
+        """Return a policy that retries once per delay in ``intervals``, in seconds.
 
-        Raises ValueError with all problems.
+        Raises ValueError, whose message has all problems, if a value is invalid.
         """
         delays = tuple(intervals) if isinstance(intervals, list | tuple) else ()
         return cls("fixed", delays, len(delays), _kinds(auto_retry_for), jitter)
@@ -159,10 +163,10 @@ class RetryPolicy:
         auto_retry_for: Kind | Iterable[Kind] = USUAL,
         jitter: bool = True,
     ) -> RetryPolicy:
-        """Retry ``max_retries`` times, first after ``base_seconds``, then after twice as long each
-        time.
+        """Return a policy that retries ``max_retries`` times, after delays that double each time.
 
-        Raises ValueError with all problems.
+        The first delay is ``base_seconds``. Raises ValueError, whose message has all problems, if a
+        value is invalid.
         """
         return cls(
             "exponential",
@@ -214,17 +218,18 @@ class RetryPolicy:
 
     @property
     def listed(self) -> list[str]:
-        """The entries of ``auto_retry_for`` as text: error codes, and dotted names of classes."""
+        """The entries of ``auto_retry_for`` as texts: error codes and dotted names of classes."""
         return [kind if isinstance(kind, str) else class_name(kind) for kind in self.auto_retry_for]
 
     def delay(self, retry: int) -> float:
-        """Return the delay in seconds before retry number ``retry``, counted from 1, without
-        jitter.
+        """Return the delay in seconds before a retry, without jitter.
+
+        ``retry`` is the number of the retry, counted from 1.
         """
         if self.strategy == "fixed":
             seconds = self.intervals[min(retry, len(self.intervals)) - 1]
         else:
-            # beyond 40 doublings, every delay is longer than LONGEST_DELAY
+            # After 40 doublings, every delay is longer than LONGEST_DELAY.
             seconds = self.intervals[0] * 2 ** min(retry - 1, 40)
         return min(
             seconds, LONGEST_DELAY if self.max_delay_seconds is None else self.max_delay_seconds
@@ -242,19 +247,25 @@ class RetryPolicy:
 
 
 def class_name(kind: type[BaseException]) -> str:
-    """Return the dotted name by which a class is stored. Error codes contain no dots."""
+    """Return the dotted name by which a class is stored.
+
+    It cannot be mistaken for an error code, which contains no dots.
+    """
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def class_names(error: BaseException) -> tuple[str, ...]:
-    """Return the names of the class of an exception and of its exception bases."""
+    """Return the names of the class of an exception and of its base classes that are exceptions."""
     return tuple(
         class_name(base) for base in type(error).__mro__ if issubclass(base, BaseException)
     )
 
 
 def _kinds(given: Kind | Iterable[Kind]) -> tuple[Kind, ...]:
-    """Return error codes as str and dotted paths as classes. Accepts a single entry too."""
+    """Return the entries of ``auto_retry_for``, with classes in place of dotted paths.
+
+    A single entry is accepted too.
+    """
     kinds = [given] if isinstance(given, str | type) else given
     return tuple(_resolved(str.__str__(kind)) if isinstance(kind, str) else kind for kind in kinds)
 
@@ -279,7 +290,7 @@ def _resolved(text: str) -> Kind:
 
 
 def _kind_problem(kind: object) -> str | None:
-    """Return what is wrong with an entry of ``auto_retry_for``, or None."""
+    """Return the problem with an entry of ``auto_retry_for``, or None if it is valid."""
     if isinstance(kind, type) and issubclass(kind, BaseException):
         return None
     if not isinstance(kind, str):
@@ -294,7 +305,7 @@ def _is_number(value: object, low: float, high: float) -> bool:
 
 
 def mapper_problems(mapper: object) -> list[str]:
-    """Return the problems of a mapper whose keys are classes."""
+    """Return the problems of a mapper of exception classes to error codes."""
     if not isinstance(mapper, Mapping):
         return [
             "a mapper must be a dict of exception classes and error codes, not "

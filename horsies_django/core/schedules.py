@@ -1,8 +1,7 @@
-"""A schedule's definition, which the code declares, the row stores and the admin edits; and the
-fire times that are due.
+"""The definition of a schedule, and the fire times that are due.
 
-A definition is validated as a whole. Which of the missed fire times are due depends on its catch-up
-policy.
+A definition is declared in the code, stored in the row of the schedule and edited in the admin. It
+is validated as a whole. Its catch-up policy defines which of the missed fire times are due.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ CatchUp = Literal["latest", "all", "none"]
 CATCH_UP: tuple[CatchUp, ...] = ("latest", "all", "none")
 Overlap = Literal["allow", "skip"]
 OVERLAP: tuple[Overlap, ...] = ("allow", "skip")
-MOST_FIRE_TIMES = 1_000  # of a schedule, sent in one transaction
+MOST_FIRE_TIMES = 1_000  # the most fire times of a schedule that are sent in one transaction
 # A fire time that is at most this late does not count as missed.
 PUNCTUAL = dt.timedelta(seconds=60)
 SECOND = dt.timedelta(seconds=1)
 DAY_MS = 86_400_000
 MILLISECOND = dt.timedelta(milliseconds=1)
 BEGINNING = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
-LOOKED_AT = 100  # how many fire times to look at
+LOOKED_AT = 100  # the number of fire times that are compared with the jitter
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a schedule fires. ``since`` is when it came into force; its intervals are counted from
-    then.
+    """The fire times of a schedule.
 
-    ``catch_up`` says which missed fire times are sent: the latest, all (the last ``most`` of them),
-    or none. Each is sent up to ``jitter_ms`` late, by a delay that is always the same for the same
-    fire time.
+    ``since`` is the time at which the schedule came into force, when its intervals begin. With
+    ``catch_up`` "latest", the latest missed fire time is sent, with "all" the last ``most`` of
+    them, and with "none" none. The task of a fire time is sent up to ``jitter_ms`` milliseconds
+    later. That delay is always the same for the same fire time.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Timing:
     jitter_ms: int = 0
 
     def moment(self, fire_time: dt.datetime) -> dt.datetime:
-        """Return when the task of a fire time is sent: the fire time plus its jitter."""
+        """Return when the task of a fire time is sent, which is the fire time plus its jitter."""
         if not self.jitter_ms:
             return fire_time
         digest = hashlib.sha256(f"{self.name} {fire_time.timestamp():.0f}".encode()).digest()
@@ -63,8 +62,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The fire times to send, oldest first; ``first`` and ``last`` bound all that are settled by
-    that, sent or left out.
+    """The fire times that are due, in order.
+
+    ``first`` and ``last`` are the first and the last of all fire times that are settled with them,
+    including those that are left out.
     """
 
     fire_times: list[dt.datetime]
@@ -78,8 +79,10 @@ class Due:
 
 
 def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
-    """Return what is due at ``now`` after ``last``, the last settled fire time; always in order,
-    whatever the jitter.
+    """Return the fire times that are due at ``now``, after the last settled fire time.
+
+    ``last`` is the last settled fire time, or None if there is none. The fire times are in order
+    even if their jitter would reorder them.
     """
     begin = timing.since if last is None else max(last, timing.since)
     most = timing.most if timing.catch_up == "all" else 1
@@ -100,8 +103,9 @@ def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
 
 
 def newest(timing: Timing, begin: dt.datetime, until: dt.datetime, most: int) -> list[dt.datetime]:
-    """Return the last ``most`` fire times in (``begin``, ``until``], without iterating over all of
-    them.
+    """Return the last ``most`` fire times after ``begin`` and up to ``until``.
+
+    The function does not iterate over all of them.
     """
     span = most * SECOND
     while True:
@@ -114,13 +118,13 @@ def newest(timing: Timing, begin: dt.datetime, until: dt.datetime, most: int) ->
 
 @dataclass(frozen=True, slots=True)
 class ScheduleConfig:
-    """What a schedule sends, and when. ``task`` is a task's name, ``kwargs`` are its arguments by
-    name, as JSON.
+    """The definition of a schedule: the task that it sends, and the times.
 
-    ``queue`` and ``priority`` default to the task's own. A task that has not started
-    ``good_for_ms`` milliseconds after its fire time expires; None means no limit. With ``overlap``
-    "skip", a fire time sends nothing while the last task that it sent has not finished. See
-    ``Timing`` for the other fields.
+    ``task`` is the name of a task, and ``kwargs`` are its arguments by name, as JSON. ``queue`` and
+    ``priority`` default to those of the task. A task that has not started ``good_for_ms``
+    milliseconds after its fire time expires. None means no limit. With ``overlap`` "skip", a fire
+    time sends nothing while the last task of the schedule has not finished. For the other fields,
+    see ``Timing``.
     """
 
     task: str
@@ -136,13 +140,13 @@ class ScheduleConfig:
     enabled: bool = True
 
     def timing(self, name: str, since: dt.datetime) -> Timing:
-        """Return when it fires if it is in force since ``since``."""
+        """Return the fire times of the schedule if it came into force at ``since``."""
         return Timing(name, self.pattern, since, self.catch_up, self.most, self.jitter_ms)
 
     def overtaking(self) -> str | None:
-        """Return why jitter could reorder fire times, so that some would be skipped, or None.
+        """Return the problem with a jitter that could reorder fire times, or None if it cannot.
 
-        Looks at the first ones only.
+        Some fire times would be skipped. Only the first fire times are compared.
         """
         if not self.jitter_ms or self.catch_up == "all":
             return None
@@ -159,7 +163,7 @@ class ScheduleConfig:
         )
 
     def definition(self) -> dict[str, Any]:
-        """Return it as a JSON object, which ``read_definition`` reads."""
+        """Return the definition as a JSON object, which ``read_definition`` reads."""
         own = {"pattern": str(self.pattern), "zone": self.pattern.zone, "kwargs": dict(self.kwargs)}
         # Release 0.1 refuses the key "overlap".
         keys = [key for key in KEYS if key != "overlap" or self.overlap != "allow"]
@@ -170,10 +174,10 @@ KEYS = ("task", "pattern", "zone", *(one.name for one in fields(ScheduleConfig)[
 
 
 def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list[tuple[str, str]]]:
-    """Return the schedule and its problems, as pairs of a key and a message; the schedule is None
-    if there are any.
+    """Return the schedule of a definition, and its problems as pairs of a key and a message.
 
-    The pattern may be text or an object, which has its own zone.
+    The schedule is None if there are problems. The pattern may be a text, or an object, which has
+    its own zone.
     """
     problems = [
         (key, f"unknown key {key!r}; the keys are {', '.join(KEYS)}")
@@ -231,7 +235,7 @@ def as_texts(problems: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{key}: {problem}" for key, problem in problems]
 
 
-# Stands in for an invalid pattern, so that the rest is still checked.
+# This pattern replaces an invalid one, so that the rest of the definition is still checked.
 UNREADABLE = parse("daily at 00:00")
 
 

@@ -20,7 +20,7 @@ class Status(enum.StrEnum):
 TERMINAL: frozenset[Status] = frozenset(
     {Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED}
 )
-FINAL = frozenset(status.value for status in TERMINAL)  # as texts, such as rows have
+FINAL = frozenset(status.value for status in TERMINAL)  # the same as texts, as rows have them
 
 UNFINISHED_RUNS = ("RUNNING", "PAUSED", "COMPENSATING")
 RUN_STATUSES = (*UNFINISHED_RUNS, "COMPLETED", "FAILED", "CANCELLED")

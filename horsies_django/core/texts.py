@@ -1,5 +1,6 @@
-"""Texts that callers give, and that PostgreSQL has to store: keys, actors and reasons; and names
-that they misspell.
+"""Checks of texts that callers pass and PostgreSQL stores, such as keys, actors and reasons.
+
+There are also functions for texts in messages, such as suggestions for misspelt names.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-LONGEST = 255  # characters of names, keys and actors
+LONGEST = 255  # the most characters of names, keys and actors
 LONGEST_REASON = 10_000
 LAZY = "a lazy text, which means another one in each language: give str() of it"
 NEEDS_REASON = (
     "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
 )
-# Characters that a terminal obeys, or that forge, hide or reorder what stands there: control
-# characters, separators of lines, marks of direction, invisible characters but for the joiners that
-# scripts and emoji need, and surrogates, which cannot be encoded.
+# The characters that control a terminal, or that forge, hide or reorder its text. These are control
+# characters, line separators, direction marks, invisible characters except the joiners that scripts
+# and emoji need, and surrogates, which cannot be encoded.
 UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -25,7 +26,10 @@ UNSAFE = re.compile(
 
 
 def visible(text: object, *, keep: str = "") -> str:
-    """Return a text for a terminal or a log, unsafe characters escaped but those to ``keep``."""
+    """Return a text for a terminal or a log, whose unsafe characters are escaped.
+
+    Characters in ``keep`` are not escaped.
+    """
 
     def escaped(found: re.Match[str]) -> str:
         return found[0] if found[0] in keep else found[0].encode("unicode_escape").decode()
@@ -34,19 +38,25 @@ def visible(text: object, *, keep: str = "") -> str:
 
 
 def is_lazy(value: object) -> bool:
-    """Return whether a value is one of Django's lazy texts, by the name of their class."""
-    name = type.__dict__["__name__"].__get__(type(value))  # without calling its metaclass
+    """Return whether a value is one of Django's lazy texts.
+
+    Lazy texts are recognized by the name of their class.
+    """
+    # type(value).__name__ could call user code in a metaclass.
+    name = type.__dict__["__name__"].__get__(type(value))
     return bool(name == "__proxy__")
 
 
 def as_text(value: Any) -> Any:
-    """Return a lazy text in the language that is active now, and any other value as it is."""
+    """Return a lazy text as a str in the active language, and any other value unchanged."""
     return str(value) if is_lazy(value) else value
 
 
 def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:
-    """Return why a value is no text of 1 to ``most`` characters that PostgreSQL can store, None if
-    it is one.
+    """Return the problem with a value that must be a text, or None if it is valid.
+
+    A valid text has 1 to ``most`` characters, and PostgreSQL can store it. ``what`` is the name of
+    the value in the message.
     """
     if is_lazy(value):
         return f"{what} is {LAZY}"
@@ -69,7 +79,11 @@ def is_name(value: object, most: int = LONGEST) -> bool:
 
 
 def name_problem(what: str, value: object, most: int = LONGEST) -> str | None:
-    """Return why a value is no name of 1 to ``most`` printable characters, None if it is one."""
+    """Return the problem with a value that must be a name, or None if it is valid.
+
+    A valid name has 1 to ``most`` printable characters. ``what`` is the name of the value in the
+    message.
+    """
     if is_name(value, most):
         return None
     if is_lazy(value):
@@ -78,17 +92,17 @@ def name_problem(what: str, value: object, most: int = LONGEST) -> str | None:
 
 
 def shown(value: object, most: int = 100) -> str:
-    """Return the repr of a value, cut off if it has more than ``most`` characters."""
+    """Return the repr of a value, which is cut off if it has more than ``most`` characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 20]}... ({len(text):,} characters)"
 
 
 def storable_who(error: type[Exception], refused: str, actor: Any, reason: Any) -> tuple[str, Any]:
-    """Return an actor and a reason as they are stored: lazy texts in the language that is active
-    now.
+    """Return an actor and a reason as they are stored.
 
-    Raises the error, which says what was ``refused``, for one that cannot be stored. There may be
-    no reason.
+    Lazy texts are stored in the active language. The reason may be None or empty. Raises an
+    exception of the class ``error``, whose message begins with ``refused``, if the actor or the
+    reason cannot be stored.
     """
     actor = as_text(actor)
     reason = as_text(reason)
@@ -104,9 +118,9 @@ def storable_who(error: type[Exception], refused: str, actor: Any, reason: Any) 
 def name_of(user: Any) -> str:
     """Return the name of a Django user as the audit stores it.
 
-    A project's own user model may have names that are no texts, that are empty, or that are too
-    long for a column. The primary key stands for an empty name, and tells apart long ones that
-    begin alike.
+    The names of a project's own user model may be empty, too long for a column, or not texts. An
+    empty name is replaced by one with the primary key. A long name is cut off, and the primary key
+    is added to distinguish it from names with the same beginning.
     """
     name = user.get_username()
     text = "" if name is None else str(name)
@@ -121,12 +135,15 @@ def name_of(user: Any) -> str:
 
 
 def amount(count: int, noun: str, more: bool = False) -> str:
-    """Return "1 task" or "3 tasks"; ``more``: "at least 3 tasks"."""
+    """Return a number with a noun, such as "1 task" or "3 tasks".
+
+    With ``more``, return "at least 3 tasks".
+    """
     least = "at least " if more else ""
     return f"{least}{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def close_to(name: str, names: Iterable[str]) -> str:
-    """Return a suggestion for a misspelt name, or nothing."""
+    """Return a suggestion for a misspelt name, or "" if no name is similar."""
     close = get_close_matches(name, list(names), 1)
     return f"; did you mean {close[0]!r}?" if close else ""

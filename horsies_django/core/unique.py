@@ -1,6 +1,6 @@
-"""Sends that belong together: unique tasks, and keys of sends.
+"""Unique tasks and the keys of sends.
 
-Digests of what makes two of them the same.
+Digests are compared to find out whether two sends are the same work.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ OnDuplicate = Literal["return", "refuse"]
 
 
 class Unique:
-    """Which tasks of a function are duplicates, as in ``@task(unique=Unique("order_id",
-    until="start"))``.
+    """The rule which tasks are duplicates: ``@task(unique=Unique("order_id", until="start"))``.
 
-    They have equal values of these arguments; of all arguments, if none is named. ``until="end"``:
-    while the first one has not finished; "start": while it has never been claimed by a worker. A
-    duplicate is not sent: the handle is that of the first one ("return"), or the send raises
-    TaskSendError with the code DUPLICATE ("refuse").
+    Tasks are duplicates if they have equal values of the named arguments, or of all arguments if
+    none is named. With ``until="end"``, a task is a duplicate while the first task has not
+    finished. With ``until="start"``, it is one while no worker has ever claimed the first task.
+
+    A duplicate is not sent. With ``on_duplicate="return"``, the handle is that of the first task.
+    With "refuse", the send raises TaskSendError with the code DUPLICATE.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class Unique:
 
     @classmethod
     def of(cls, given: object) -> Unique | None:
-        """Return what ``@task(unique=...)`` means: True, the name of an argument, or several.
-        Raises TypeError.
+        """Return the rule for the argument of ``@task(unique=...)``, or None if there is no rule.
+
+        ``given`` is a rule, a bool, the name of an argument or a list of names. Raises TypeError if
+        it is something else.
         """
         if given is None or given is False:
             return None
@@ -56,7 +59,7 @@ class Unique:
         return cls(*names)
 
     def problems(self, names: Collection[str]) -> Iterator[str]:
-        """Yield what is wrong with it for a task with parameters of these names."""
+        """Yield a problem for each option that is invalid for a task with these parameters."""
         for name in self.args:
             if name not in names:
                 yield (
@@ -75,17 +78,20 @@ class Unique:
                 )
 
     def digest(self, task_name: str, kwargs: str, defaults: str) -> bytes:
-        """Return a digest of the arguments that count, see ``counted``."""
+        """Return the digest of a task, by which duplicates are found.
+
+        For the comparison of arguments, see ``counted``.
+        """
         found = counted(kwargs, defaults)
         chosen = {name: found[name] for name in self.args if name in found} if self.args else found
         return digest_of("unique", task_name, chosen)
 
 
 def counted(kwargs: str, defaults: str) -> dict[str, Any]:
-    """Return arguments as they are compared, from the JSON texts of those that were given and of
-    all defaults.
+    """Return the arguments of a send in the form in which they are compared.
 
-    One that was left out counts as its default. Equal numbers are equal: 1 and 1.0.
+    ``kwargs`` is the JSON text of the given arguments, and ``defaults`` that of all defaults. An
+    argument that was left out counts as its default. Equal numbers such as 1 and 1.0 are equal.
     """
     found: dict[str, Any] = {**DECODER.decode(defaults), **DECODER.decode(kwargs)}
     return found
@@ -96,7 +102,8 @@ def integral(text: str) -> int | float:
     return int(Decimal(text)) if number.is_integer() else number
 
 
-# json.loads and json.dumps would make them for each send, which takes as long as their work.
+# json.loads and json.dumps would create a decoder and an encoder for each send, which takes as long
+# as the decoding and the encoding.
 DECODER = json.JSONDecoder(parse_float=integral)
 ENCODER = json.JSONEncoder(sort_keys=True)
 
@@ -107,7 +114,10 @@ def key_digest(task_name: str, key: str) -> bytes:
 
 
 def arguments_digest(kwargs: str, defaults: str) -> bytes:
-    """Return a digest of arguments, whatever their order, see ``counted``."""
+    """Return a digest of arguments, which does not depend on their order.
+
+    For the comparison of arguments, see ``counted``.
+    """
     return digest_of(counted(kwargs, defaults))
 
 

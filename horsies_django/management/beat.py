@@ -1,4 +1,4 @@
-"""Reads the schedules of Celery beat and django-celery-beat, and translates them into patterns.
+"""Translation of the schedules of Celery beat and django-celery-beat into definitions of ours.
 
 Celery itself is not imported.
 """
@@ -55,11 +55,11 @@ ROUTING = (
 
 
 class Untranslatable(Exception):
-    """A schedule has no counterpart; the message says why, and what to do instead."""
+    """Raised if a schedule has no counterpart. The message contains the reason and the remedy."""
 
 
 def kinds(schedule: Any) -> set[str]:
-    """Return the names of the classes of a schedule that are Celery's."""
+    """Return the names of those classes of a schedule that are defined by Celery."""
     ours = ("celery", "django_celery_beat")
     return {
         cls.__name__ for cls in type(schedule).__mro__ if cls.__module__.partition(".")[0] in ours
@@ -67,13 +67,15 @@ def kinds(schedule: Any) -> set[str]:
 
 
 def pattern_of(schedule: Any, zone: Any) -> Pattern:
-    """Return the pattern of a schedule of Celery; ``zone`` None: Celery's own. Raises
-    Untranslatable, PatternError.
+    """Return the pattern of a schedule of Celery.
+
+    If ``zone`` is None, a crontab has the time zone that Celery gave it. Raises Untranslatable or
+    PatternError if the schedule has no counterpart.
     """
     found = kinds(schedule)
     if "crontab" in found:
         zone = schedule.tz if zone is None else zone
-        # A zone is given by its IANA name.
+        # A pattern takes the IANA name of a zone.
         return cron(schedule, zone if isinstance(zone, str) else str(getattr(zone, "key", zone)))
 
     if "clocked" in found:
@@ -106,10 +108,11 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
 
 
 def cron(crontab: Any, zone: str) -> Cron:
-    """Return a crontab of Celery as a cron expression. Raises Untranslatable, PatternError.
+    """Return a crontab of Celery as a cron expression.
 
-    In Celery, a day has to match both the day of the month and the day of the week; in a cron
-    expression one of them is enough, unless a field begins with a star.
+    In Celery, a day must match both the day of the month and the day of the week. In a cron
+    expression, one of them is enough, unless a field begins with a star. Raises Untranslatable or
+    PatternError if the crontab has no counterpart.
     """
     minute, hour, day_of_month, month, day_of_week = (
         cron_field(crontab, place, *described) for place, described in enumerate(FIELDS)
@@ -123,7 +126,9 @@ def cron(crontab: Any, zone: str) -> Cron:
 
 
 def cron_field(crontab: Any, place: int, name: str, least: int, greatest: int) -> str:
-    """Return a field as it was written, if that means the same in a cron expression, else as a list
+    """Return a field of a crontab as text for a cron expression.
+
+    The text is the field as it was written if that means the same in a cron expression, else a list
     of numbers.
     """
     values = getattr(crontab, name)
@@ -145,7 +150,7 @@ def cron_field(crontab: Any, place: int, name: str, least: int, greatest: int) -
 def in_weeks(days_of_month: set[int], days_of_week: set[int]) -> str:
     """Return days that match both as the nth weekdays of the month: 1-7 and mon are mon#1.
 
-    Raises Untranslatable.
+    Raises Untranslatable if the days of the month are not whole weeks.
     """
     weeks = [range(first, min(first + 7, 32)) for first in range(1, 32, 7)]
     whole = [week for week in weeks if days_of_month.issuperset(week)]
@@ -166,9 +171,10 @@ DROPPED |= dict.fromkeys((*ROUTING, "ignore_result"), "there is no such option h
 
 @dataclass(frozen=True)
 class Entry:
-    """A schedule of Celery beat. ``zone`` is that of its crontab, None if Celery decides.
+    """An entry of Celery beat.
 
-    ``in_rows``: it is a row of django-celery-beat, whose arguments are JSON values, not Python
+    ``zone`` is the time zone of its crontab, or None if Celery chooses it. ``in_rows`` is true if
+    the entry is a row of django-celery-beat. The arguments of a row are JSON values, not Python
     values.
     """
 
@@ -188,11 +194,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Translation:
-    """What became of an entry. ``stored`` is the definition as ``schedules.create`` takes it,
-    ``declared`` as the settings do.
+    """The result of translating an entry.
 
-    Both are None if there are ``problems``, or if nothing is left to do, of which ``done`` is the
-    reason.
+    ``stored`` is the definition in the form that ``schedules.create`` takes, ``declared`` is the
+    definition in the form of the settings. Both are None if there are ``problems``, or if there is
+    nothing to do. In the latter case, ``done`` is the reason.
     """
 
     entry: Entry
@@ -205,10 +211,10 @@ class Translation:
 
 
 def entries(app: Any) -> dict[str, Entry]:
-    """Return the entries by name: of the Celery app, or without one of the settings, and the rows
-    of django-celery-beat.
+    """Return the entries of Celery beat by name, including the rows of django-celery-beat.
 
-    A row wins over an entry of the same name, because beat copies its entries into rows.
+    They are read from the Celery app, or from the settings if ``app`` is None. A row wins over an
+    entry of the same name, because beat copies its entries into rows.
     """
     zone = getattr(settings, "CELERY_TIMEZONE", None) if app is None else app.timezone
     found = getattr(settings, "CELERY_BEAT_SCHEDULE", {}) if app is None else app.conf.beat_schedule
@@ -228,7 +234,7 @@ def entries(app: Any) -> dict[str, Entry]:
 
 
 def of_rows(zone: Any) -> Iterator[Entry]:
-    """Yield the rows of django-celery-beat, if it is installed."""
+    """Yield the rows of django-celery-beat, or nothing if it is not installed."""
     if not apps.is_installed("django_celery_beat"):
         return
 
@@ -241,7 +247,7 @@ def of_rows(zone: Any) -> Iterator[Entry]:
         yield Entry(
             row.name,
             row.task,
-            row.solar or row.schedule,  # Celery's own object for it needs a library
+            row.solar or row.schedule,  # Celery's own object for the sun needs a library
             read(row.args or "[]"),
             read(row.kwargs or "{}"),
             {key: value for key, value in given.items() if value is not None},
@@ -255,7 +261,7 @@ def of_rows(zone: Any) -> Iterator[Entry]:
 
 
 def read(text: str) -> Any:
-    """Return the value of a JSON text, or the text if it is none."""
+    """Return the value of a JSON text, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -263,7 +269,7 @@ def read(text: str) -> Any:
 
 
 def translate(entry: Entry, now: dt.datetime) -> Translation:
-    """Return a schedule of ours for an entry, or why there is none."""
+    """Return the definition for an entry, or the reasons why it has no counterpart."""
     if entry.task == CLEANUP:
         return Translation(entry, done="retention deletes finished tasks")
     if entry.one_off and not entry.enabled:
@@ -320,7 +326,7 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
 
 
 def both_forms(definition: dict[str, Any], in_rows: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a valid definition with its arguments as JSON, and the same with Python values."""
+    """Return a valid definition twice: with its arguments as JSON, and as Python values."""
     if not in_rows:
         return in_wire_form(definition), definition
 
@@ -335,9 +341,9 @@ def both_forms(definition: dict[str, Any], in_rows: bool) -> tuple[dict[str, Any
 
 
 def arguments_of(entry: Entry) -> dict[str, Any]:
-    """Return the arguments by name.
+    """Return the arguments of an entry by name.
 
-    Raises CodecError if they are none, or if the positional ones do not fit the task.
+    Raises CodecError if they have the wrong types, or if the positional ones do not fit the task.
     """
     if not isinstance(entry.args, list | tuple) or not isinstance(entry.kwargs, dict):
         raise CodecError(
@@ -352,8 +358,9 @@ def arguments_of(entry: Entry) -> dict[str, Any]:
 
 
 def options_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the keys of a definition for the options of a send, the problems, and notes about
-    options that are dropped.
+    """Return the keys of a definition for the options of a send, problems, and notes.
+
+    The notes are about options that are dropped.
     """
     definition: dict[str, Any] = {}
     wrong = []

@@ -1,4 +1,4 @@
-"""What ``migrate`` does besides: it runs the SQL of migrations that a project leaves out."""
+"""The receiver of ``post_migrate``, which runs the SQL of migrations that a project leaves out."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MIGRATIONS = "horsies_django.migrations"
 
 
 def complete_tables(*, sender: AppConfig, using: str, plan: Any = None, **kwargs: Any) -> None:
-    """Run the SQL of the migrations if tables were created without them; a receiver of
-    ``post_migrate``.
+    """Run the SQL of the migrations if tables were created without migrations.
 
-    MIGRATION_MODULES, ``pytest --nomigrations`` and ``TEST["MIGRATE"]`` leave migrations out. Then
-    Django creates tables from the models, which cannot contain functions. After a flush, which has
-    no plan, they are still there.
+    This is a receiver of ``post_migrate``. MIGRATION_MODULES, ``pytest --nomigrations`` and
+    ``TEST["MIGRATE"]`` leave migrations out. Then Django creates the tables from the models, which
+    cannot contain functions. A flush has no plan and keeps the functions, so nothing is done after
+    it.
     """
     module, _explicit = MigrationLoader.migrations_module(sender.label)
     connection = connections[using]

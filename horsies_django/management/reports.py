@@ -1,5 +1,6 @@
-"""What commands print: tables and datetimes as text, records as JSON; and the state of queues,
-workers and the database.
+"""Reports that commands print: tables and datetimes as text, and records as JSON.
+
+The report of ``horsies_status``, the state of queues, workers and the database, is also here.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ from horsies_django.monitoring.health import (
     named,
 )
 
-COUNTS = ("lately", "day")  # left out of the JSON: they are the history's to show
+COUNTS = ("lately", "day")  # left out of the JSON, because they belong to the history
 
 
 def as_json(value: Any, indent: int | None = 2) -> str:
-    """Return JSON, with named tuples as objects and datetimes in ISO 8601; on one line without an
-    indent.
+    """Return a value as JSON, with named tuples as objects and datetimes in ISO 8601.
+
+    If ``indent`` is None, the JSON is on one line.
     """
     return json.dumps(_plain(value), cls=DjangoJSONEncoder, indent=indent)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return columns as wide as their longest cell, two spaces apart; a cell of None is shown as
-    "-".
+    """Return a table whose columns are as wide as their longest cell, with two spaces between them.
+
+    A cell of None is shown as "-".
     """
     lines = [
         list(headings),
@@ -46,22 +49,22 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def page(title: str, rows: Iterable[tuple[str, Any]]) -> str:
-    """Return a title, and a line for each of its rows."""
+    """Return a text of a title and a line for each row."""
     return "\n".join([title, *(f"  {label:<16}{visible(value)}" for label, value in rows)])
 
 
 def bounded(count: int, more: bool) -> str:
-    """Return a number, with "+" if the count stopped at its bound."""
+    """Return a number, with "+" if counting stopped at its bound."""
     return f"{count:,}{'+' if more else ''}"
 
 
 def title(name: str) -> str:
-    """Return the name of a queue, or "whole cluster"."""
+    """Return the name of a queue, or "whole cluster" for the row of the cluster."""
     return "whole cluster" if name == CLUSTER else name
 
 
 def moment(value: dt.datetime | None) -> str:
-    """Return a datetime to the second, with its time zone."""
+    """Return a datetime to the second with its time zone, or "-" for None."""
     return "-" if value is None else aware(value).isoformat(sep=" ", timespec="seconds")
 
 
@@ -76,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_text(health: Health, problems: Sequence[Problem]) -> str:
-    """Return queues, workers and database, and the problems at the end."""
+    """Return a report of queues, workers, database and problems as text."""
     blocks = [
         queue_table(health.queues),
         worker_table(health.workers),
@@ -87,13 +90,13 @@ def as_text(health: Health, problems: Sequence[Problem]) -> str:
 
 
 def as_record(health: Health, problems: Sequence[Problem]) -> dict[str, object]:
-    """Return the same as a record for JSON."""
+    """Return a report of queues, workers, database and problems as a record for JSON."""
     state = {key: value for key, value in health._asdict().items() if key not in COUNTS}
     return {"healthy": is_healthy(problems), "problems": problems, **state}
 
 
 def is_healthy(problems: Sequence[Problem]) -> bool:
-    """Return whether none of the problems is critical."""
+    """Return True if none of the problems is critical."""
     return all(problem.severity != Severity.CRITICAL for problem in problems)
 
 
@@ -150,16 +153,16 @@ def worker_table(workers: Sequence[WorkerHealth]) -> str:
 
 
 def processes(worker: WorkerHealth) -> str:
-    """Return how many processes a worker has, and how many are ready if that are fewer."""
+    """Return the number of processes of a worker, and how many are ready if that is fewer."""
     if worker.state != "living" or worker.ready >= worker.processes:
         return str(worker.processes)
     return f"{worker.processes} ({worker.ready} ready)"
 
 
 def database_page(health: Health) -> str:
-    """Return lines about the server.
+    """Return lines about the database server.
 
-    Only logs use the clock of this host, so a small difference needs no explanation.
+    Only logs use the clock of this host, so a small difference is not explained.
     """
     database = health.database
     ahead = health.clock_skew_seconds
@@ -204,7 +207,7 @@ def verdict(problems: Sequence[Problem]) -> str:
 
 
 def span(seconds: float | None) -> str | None:
-    """Return a duration in a suitable unit."""
+    """Return a duration in a suitable unit, or None for None. ``seconds`` is in seconds."""
     if seconds is None:
         return None
 
@@ -215,5 +218,5 @@ def span(seconds: float | None) -> str | None:
 
 
 def megabytes(count: float | None) -> str | None:
-    """Return an amount of memory; None before the first heartbeat."""
+    """Return an amount of memory, or None before the first heartbeat. ``count`` is in megabytes."""
     return None if count is None else f"{count:,.0f}"

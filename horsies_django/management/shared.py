@@ -1,4 +1,4 @@
-"""What commands share: types of options, who runs them, and how they end if they are refused."""
+"""Shared parts of the commands: types of options, the name for the audit, and errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"
 
 
 class Terminal(OutputWrapper):
-    """A stream to which no text can send control sequences, whatever is in a row or in a message.
+    """A stream that prints no control sequences, whatever a row or a message contains.
 
-    Text that Django passes with a style, as the results of system checks, is already coloured.
+    Text that Django passes with a style, such as the results of system checks, is already coloured
+    and is printed unchanged.
     """
 
     def write(  # type: ignore[override]
@@ -35,7 +36,7 @@ class Terminal(OutputWrapper):
 
 
 class Command(BaseCommand):
-    """The base of our commands: what they print, also their errors, is safe for a terminal."""
+    """The base of our commands. All their output, including errors, is safe for a terminal."""
 
     @property
     def stdout(self) -> Any:
@@ -55,7 +56,7 @@ class Command(BaseCommand):
 
 
 def span(text: str) -> dt.timedelta | None:
-    """Return the duration in a text such as "2h" or "1d12h", None if it is none.
+    """Return the duration in a text such as "2h" or "1d12h", or None if the text is no duration.
 
     Raises OverflowError if it is too long.
     """
@@ -67,7 +68,7 @@ def span(text: str) -> dt.timedelta | None:
 
 
 def duration(text: str) -> dt.timedelta:
-    """Parse an option that takes a duration."""
+    """Parse an option that takes a duration, such as "2h" or a number of seconds."""
     try:
         found = dt.timedelta(seconds=int(text)) if text.isdecimal() else span(text)
     except OverflowError:
@@ -81,8 +82,9 @@ def duration(text: str) -> dt.timedelta:
 
 
 def ago(text: str) -> dt.datetime:
-    """Parse an option that takes a time in the past: a duration before now, or a datetime with a
-    time zone.
+    """Parse an option that takes a time in the past.
+
+    The text is a duration before now, or a datetime with a time zone.
     """
     return read_moment(
         text, -1, "a duration nor a datetime; use 30m, 2h, 7d, or 2030-01-31T18:00+01:00"
@@ -90,7 +92,10 @@ def ago(text: str) -> dt.datetime:
 
 
 def read_moment(text: str, sign: int, wrong: str) -> dt.datetime:
-    """Parse a datetime with a time zone, or a duration that is added to now, times ``sign``."""
+    """Parse a datetime with a time zone, or a duration.
+
+    The duration is multiplied by ``sign`` and added to now.
+    """
     try:
         found = span(text)
         moment = (
@@ -118,8 +123,9 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def number(unit: str, *, or_zero: bool) -> Callable[[str], float]:
-    """Return the type of an option that takes a number that is greater than zero, ``or_zero``, and
-    not very large.
+    """Return the type of an option that takes a positive number that is not very large.
+
+    With ``or_zero``, the number may also be zero.
     """
 
     def parse(text: str) -> float:
@@ -140,14 +146,14 @@ megabytes = number("megabytes", or_zero=False)
 
 
 def port(text: str) -> int:
-    """Parse an option that takes a TCP port; 0 means any free one."""
+    """Parse an option that takes a TCP port, where 0 chooses a free one."""
     if not text.isdecimal() or int(text) > 65_535:
         raise ArgumentTypeError(f"{text!r} is not a port: a whole number from 0 to 65535")
     return int(text)
 
 
 def read_json(option: str, text: str) -> Any:
-    """Return the value of an option that takes JSON. Raises ValueError."""
+    """Return the value of an option that takes JSON. Raises ValueError if the text is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -155,7 +161,10 @@ def read_json(option: str, text: str) -> Any:
 
 
 def actor() -> str:
-    """Return the name for the audit. In a container, the user may have no login name."""
+    """Return the name of the user for the audit.
+
+    In a container, the user may have no login name.
+    """
     try:
         login = getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -166,7 +175,7 @@ def actor() -> str:
 def verbs_of(parser: ArgumentParser, *, required: bool) -> Callable[[str, str], ArgumentParser]:
     """Return a function that adds a verb to a command.
 
-    The option ``--json`` may stand before the verb and after it.
+    The option ``--json`` may stand before or after the verb.
     """
     parser.add_argument("--json", action="store_true", help="print JSON")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=required)
@@ -180,15 +189,16 @@ def verbs_of(parser: ArgumentParser, *, required: bool) -> Callable[[str, str], 
 
 
 def add_reason(parser: ArgumentParser) -> ArgumentParser:
-    """Add the option for the reason of a change; return the parser."""
+    """Add the option for the reason of a change, and return the parser."""
     parser.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
     return parser
 
 
 @contextmanager
 def refusing(command: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Raise CommandError for an error of these kinds, for wrong settings, and, with advice, for
-    what the database refused.
+    """Raise CommandError for errors of these kinds, for wrong settings, and for database errors.
+
+    The text for a database error contains advice.
     """
     refused: tuple[type[Exception], ...] = (*kinds, ImproperlyConfigured)
     try:

@@ -1,4 +1,4 @@
-"""The models of the tables. The ORM reads them; the statements in ``store/sql`` write them."""
+"""The models of the tables. The ORM only reads them; the statements in ``store/sql`` write them."""
 
 from __future__ import annotations
 

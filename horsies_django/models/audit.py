@@ -1,4 +1,4 @@
-"""The audit: who changed what, and why; and what it lacks."""
+"""The audit of changes, with actor and reason, and a table for audit entries that were lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horsies_django.models.fields import StoredJSON
 class AuditEntry(models.Model):
     """One change by a user, a command or the settings.
 
-    Written in the transaction of the change, never updated.
+    It is written in the transaction of the change, and never updated.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -36,8 +36,9 @@ class AuditEntry(models.Model):
 
 
 class LostRecord(models.Model):
-    """The last audit entry ("audit") or snapshot of a worker ("snapshot") that was lost: ``what``
-    it is of, and why.
+    """The last audit entry ("audit") or snapshot of a worker ("snapshot") that was lost.
+
+    ``what`` names the entry or the worker, and ``error`` is the reason.
     """
 
     kind = models.CharField(_("kind"), max_length=10, primary_key=True)

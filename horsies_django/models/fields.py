@@ -1,4 +1,4 @@
-"""Fields for stored JSON and arrays, and datetimes of the ORM made aware."""
+"""Fields for stored JSON, arrays and times, and a function that makes a datetime aware."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ else:
 class IntegerArray(AnyField):
     """An array of integers.
 
-    Django's own field requires the app ``django.contrib.postgres`` from Django 6 on.
+    Django's own field requires the app ``django.contrib.postgres`` since Django 6.
     """
 
     def db_type(self, connection: Any) -> str:
@@ -33,15 +33,15 @@ class IntegerArray(AnyField):
         return json.dumps(self.value_from_object(obj))
 
     def to_python(self, value: Any) -> Any:
-        """Read an array, also from a dump."""
+        """Return an array, which is JSON text in a dump."""
         return json.loads(value) if isinstance(value, str) else value
 
 
 class StoredJSON(models.JSONField):
-    """A JSON value, or its text if Python cannot parse it: thousands of nested levels, a number
-    with thousands of digits.
+    """A JSON value, or its text if Python cannot parse it.
 
-    Rows with such values can thus be listed and shown.
+    Python cannot parse thousands of nested levels, or a number with thousands of digits. Rows with
+    such values can nevertheless be listed and shown.
     """
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -56,39 +56,40 @@ class StoredJSON(models.JSONField):
             return value
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        """Store None as JSON's null in a column that is never NULL: what ``loaddata`` reads was
-        one.
+        """Return None as JSON's null for a column that is never NULL.
+
+        Such a None comes from ``loaddata``, and was JSON's null in the dump.
         """
         return super().get_db_prep_save(
             models.Value(None, self) if value is None and not self.null else value, connection
         )
 
     def deconstruct(self) -> Any:
-        """Appear as a plain JSONField in migrations."""
+        """Return the field as a plain JSONField, for migrations."""
         name, _path, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
 
 
 class KeptJSON(StoredJSON):
-    """A JSON value that stays as it was written, in a column whose type the migration changes to a
-    domain over json.
+    """A JSON value that is stored as it was written.
 
-    jsonb has an order of its own for the keys of an object, and 1e16 comes out of it as a whole
-    number. Lookups work as with jsonb: they read the column as that.
+    The migration makes its column a domain over json. jsonb would change the order of the keys of
+    an object, and 1e16 would become a whole number. Lookups work as with jsonb, because they cast
+    the column to it.
     """
 
     def get_col(self, alias: str, output_field: Any = None) -> Any:
-        """Return the column as queries refer to it."""
+        """Return the column for use in queries."""
         return KeptCol(alias, self, output_field)
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        """Write the text of the value."""
+        """Return the value as json, which keeps its text."""
         prepared = super().get_db_prep_save(value, connection)
         return Json(prepared.obj, prepared.dumps) if isinstance(prepared, Jsonb) else prepared
 
 
 class KeptCol(Col):
-    """A column of KeptJSON: jsonb for conditions and expressions, its text for Python."""
+    """A column of KeptJSON: cast to jsonb in conditions and expressions, and text for Python."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         """Return the column as jsonb."""
@@ -102,23 +103,27 @@ class KeptCol(Col):
 
 
 class Moment(DateTimeField):
-    """A time. One that Python does not have, such as infinity, is read as the nearest that it has.
+    """A time. Times that Python does not have, such as infinity, are read as the nearest ones.
 
-    It is for columns that workers write for each task: no trigger checks these. So one odd row
-    stops no list. Where ``values_list`` selects such a column by which the rows are ordered, it has
-    to select ``F(column)``: else Django orders by what is selected, for which there is no index.
+    It is for columns that workers write for each task, which no trigger checks: one odd row must
+    not break a list. If ``values_list`` selects such a column and the rows are ordered by it, it
+    has to select ``F(column)``. Otherwise Django orders by the selected expression, which has no
+    index.
     """
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
-        """Return the column as it is selected; conditions and orders see it as it is."""
+        """Return the expression that selects the column.
+
+        Conditions and orders use the column itself.
+        """
         return f"horsies_known_time({sql})", params
 
     def deconstruct(self) -> Any:
-        """Appear as a plain DateTimeField in migrations."""
+        """Return the field as a plain DateTimeField, for migrations."""
         name, _path, args, kwargs = super().deconstruct()
         return name, "django.db.models.DateTimeField", args, kwargs
 
 
 def aware(value: dt.datetime) -> dt.datetime:
-    """Return an aware datetime; with USE_TZ off, the ORM returns naive ones."""
+    """Return an aware datetime, because the ORM returns naive ones if USE_TZ is off."""
     return timezone.make_aware(value) if timezone.is_naive(value) else value

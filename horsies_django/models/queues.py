@@ -1,6 +1,4 @@
-"""Queues: the limits that the settings declare, overrides, the limits in force, and how far
-finished tasks were pruned.
-"""
+"""Queues: declared limits, overrides, the limits in force, and the progress of pruning."""
 
 from __future__ import annotations
 
@@ -14,7 +12,10 @@ from horsies_django.models.fields import StoredJSON
 
 
 class Limits(models.Model):
-    """The columns of a queue's limits. NULL means no limit; ``max_concurrency`` 0 means paused."""
+    """The columns of a queue's limits.
+
+    NULL means no limit. A ``max_concurrency`` of 0 means that the queue is paused.
+    """
 
     priority = models.SmallIntegerField(_("priority"), default=100, db_default=100)
     max_concurrency = models.IntegerField(_("concurrency"), null=True)
@@ -37,7 +38,7 @@ class Limits(models.Model):
 class Queue(Limits):
     """A queue with its declared limits, its override and its pause.
 
-    The row named ``*`` is the whole cluster.
+    The row with the name ``*`` is the whole cluster.
     """
 
     name = models.CharField(_("name"), max_length=100, primary_key=True)
@@ -49,7 +50,7 @@ class Queue(Limits):
     paused_at = models.DateTimeField(_("paused"), null=True)
     paused_by = models.TextField(_("paused by"), null=True)  # noqa: DJ001 - NULL: not paused
     paused_reason = models.TextField(_("reason for the pause"), null=True)  # noqa: DJ001 - NULL: not paused
-    # Progress of applying changed limits to waiting tasks; NULL: done.
+    # The progress of applying changed limits to waiting tasks, NULL if it is done.
     sweep = StoredJSON(_("sweep"), null=True)
     served_at = models.DateTimeField(_("last served"), null=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
@@ -83,12 +84,11 @@ class Queue(Limits):
 
 
 class QueueLimits(Limits):
-    """The limits in force for a queue: overridden or declared; ``max_concurrency`` is 0 while it is
-    paused.
+    """The limits in force for a queue, from its declaration or its override.
 
-    Every pass reads this table first, and every change locks it first, so a pass either ends before
-    a change or obeys it. It is a separate table because senders, whose transactions may be long,
-    read ``horsies_queues`` instead.
+    ``max_concurrency`` is 0 while the queue is paused. Every pass reads this table first, and every
+    change locks it first, so a pass either ends before a change or obeys it. It is a separate table
+    because senders, whose transactions may be long, read ``horsies_queues`` instead.
     """
 
     queue_name = models.CharField(_("queue"), max_length=100, primary_key=True)
@@ -104,11 +104,11 @@ class QueueLimits(Limits):
 
 
 class Pruning(models.Model):
-    """How far the finished tasks of a set of queues were pruned; the next round continues there.
+    """How far the finished tasks of a set of queues were pruned. The next round continues there.
 
     ``key`` identifies the set of queues: a different set starts at the beginning. ``left_at`` is
-    set if a task that finished then was locked and is still to be deleted, so the next round starts
-    just before it. At ``done_at`` nothing was left to delete.
+    set if a task that finished at that time was locked and is still to be deleted, so the next
+    round starts just before it. ``done_at`` is the time when nothing was left to delete.
     """
 
     key = models.CharField(_("queues"), max_length=100, primary_key=True)

@@ -1,6 +1,4 @@
-"""Schedules: what the code declares, what users changed, the progress of each; and the fire times
-that were sent.
-"""
+"""Schedules: their declarations, the changes of users, their progress, and the fire times sent."""
 
 from __future__ import annotations
 
@@ -16,30 +14,30 @@ from horsies_django.models.tasks import ReadOnlyRow
 
 
 class Schedule(ReadOnlyRow):
-    """A schedule. ``definition`` is in force: the declaration in the code, overridden by the
-    changes of users.
+    """A schedule of a task.
 
-    A schedule created in the admin has only changes. The keys are those of
+    ``definition`` is the one in force: the declaration in the code, overridden by the changes of
+    users. A schedule that was created in the admin has only changes. The keys are those of
     ``horsies_django.schedules.ScheduleConfig``.
     """
 
     name = models.CharField(_("name"), max_length=255, primary_key=True)
     declared = StoredJSON(_("declared"), db_default=Value({}, JSONField()))
     declared_in = models.TextField(_("declared in"), null=True)  # noqa: DJ001 - NULL: created in the admin
-    # When any scheduler last had it in its code.
+    # The time when a scheduler last had it in its code.
     declared_at = models.DateTimeField(_("last declared"), null=True)
     gone_at = models.DateTimeField(_("gone from the code"), null=True)
     changes = StoredJSON(_("changes"), db_default=Value({}, JSONField()))
-    # Earlier fire times do not count.
+    # Fire times before this time do not count.
     since = models.DateTimeField(_("in force since"), db_default=Now())
     last_fire_at = models.DateTimeField(_("last fire time"), null=True)
     next_fire_at = models.DateTimeField(_("next fire time"), null=True)
     next_at = models.DateTimeField(_("next check"), null=True)  # NULL: it will not fire
-    # The version by which next_fire_at was computed.
+    # The version of the rules that computed next_fire_at.
     rules = models.SmallIntegerField(_("rules"), null=True)
     error = models.TextField(_("error"), null=True)  # noqa: DJ001 - NULL: the last task was sent
     error_at = models.DateTimeField(_("error at"), null=True)
-    # When a scheduler last noticed.
+    # The time when a scheduler last found missed fire times.
     missed_at = models.DateTimeField(_("missed fire times at"), null=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
     updated_at = models.DateTimeField(_("updated"), db_default=Now())
@@ -65,9 +63,9 @@ class Schedule(ReadOnlyRow):
 
 
 class ScheduleTick(ReadOnlyRow):
-    """A fire time that was sent, and its task, or that was skipped.
+    """A fire time that was skipped, or that was sent, with its task.
 
-    The primary key ensures that there is exactly one task.
+    The primary key ensures that at most one task is sent for a fire time.
     """
 
     pk = models.CompositePrimaryKey("schedule_name", "fire_at")

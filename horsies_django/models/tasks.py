@@ -1,10 +1,10 @@
 """Tasks and their attempts.
 
-Two conditions define the protocol. A row is *claimable* while no worker owns it and it has not
-finished, and *in flight* while a worker owns it and it has not finished. Each condition has a
-partial index of only those rows, so neither history nor backlog slows a claim or a count. Two
-triggers, which check each new row and what no pass has written, tie ``status`` to the same columns,
-so the indexes always agree with it.
+Two conditions define the protocol. A row is *claimable* if no worker owns it and it has not
+finished, and *in flight* if a worker owns it and it has not finished. Each condition has a partial
+index of only those rows, so neither history nor backlog slows a claim or a count. Two triggers tie
+``status`` to the same columns, so the indexes always agree with it. They check each new row, and
+changes that were not made by a pass.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ UNSUCCESSFUL = Q(error_code__isnull=False, finished_at__isnull=False)
 
 
 class ReadOnlyRow(models.Model):
-    """A row that only the statements of the store write: saving a stale object would undo changes
-    by workers.
+    """A row that only the statements of the store write.
+
+    To save a stale object would undo changes by workers.
     """
 
     class Meta:
         abstract = True
-        default_permissions = ()  # of a model whose Meta extends this one
+        default_permissions = ()  # for the models whose Meta extends this one
 
     def save(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse. Raises TypeError, always."""
+        """Raise TypeError, because rows are not saved."""
         self._refuse("save")
 
     def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse. Raises TypeError, always."""
+        """Raise TypeError, because rows are not deleted by the ORM."""
         self._refuse("delete")
 
     def _refuse(self, by: str) -> NoReturn:
@@ -168,7 +169,7 @@ class Task(ReadOnlyRow):
                 name="horsies_tasks_merged",
             ),
         )
-        constraints = (  # a NULL node, of a task that was replaced, repeats no other
+        constraints = (  # tasks that were replaced have NULL as node, which is never a duplicate
             models.UniqueConstraint(
                 fields=["workflow_id", "node", "node_index"],
                 condition=Q(workflow_id__isnull=False),
@@ -181,9 +182,9 @@ class Task(ReadOnlyRow):
 
 
 class TaskAttempt(ReadOnlyRow):
-    """One finished attempt of a task, of the claim that it ended, or its last snooze.
+    """One finished attempt of a task, with the claim that it ended, or its last snooze.
 
-    Written by the settling statement.
+    The statement that settles the attempt writes the row.
     """
 
     pk = models.CompositePrimaryKey("task_id", "claim_generation")
@@ -214,9 +215,11 @@ class TaskAttempt(ReadOnlyRow):
 
 
 class SendKey(ReadOnlyRow):
-    """What makes a send one: a digest of a task's name and the key with which it was sent, and one
-    of its arguments; or, if it is unique, of its name and the arguments that count, without another
-    digest.
+    """A digest that makes a send unique, and the task that was sent.
+
+    A task that is sent with a key has a digest of its name and key, and another one of its
+    arguments. A unique task has a digest of its name and the arguments that count, and no other
+    one.
     """
 
     digest = models.BinaryField(_("digest"), primary_key=True)
@@ -242,7 +245,7 @@ class SendKey(ReadOnlyRow):
 
 
 class TaskStep(ReadOnlyRow):
-    """A recorded step of a task. Written by the attempt that ran it, never updated."""
+    """A recorded step of a task. It is written by the attempt that ran it, and never updated."""
 
     pk = models.CompositePrimaryKey("task_id", "name")
     task_id = models.UUIDField(_("task"))

@@ -1,6 +1,4 @@
-"""Workers, their heartbeats and snapshots, and what they have counted; and processes that wait for
-results.
-"""
+"""Workers, their heartbeats, snapshots and counts, and processes that wait for results."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from horsies_django.models.tasks import ReadOnlyRow
 
 
 class Worker(models.Model):
-    """A worker: what it serves, how many tasks it runs, and when it was last seen.
+    """A worker: its queues, how many tasks it runs, and when it was last seen.
 
     Each start creates a new row.
     """
@@ -37,7 +35,7 @@ class Worker(models.Model):
     running_async = models.IntegerField(_("running, async"), default=0, db_default=0)
     memory_usage_mb = models.FloatField(_("memory, MB"), null=True)
     children_memory_mb = models.FloatField(_("memory of its children, MB"), null=True)
-    # How often it wrote to the history.
+    # How often the worker wrote to the history.
     counted = models.IntegerField(_("written counts"), default=0, db_default=0)
 
     class Meta:
@@ -54,9 +52,10 @@ class Worker(models.Model):
 class Heartbeat(models.Model):
     """One process of a worker: the parent, which claims tasks, or a child, which runs them.
 
-    The parent sends the heartbeats of all. ``holding`` lists up to a hundred tasks that a child
-    held at its last heartbeat; it is None while the child is not ready to run tasks. Parents of the
-    same ``team`` can run the same tasks; those that receive notifications have ``listens`` set.
+    The parent sends the heartbeats of all processes. ``holding`` lists up to a hundred tasks that a
+    child held at its last heartbeat. It is None while the child is not ready to run tasks. Parents
+    of the same ``team`` can run the same tasks. ``listens`` is true for parents that receive
+    notifications.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -96,7 +95,7 @@ class Heartbeat(models.Model):
 class WorkerState(models.Model):
     """A snapshot of a worker: its numbers of tasks, memory and CPU.
 
-    Written at intervals, never updated.
+    It is written at intervals, and never updated.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -124,7 +123,7 @@ class WorkerState(models.Model):
 class Waiter(models.Model):
     """A process that listens for finished tasks until ``expires_at``.
 
-    Workers notify of them only while there is such a row.
+    Workers send notifications about finished tasks only while there is such a row.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -141,10 +140,10 @@ class Waiter(models.Model):
 
 
 class History(ReadOnlyRow):
-    """How often a result of a task occurred in the minute or hour (``width``, in seconds) that
-    begins ``at``.
+    """How often a result of a task occurred in one minute or hour.
 
-    For the results, and what the durations are, see ``horsies_django.core.counts``.
+    ``at`` is the begin of that time, and ``width`` its length in seconds. The results and the
+    durations are explained in ``horsies_django.core.counts``.
     """
 
     pk = models.CompositePrimaryKey("width", "at", "queue", "task", "result")

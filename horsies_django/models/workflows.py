@@ -1,7 +1,7 @@
-"""Workflow runs, their nodes and the edges between these.
+"""Workflow runs, their nodes and the edges between the nodes.
 
 Nodes have numbers within their run, and edges and tasks refer to them by run and number. A node
-waits for the upstream nodes that it counts in ``open``. The counters change under the lock of the
+waits for the upstream nodes that are counted in ``open``. The counters change under the lock of the
 run, when upstream nodes become final.
 """
 
@@ -19,10 +19,11 @@ from horsies_django.models.tasks import ReadOnlyRow
 class WorkflowRun(ReadOnlyRow):
     """A workflow that was sent.
 
-    ``owed_at`` is set while ready nodes wait to be promoted, or nodes and tasks to be ended,
-    withdrawn or run again, and nothing else would lead to that. ``retrying`` is set while a retry
-    is under way, see ``horsies_retry_part``, ``resuming`` until the tasks that a pause held back
-    may start. ``advanced_at`` is set once the parent of a finished run has taken note of it.
+    ``owed_at`` is set while the run has to be advanced and no other event would lead to that: ready
+    nodes wait to be promoted, or nodes and tasks wait to be ended, withdrawn or run again.
+    ``retrying`` is set while a retry is under way, see ``horsies_retry_part``. ``resuming`` is set
+    until the tasks that a pause held back may start. ``advanced_at`` is set when the parent of a
+    finished run has counted it.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -101,18 +102,21 @@ class WorkflowRun(ReadOnlyRow):
 
 
 class WorkflowNode(ReadOnlyRow):
-    """A node of a run: a task, a map (one task per element), a workflow of its own, an input of the
-    run, a wait, the undo of another node, or the successor as which the run continues.
-    ``core/kinds.py`` has the kinds.
+    """A node of a run. ``core/kinds.py`` has the kinds.
 
-    ``open`` counts its upstream nodes that have not finished, ``ok`` and ``bad`` those among its
-    ``branches`` that completed and ended otherwise: a quorum does not count all that it waits for.
-    ``inputs`` says which results become which arguments. A map, and an undo, counts its tasks in
-    ``total``, ``expanded``, ``in_flight``, ``items_ok`` and ``items_bad``; a wait for several
-    things counts those in ``total`` and ``items_ok``. ``signal`` is the name of the signals that a
-    wait takes, of a gate its own. Only waits have ``on_timeout``; ``due_at`` is also when the delay
-    of a task ends. ``opening`` counts how often a wait began. ``undo`` is the task that undoes this
-    node, ``undoes`` the node that this one undoes.
+    A node is a task, a map (one task per element), a workflow of its own, an input of the run, a
+    wait, the undo of another node, or the successor as which the run continues.
+
+    ``open`` counts the upstream nodes that have not finished. A quorum does not count all nodes
+    that it waits for: of its ``branches``, ``ok`` counts those that completed, and ``bad`` those
+    that ended otherwise. ``inputs`` maps parameters to the results that become their arguments.
+
+    A map or an undo counts its tasks in ``total``, ``expanded``, ``in_flight``, ``items_ok`` and
+    ``items_bad``. A wait for several things counts them in ``total`` and ``items_ok``. ``signal``
+    is the name of the signals that a wait takes, or the name of a gate. Only waits have
+    ``on_timeout``. ``due_at`` is the end of a wait, or of the delay of a task. ``opening`` counts
+    how often a wait began. ``undo`` is the task that undoes this node, and ``undoes`` is the node
+    that this one undoes.
     """
 
     pk = models.CompositePrimaryKey("workflow_id", "number")
@@ -171,7 +175,7 @@ class WorkflowNode(ReadOnlyRow):
         verbose_name = _("node")
         verbose_name_plural = _("nodes")
         constraints = (
-            models.UniqueConstraint(  # of all nodes; see the index of edges
+            models.UniqueConstraint(  # all nodes have a name; see the index of edges
                 fields=["name", "workflow_id", "added_by"],
                 condition=Q(name__isnull=False),
                 name="horsies_workflow_nodes_named",
@@ -217,7 +221,8 @@ class WorkflowNode(ReadOnlyRow):
 class WorkflowSignal(ReadOnlyRow):
     """A signal to a run.
 
-    ``seen_at`` is set once the run was advanced after it, ``used_at`` once ``node`` took it.
+    ``seen_at`` is set when the run is advanced after the signal, ``used_at`` when ``node`` takes
+    it.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -259,9 +264,9 @@ class WorkflowSignal(ReadOnlyRow):
 
 
 class WorkflowEdge(ReadOnlyRow):
-    """An edge: ``downstream`` waits for ``upstream``, two nodes of a run.
+    """An edge: the node ``downstream`` waits for the node ``upstream`` of the same run.
 
-    Its join looks at those that count.
+    The join of ``downstream`` counts the upstream node if ``counts`` is true.
     """
 
     pk = models.CompositePrimaryKey("workflow_id", "upstream", "downstream")
@@ -275,8 +280,8 @@ class WorkflowEdge(ReadOnlyRow):
         verbose_name = _("edge")
         verbose_name_plural = _("edges")
         indexes = (
-            # of all edges, but only questions about one of "downstream" can use it, whatever the
-            # statistics say
+            # All edges are in it, but the condition allows it only for queries with a "downstream",
+            # whatever the statistics are.
             models.Index(
                 fields=["downstream", "workflow_id"],
                 condition=Q(downstream__isnull=False),

@@ -1,4 +1,7 @@
-"""The state of queues, tasks, schedules, workers and the database. Only reads, without locks."""
+"""The state of queues, tasks, schedules, workers and the database.
+
+The modules only read, without locks.
+"""
 
 from __future__ import annotations
 

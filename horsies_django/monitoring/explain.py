@@ -1,4 +1,7 @@
-"""Explains why a task, or a node of a workflow, is not running. Only reads, without locks."""
+"""Explains why a task, or a node of a workflow, is not running.
+
+The module only reads, without locks.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +40,17 @@ __all__ = [
 
 
 def explain(task_id: uuid.UUID | str) -> Explanation:
-    """Explain why a task is not running, or what it is doing instead.
+    """Explain why a task is not running, or which state it is in instead.
 
-    Returns all reasons that apply, the most decisive first; ``str()`` gives them as text. Raises
-    LookupError if there is no such task, ValueError for an id that is not a UUID.
+    Returns all reasons that apply, the most decisive first; ``str()`` of the return value is a
+    text. Raises LookupError if there is no such task, and ValueError if the id is not a UUID.
     """
     id_ = TaskHandle(task_id).task_id
     conf = config()
     store = OverviewStore(connections[conf.database])
     limits = timing(conf)
 
-    # claims hold permits, but not of tasks that are prefetched
+    # Claims hold permits, unless tasks are prefetched.
     facts = store.facts(id_, claimed=not conf.prefetch_buffer, threshold=limits.threshold)
     if facts is None:
         raise LookupError(
@@ -61,7 +64,7 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
 def timing(conf: Config) -> Timing:
     return Timing(
         poll=dt.timedelta(milliseconds=conf.resilience.notify_poll_interval_ms),
-        # silent after two missed heartbeats; it counts as dead later
+        # A worker is silent after two missed heartbeats, and counts as dead later.
         silence=dt.timedelta(milliseconds=conf.recovery.claimer_heartbeat_interval_ms * 2),
         threshold=dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms),
         grace=dt.timedelta(milliseconds=conf.unknown_task_grace_ms),
@@ -70,12 +73,11 @@ def timing(conf: Config) -> Timing:
 
 
 def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanation:
-    """Explain why a node of a run is not running, or what it is doing instead; ``node`` is its name
-    or number.
+    """Explain why a node of a run is not running, or which state it is in instead.
 
-    Returns all reasons that apply, the most decisive first, and then those of its task; ``str()``
-    gives them as text. Raises LookupError if there is no such run or node, ValueError for an id
-    that is not a UUID.
+    ``node`` is its name or number. Returns all reasons that apply, the most decisive first, and
+    then those of its task; ``str()`` of the return value is a text. Raises LookupError if there is
+    no such run or node, and ValueError if the id is not a UUID.
     """
     conf = config()
     run = WorkflowHandle(workflow_id).workflow_id
@@ -90,14 +92,14 @@ def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanati
 
     try:
         return found._replace(reasons=(*found.reasons, *explain(found.task_id).reasons))
-    except LookupError:  # withdrawn meanwhile
+    except LookupError:  # the task was withdrawn since
         return found
 
 
 def find_node(run: uuid.UUID, node: str | int) -> int:
-    """Return the number of a node by its name, a str, or by its number, an int.
+    """Return the number of a node that is given by its name, a str, or by its number, an int.
 
-    Raises LookupError.
+    Raises LookupError if there is no such node, or if several have the name.
     """
     nodes = rows("WorkflowNode", workflow_id=run)
     if is_number(node):

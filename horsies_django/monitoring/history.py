@@ -1,6 +1,6 @@
-"""What was counted: of queues, in steps of time; and failures in groups, with where they failed.
+"""The counts of queues over time, and groups of failures with the places where they occurred.
 
-Only reads, without locks.
+The module only reads, without locks.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from horsies_django.store.base import Connection
 from horsies_django.store.history import Failures, HistoryStore, width
 from horsies_django.tasks.selection import Selection, newest
 
-NONE = (0,) * len(BOUNDS)  # the histogram of nothing
+NONE = (0,) * len(BOUNDS)  # an empty histogram
 
 MOST_GROUPS = 1_000
-NEWEST = 1_000  # tasks of a group that are looked at
+NEWEST = 1_000  # tasks of a group that are read
 
 
 class Step(NamedTuple):
-    """What was counted of a queue in a step of time: the tasks that completed or returned an error,
-    and those that failed.
+    """The counts of a queue in a step of time.
 
-    ``waits`` and ``runs`` are histograms: how long due tasks had waited when they were claimed, and
-    how long attempts ran. The longest of each is in seconds, 0 if none is known.
+    ``completed`` counts the tasks that completed or returned an error, and ``failed`` those that
+    failed. ``waits`` is a histogram of how long due tasks had waited when they were claimed, and
+    ``runs`` of how long attempts ran. The longest of each is in seconds, 0 if none is known.
     """
 
     completed: int = 0
@@ -43,20 +43,20 @@ class Step(NamedTuple):
     longest_run: float = 0.0
 
     def wait(self, share: float) -> float | None:
-        """Return the seconds that ``share`` of the waits do not exceed, None without waits."""
+        """Return the seconds that ``share`` of the waits do not exceed, or None without waits."""
         return quantile(self.waits, share, self.longest_wait)
 
     def run(self, share: float) -> float | None:
-        """Return the seconds that ``share`` of the attempts do not exceed, None without any."""
+        """Return the seconds that ``share`` of the attempts do not exceed, or None without any."""
         return quantile(self.runs, share, self.longest_run)
 
 
 def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str, list[Step]]:
-    """Return what was counted in the last ``span``, by queue, in so many equal steps of whole
-    minutes, beyond two hours of hours.
+    """Return the counts of each queue in the last ``span``, in ``points`` equal steps.
 
-    The last step has the present minute or hour. Queues of which nothing was counted are missing.
-    Raises the errors of the driver.
+    The steps are whole minutes, or whole hours if the span is longer than two hours. The last step
+    has the present minute or hour. Queues without counts are missing. Raises the errors of the
+    driver.
     """
     found: dict[str, list[Step]] = {}
     for queue, place, kind, n, longest, buckets in HistoryStore(connection).series(span, points):
@@ -75,8 +75,9 @@ def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str,
 
 
 def of_queue(found: Mapping[str, Sequence[Step]], queue: str) -> list[Step]:
-    """Return the steps of a queue in a series, of the cluster those of all queues together; [] if
-    nothing was counted.
+    """Return the steps of a queue in a series, or [] if there are none.
+
+    The steps of the cluster are the sums of those of all queues.
     """
     counted = [steps for name, steps in found.items() if queue in (name, CLUSTER)]
     return [together(each) for each in zip(*counted, strict=True)]
@@ -90,8 +91,10 @@ def together(steps: Iterable[Step]) -> Step:
 
 
 class Place(NamedTuple):
-    """Where tasks failed: class of the exception, site, how many, when the last one did, and what
-    it said (payload).
+    """A place where tasks failed.
+
+    It has the class of the exception, the site in the code, the number of failures, the time of the
+    last one, and its message (payload).
     """
 
     exception: str
@@ -102,26 +105,28 @@ class Place(NamedTuple):
 
 
 def counted_from(moment: dt.datetime, now: dt.datetime) -> dt.datetime:
-    """Return when the row of the history begins that has a moment."""
+    """Return the begin of the row of the history that contains a moment."""
     seconds = width(now - moment)
     return dt.datetime.fromtimestamp(moment.timestamp() // seconds * seconds, dt.UTC)
 
 
 def groups(since: dt.datetime, now: dt.datetime) -> list[Failures]:
-    """Return tasks and codes with how often they failed for good since a moment of
-    ``counted_from``, the most frequent first.
+    """Return the tasks and codes of final failures with their numbers, the most frequent first.
+
+    Failures since ``since`` are counted, which is a return value of ``counted_from``.
     """
     span = now - since + dt.timedelta(seconds=1)  # with the row that begins then
     return HistoryStore(connections[config().database]).failures(span, MOST_GROUPS)
 
 
 def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[Place]:
-    """Return where the newest 1,000 tasks failed that did so since then, the most frequent first;
-    the messages if ``payload``.
+    """Return the places where the newest 1,000 failed tasks failed, the most frequent first.
+
+    Only failures since ``since`` count. The messages are read if ``payload`` is true.
     """
     alias = config().database
     chosen = Selection("FAILED", names=[task], code=code, since=since)
-    ended = dict(newest(chosen)[0].values_list("pk", F("finished_at"))[:NEWEST])  # F: see Moment
+    ended = dict(newest(chosen)[0].values_list("pk", F("finished_at"))[:NEWEST])  # see Moment for F
     attempts: Any = (
         TaskAttempt.objects.using(alias).filter(task_id__in=list(ended)).order_by("-finished_at")
     )
@@ -130,7 +135,7 @@ def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[P
     for row in attempts.only(
         "task_id", "claim_generation", "finished_at", "exception_class", "site"
     ):
-        if row.finished_at == ended[row.task_id]:  # not an attempt before the last one
+        if row.finished_at == ended[row.task_id]:  # only the last attempt
             found.setdefault((row.exception_class or "", row.site or ""), []).append(row)
 
     told: dict[Any, str | None] = {}

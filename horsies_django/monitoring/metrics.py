@@ -1,6 +1,6 @@
-"""Metrics: families of them from plain figures, and those of the whole system, from the database.
+"""Metrics: a form for plain figures, and the metrics of the whole system from the database.
 
-It is imported only where prometheus-client is installed.
+The module is imported only if prometheus-client is installed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from horsies_django.store.base import Connection
 from horsies_django.store.health import HealthStore
 
 BOUND_TEXTS = ["+Inf" if bound == math.inf else str(bound) for bound in BOUNDS]
-Figures = Mapping[Any, float]  # by the value of the label, or a tuple of those of the labels
+Figures = Mapping[Any, float]  # by the value of the label, or a tuple of values of the labels
 Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 def gauge(
     name: str, text: str, labels: Sequence[str], figures: Figures, kind: Kind = GaugeMetricFamily
 ) -> Metric:
-    """Return a gauge, or another ``kind``, with a value for each figure."""
+    """Return a gauge, or a metric of another ``kind``, with a value for each figure."""
     family = kind(name, text, labels=labels)
     for key, figure in figures.items():
         family.add_metric((key,) if isinstance(key, str) else key, figure)
@@ -41,13 +41,13 @@ def gauge(
 
 
 class Families(Collector):
-    """Families of metrics, for ``generate_latest``."""
+    """A collector of given metrics, for ``generate_latest``."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self.families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families."""
+        """Return the metrics."""
         return self.families
 
 
@@ -57,10 +57,10 @@ def histogram(
     labels: Sequence[str],
     rows: Iterable[tuple[tuple[str, ...], float, Sequence[int]]],
 ) -> str:
-    """Return a histogram as text. Rows have the values of the labels, the sum, and the count in
-    each bucket of ``BOUNDS``.
+    """Return a histogram as text.
 
-    Rows with the same labels are added up. ``generate_latest`` takes about ten times as long for so
+    Each row has the values of the labels, the sum, and the count in each bucket of ``BOUNDS``. Rows
+    with the same labels are added up. ``generate_latest`` would take about ten times as long for so
     many lines, and the engine of the worker would wait for it.
     """
     sums: dict[tuple[str, ...], tuple[float, Sequence[int]]] = {}
@@ -91,13 +91,12 @@ def histogram(
 
 
 def escaped(value: str) -> str:
-    """Return the value of a label as it stands between quotation marks."""
+    """Return the value of a label with the escapes for the text between quotation marks."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def of_site(connection: Connection) -> Iterator[Metric]:
-    """Yield each family of metrics; only the problems, if the tables could not be read because of a
-    lock.
+    """Yield the metrics of the system, or only its problems if a lock hides the tables.
 
     Raises the errors of the driver.
     """
@@ -130,9 +129,9 @@ def of_site(connection: Connection) -> Iterator[Metric]:
 
 
 def of_queues(health: Health) -> Iterator[Metric]:
-    """Yield what queues hold, and their limits.
+    """Yield the metrics of the tasks of queues, and of their limits.
 
-    Of the whole cluster only limit and pause, so that sums count no task twice.
+    The whole cluster has only its limit and its pause, so that sums count no task twice.
     """
     queues = [queue for queue in health.queues if queue.name != CLUSTER]
     now = health.database.clock.timestamp()
@@ -163,11 +162,10 @@ texts: Cached[bytes | psycopg.Error] = Cached(MOST_WAITING)
 
 
 def rendered(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes:
-    """Return the metrics as text, read on a new connection if need be. Raises the errors of the
-    driver, and BusyError.
+    """Return the metrics as text, read on a new connection if the last text is too old.
 
-    An error is kept like a text: else those who waited for it would all try again, one after
-    another.
+    An error is kept like a text. Otherwise all requests that waited for it would try again, one
+    after another. Raises the errors of the driver, and BusyError if too many requests wait.
     """
 
     def make() -> bytes | psycopg.Error:

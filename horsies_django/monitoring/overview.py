@@ -1,5 +1,6 @@
-"""Overviews of queues, schedules, permit holders, partitions and copies of tasks; and the list of
-tasks. Only reads.
+"""Overviews of queues, schedules, permits, partitions and copies of tasks, and the list of tasks.
+
+The module only reads.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 
-# Columns of a task.
+# The columns of a task in a list.
 LISTED = (
     "id",
     "task_name",
@@ -57,13 +58,13 @@ LISTED = (
 
 
 class ScheduleOverview(NamedTuple):
-    """A schedule; ``state``: on, off, gone (from the code), error (a task could not be sent, or the
-    definition is invalid).
+    """A schedule and its state.
 
-    ``pattern`` and ``zone`` are as in the definition, ``in_words`` describes the pattern.
-    ``changed`` are the keys that override what the code declares. ``last_status`` is None if
-    nothing has been sent or the task has been deleted. ``last_skipped``: the last fire time was
-    skipped, because ``last_task`` had not finished.
+    ``state`` is "on", "off", "gone" (from the code), or "error" (a task could not be sent, or the
+    definition is invalid). ``pattern`` and ``zone`` are as in the definition, and ``in_words``
+    describes the pattern. ``changed`` are the keys that override the declaration in the code.
+    ``last_status`` is None if nothing has been sent or the task has been deleted. ``last_skipped``
+    is true if the last fire time was skipped because ``last_task`` had not finished.
     """
 
     name: str
@@ -85,20 +86,21 @@ class ScheduleOverview(NamedTuple):
 def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
     """Return the overviews of the queues in ``names`` that exist, or of all queues.
 
-    The whole cluster, named ``*``, is first; without ``names`` only if it has a cap or an override.
-    Then by priority and name.
+    The whole cluster, named ``*``, is first. Without ``names`` it is returned only if it has a cap
+    or an override. The others are ordered by priority and name.
     """
     return _store().queues(names, claimed=_claims_hold_permits(), threshold=_threshold())
 
 
 def permits(queue: str, limit: int = 100) -> list[PermitHolder]:
-    """Return the tasks that hold permits of a queue (``*``: of any), the longest-held first."""
+    """Return the tasks that hold permits of a queue (``*`` for any), the longest-held first."""
     return _store().permits(queue, limit, threshold=_threshold())
 
 
 def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
-    """Return the partitions of a queue whose tasks hold permits: those with most tasks, running and
-    parked, first.
+    """Return the partitions of a queue whose tasks hold permits.
+
+    Those with most tasks, running and parked, are first.
     """
     return _store().partitions(queue, limit, claimed=_claims_hold_permits())
 
@@ -106,14 +108,14 @@ def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
 def keys(queue: str, *, stopped: bool = True, limit: int = 100) -> list[OrderedKey]:
     """Return the keys of a queue that a failed task stops, the one stopped the longest first.
 
-    With ``stopped=False``: all keys that have tasks, in their order, each with the task that comes
-    first.
+    If ``stopped`` is false, all keys that have tasks are returned, in their order, each with its
+    first task.
     """
     return _store().keys(queue, limit, stopped=stopped)
 
 
 def schedules(names: Iterable[str] | None = None) -> list[ScheduleOverview]:
-    """Return the state of schedules, ordered by name: those of ``names`` that exist, or all."""
+    """Return the overviews of the schedules in ``names`` that exist, or of all, ordered by name."""
     rows = Schedule.objects.using(config().database).order_by("name")
     found = list(rows if names is None else rows.filter(name__in=list(names)))
     recent = ScheduleStore(connections[config().database]).recent((row.name for row in found), 1)
@@ -150,8 +152,9 @@ def _schedule(row: Schedule, last: Recent | None) -> ScheduleOverview:
 
 
 def changed_keys(schedule: Schedule) -> list[str]:
-    """Return the keys that override what the code declares; [] for a schedule that the code does
-    not declare.
+    """Return the keys that override the declaration in the code.
+
+    Returns [] if the code does not declare the schedule.
     """
     if schedule.declared_in is None:
         return []
@@ -161,13 +164,14 @@ def changed_keys(schedule: Schedule) -> list[str]:
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """Return a JSON object, {} for any other value: stored JSON may have any shape."""
+    """Return a JSON object, or {} for any other value, because stored JSON may have any shape."""
     return value if isinstance(value, dict) else {}
 
 
 def coming(name: str, count: int) -> tuple[Pattern, list[dt.datetime]] | None:
-    """Return a schedule's pattern and its next ``count`` fire times, also if it is disabled; None
-    if it is missing or invalid.
+    """Return a schedule's pattern and its next ``count`` fire times, even if it is disabled.
+
+    Returns None if the schedule is missing or invalid.
     """
     row = (
         Schedule.objects.using(config().database).annotate(read_at=Now()).filter(name=name).first()
@@ -184,20 +188,20 @@ def _store() -> OverviewStore:
 
 
 def _threshold() -> dt.timedelta:
-    """Return after how long without a heartbeat a worker is stale."""
+    """Return the time without a heartbeat after which a worker is stale."""
     return dt.timedelta(milliseconds=config().recovery.running_stale_threshold_ms)
 
 
 def _claims_hold_permits() -> bool:
     """Return whether claims hold permits.
 
-    In soft mode they do not: prefetched tasks are checked again before they start.
+    They do not in soft mode, because prefetched tasks are checked again before they start.
     """
     return not config().prefetch_buffer
 
 
 def copies(task_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Task]]:
-    """Return the copies of tasks that were run again, newest first.
+    """Return the copies of tasks that were run again, by the id of the original, newest first.
 
     Their arguments and results are not read.
     """
@@ -210,15 +214,20 @@ def copies(task_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Task]]:
 
 
 class TaskList(NamedTuple):
-    """Tasks; ``partial``: only the newest 30,000 were searched, and there may be older ones."""
+    """A list of tasks.
+
+    ``partial`` is true if only the newest 30,000 were searched, so that there may be older ones.
+    """
 
     tasks: list[Any]  # named tuples of ``LISTED``
     partial: bool
 
 
 def tasks(chosen: Selection, limit: int = 50) -> TaskList:
-    """Return tasks of a selection, the newest first; of a final status, those that finished last
-    first.
+    """Return the tasks of a selection, the newest first.
+
+    For a final status, the tasks that finished last are first. Waiting tasks are in the order in
+    which they will start, queue by queue.
     """
     found, bounded = newest(chosen)
     listed = list(found.values_list(*LISTED, named=True)[:limit])

@@ -1,5 +1,7 @@
-"""How the pages of a site read the state of the system: with bounded statements, and once in five
-seconds however many ask.
+"""How the pages of a site read the state of the system.
+
+The statements have a timeout, and a value is read at most once in five seconds, regardless of the
+number of requests.
 """
 
 from __future__ import annotations
@@ -15,24 +17,27 @@ from horsies_django.conf import config
 from horsies_django.store.notify import direct_connection
 
 STATEMENT_TIMEOUT_MS = 3_000
-# lists show the newest rows, and no more than these are searched for what an index does not have
+# Lists show the newest rows. At most this many are searched if no index has the conditions.
 DEEPEST = 100_000
 CACHED_SECONDS = 5.0
-SCRAPED_SECONDS = 1.0  # that a text for machines is kept
-MOST_WAITING = 8  # requests for such a text, in a process of the site
-WAITING_SECONDS = 5.0  # for one that is being made, where only so many may wait
+SCRAPED_SECONDS = 1.0  # how long a text for machines is kept
+MOST_WAITING = 8  # the most requests that wait for such a text in a process of the site
+WAITING_SECONDS = 5.0  # how long such a request waits for a text that is being made
 
 T = TypeVar("T")
 
 
 def alias() -> str:
-    """Return the database that ``connected`` uses: a pooler would not pass on the timeout."""
+    """Return the alias of the database that ``connected`` uses.
+
+    It is the one for listening, because a pooler would not pass on the timeout.
+    """
     conf = config()
     return conf.listen_database or conf.database
 
 
 def connected(timeout_ms: int = STATEMENT_TIMEOUT_MS) -> psycopg.Connection[Any]:
-    """Return a connection in autocommit mode whose statements are bounded.
+    """Return a connection in autocommit mode whose statements have a timeout.
 
     Raises the errors of the driver.
     """
@@ -42,25 +47,27 @@ def connected(timeout_ms: int = STATEMENT_TIMEOUT_MS) -> psycopg.Connection[Any]
 
 
 class BusyError(Exception):
-    """Too many wait for a value that is being made."""
+    """Too many requests wait for a value that is being made."""
 
 
 class Cached(Generic[T]):
-    """Values of this process by name, each made anew when it is too old.
+    """Values of this process by name. A value that is too old is made again.
 
-    Those who ask meanwhile wait for it: with ``most`` only so many, for some seconds, since each of
-    them takes a thread; all others are refused.
+    Requests for a value wait while it is being made. If ``most`` is given, at most that many wait,
+    for some seconds, because each of them takes a thread. All others raise BusyError.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self.lock = threading.RLock()  # one value may contain another one
         self.waiting = None if most is None else threading.BoundedSemaphore(most)
-        self.kept: dict[str, tuple[float, T]] = {}  # until when, by the monotonic clock
+        # The values by name, each after the end of its validity by the monotonic clock
+        self.kept: dict[str, tuple[float, T]] = {}
 
     def read(self, name: str, make: Callable[[], T], seconds: float = CACHED_SECONDS) -> T:
-        """Return the value, from ``make`` if it is so old.
+        """Return a value, and make it with ``make`` if it is missing or older than ``seconds``.
 
-        Raises what that raises, and keeps nothing then; BusyError.
+        Raises the errors of ``make``, and stores no value then. Raises BusyError if too many
+        requests wait.
         """
         self._lock()
         try:
@@ -73,7 +80,7 @@ class Cached(Generic[T]):
             self.lock.release()
 
     def _lock(self) -> None:
-        """Acquire the lock. Raises BusyError if as many as may wait do so, or it takes too long."""
+        """Acquire the lock. Raise BusyError if too many requests wait, or if it takes too long."""
         if self.lock.acquire(blocking=self.waiting is None):
             return
         if self.waiting is None or not self.waiting.acquire(blocking=False):

@@ -1,5 +1,7 @@
-"""Workflow runs and their nodes, for the admin and for commands; and runs that this code would
-fail. Only reads.
+"""Workflow runs and their nodes, for the admin and for commands, and runs that would fail.
+
+``check_code`` compares the open nodes of unfinished runs with the code of this process. The module
+only reads.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ GIVEN = {
     "results": "Results",
 }
 
-RUNS = 1_000  # compared at a time
+RUNS = 1_000  # runs that are compared at a time
 
 
 class Misfit(NamedTuple):
-    """Why calls fail with this code, and what to do.
+    """A reason why calls fail with this code, and its remedy.
 
-    ``argument`` is None if it is not about one.
+    ``argument`` is None if the reason is not an argument.
     """
 
     code: str
@@ -52,7 +54,7 @@ class Misfit(NamedTuple):
 
 
 def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
-    """Yield what does not fit about a group of calls; ``queues`` are those that are declared."""
+    """Yield the misfits of a group of calls. ``queues`` are the declared queues."""
     task = registry.find(calls.task)
     if task is not None and calls.codec != task.codec:
         form = "typed arguments by name" if task.codec is None else "the arguments of django.tasks"
@@ -102,8 +104,10 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
 def of_values(
     task: TaskDefinition, given: Mapping[str, str], constants: Collection[str]
 ) -> Iterator[Misfit]:
-    """Yield constants that cannot be decoded, and results in a form that another annotation had
-    chosen.
+    """Yield a misfit for each constant or result that does not fit the annotation of its parameter.
+
+    A constant does not fit if it cannot be decoded. A result does not fit if its form was chosen
+    for another annotation.
     """
     types = hints(task) if task.codec is None else dict.fromkeys(given, Any)
     advice = "Take both until these runs have ended, or add a parameter with a default"
@@ -131,7 +135,7 @@ def of_values(
 
 
 class RunOverview(NamedTuple):
-    """A run of a workflow. ``progress`` is None if it has no nodes."""
+    """A run of a workflow. ``progress`` is None if the run has no nodes."""
 
     id: uuid.UUID
     name: str
@@ -151,8 +155,7 @@ class RunOverview(NamedTuple):
     progress: Progress | None
 
 
-# What a report says of a run, of a node, of a node that waits, and of a signal; the models say what
-# the columns mean.
+# The columns in reports of a run, a node, a node that waits, and a signal; see the models.
 RUN_COLUMNS = RunOverview._fields[:-1]
 NODE_COLUMNS = (
     "number",
@@ -206,7 +209,7 @@ def runs(
 
 
 def run(id_: uuid.UUID) -> RunOverview | None:
-    """Return a run, None if it does not exist."""
+    """Return a run, or None if it does not exist."""
     return next(
         iter(overviews(WorkflowRun.objects.using(config().database).filter(pk=id_), 1)), None
     )
@@ -219,7 +222,7 @@ def overviews(rows: QuerySet[WorkflowRun], limit: int) -> list[RunOverview]:
 
 
 def progress(ids: list[uuid.UUID]) -> dict[uuid.UUID, Progress]:
-    """Return how far runs are, by id."""
+    """Return the numbers of finished and open nodes of runs, by the id of the run."""
     return reading().progress(ids) if ids else {}
 
 
@@ -244,15 +247,15 @@ def unused_signals(id_: uuid.UUID) -> list[Any]:
 
 
 def names(limit: int) -> list[str]:
-    """Return names of runs, in order."""
+    """Return up to ``limit`` names of runs, in order."""
     return reading().names(limit)
 
 
 def keyed(alias: str, key: str) -> list[uuid.UUID]:
     """Return the ids of the runs with a key.
 
-    To be read again by id, in an order that no index has: that of an index could tempt the planner
-    to read all runs.
+    The caller reads these runs again by id, in an order that no index has. The planner might read
+    all runs to get the order of an index.
     """
     found = WorkflowRun.objects.using(alias).filter(key=key).values_list("pk", flat=True)
     return [] if text_problem("key", key) else list(found[:1_000])
@@ -265,11 +268,11 @@ def newest(
     name: str | None = None,
     child: bool | None = None,
 ) -> tuple[QuerySet[WorkflowRun], bool]:
-    """Return runs in the order of an index, the newest first; True: only the newest 100,000 of that
-    index are searched.
+    """Return runs, the newest first, and whether only the newest 100,000 of an index are searched.
 
-    Unfinished runs and runs of a name have an index. Other conditions filter what the index gives.
-    ``child``: only runs that are nodes of other runs, or only those that are not.
+    The runs are in the order of that index. There is one of unfinished runs and one of names; other
+    conditions are filters. ``child`` restricts the runs to nodes of other runs if it is true, and
+    to runs that are not nodes if it is false.
     """
     indexed = Q()
     other = Q()
@@ -303,9 +306,9 @@ def newest(
 
 
 class CodeProblem(NamedTuple):
-    """Calls of a task that fail with this code; ``undo``: those that undo a node.
+    """Calls of a task that would fail with this code.
 
-    ``run`` and ``node`` are an example.
+    ``undo`` is true if they undo a node. ``run`` and ``node`` are an example.
     """
 
     task: str
@@ -321,9 +324,7 @@ class CodeProblem(NamedTuple):
 
 
 class CodeCheck(NamedTuple):
-    """How many open nodes of how many unfinished runs were compared with this code, and what does
-    not fit.
-    """
+    """The numbers of open nodes and unfinished runs that were compared, and the problems."""
 
     nodes: int
     runs: int
@@ -331,10 +332,10 @@ class CodeCheck(NamedTuple):
 
 
 def check_code() -> CodeCheck:
-    """Compare the nodes that unfinished runs have not finished with the tasks of this code.
+    """Compare the open nodes of unfinished runs with the tasks of this code.
 
-    Reads 1,000 runs at a time, grouped by the database. Raises ImproperlyConfigured if a ``tasks``
-    module cannot be imported.
+    1,000 runs are read at a time, and their nodes are grouped by the database. Raises
+    ImproperlyConfigured if a ``tasks`` module cannot be imported.
     """
     if failed := registry.autodiscover():
         raise ImproperlyConfigured(f"{failed[0].module} cannot be imported: {failed[0].error!r}")
@@ -364,7 +365,7 @@ def check_code() -> CodeCheck:
                     calls.task, calls.undo, *misfit, 0, 0, calls.run, calls.node
                 )
 
-                # A run is in one chunk only.
+                # Each run is in only one chunk, so the numbers of chunks can be added up.
                 more = len(affected[key].union(calls.runs)) - len(affected[key])
                 affected[key].update(calls.runs)
                 found[key] = known._replace(nodes=known.nodes + calls.nodes, runs=known.runs + more)

@@ -1,5 +1,6 @@
-"""Tells in the log which changes the audit lacks: an entry that cannot be written does not stop the
-change.
+"""The log of changes without an audit entry.
+
+If an entry cannot be written, the change is made nevertheless.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ repeats = Repeats()
 def tell_lost(
     lost: str | None, action: str, actor: str, subject: uuid.UUID | str, reason: str | None = None
 ) -> None:
-    """Log a change whose audit entry could not be written for the reason ``lost``, if it is not
-    None.
+    """Log a change whose audit entry could not be written, because of the error ``lost``.
+
+    Nothing is logged if ``lost`` is None.
     """
     if lost is not None and (more := repeats.due(action, time.monotonic())) is not None:
         logger.error(

@@ -1,5 +1,7 @@
-"""Loads a statement by name and runs it on any connection: Django's own, or a direct one to
-PostgreSQL. Resets sessions.
+"""The base of all stores: it loads a statement by name and runs it on any connection.
+
+The connection is Django's own, or a direct one to PostgreSQL. Functions that reset a session are
+here, too.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ from django.db import ProgrammingError
 from horsies_django.core.errors import Restorable
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-PLANS_SECONDS = 10.0  # for which a session that lives long keeps the plans of its statements
+PLANS_SECONDS = 10.0  # how long a session keeps the plans of its statements
 UNDEFINED = ("42P01", "42883", "42703", "42704")  # SQLSTATEs: no such table, function, column, type
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE: a statement has waited for a lock for too long
 
 
 class NotMigrated(Restorable, ProgrammingError):  # noqa: N818 - a state of the database
-    """The tables or functions that this release needs are not there.
+    """The database does not have the tables or functions that this release needs.
 
-    The message says what to run.
+    The message contains the command that creates them.
     """
 
     def __init__(self, alias: str, said: str) -> None:
@@ -54,7 +56,7 @@ class Connection(Protocol):
 
 
 class Store:
-    """Runs statements on the given connection.
+    """The base of classes that run statements on the given connection.
 
     Tests pass ``now`` in place of the database's clock.
     """
@@ -64,29 +66,25 @@ class Store:
         self.now = now
 
     def run(self, name: str, /, **params: Any) -> list[Any]:
-        """Run the statement, or call the function, ``name`` and return its rows, as the function
-        ``run`` does.
-        """
+        """Run a statement or call a function by name, and return its rows; see ``run``."""
         return run(self.connection, name, params or None)
 
     def execute(self, name: str, /, **params: Any) -> int:
-        """Run the statement ``name``, and return the number of rows it changed, as the function
-        ``execute`` does.
-        """
+        """Run a statement by name, and return the number of changed rows; see ``execute``."""
         return execute(self.connection, name, params or None)
 
 
 class OneCursor:
     """A direct connection whose statements share one cursor, and so run one after another.
 
-    A new cursor for each of them would look up again how each type is written and read. Results
-    come in binary form: a pass that claims 200 tasks takes 4 % less time.
+    A new cursor for each statement would search again for the dumper and the loader of each type.
+    Results are read in binary form, so that a pass that claims 200 tasks takes 4 % less time.
     """
 
     connection: psycopg.Connection[Any] | None = None
 
     def on(self, connection: psycopg.Connection[Any]) -> OneCursor:
-        """Use this connection from now on, with a cursor of its own if it is another one."""
+        """Use this connection from now on, with a new cursor if it is another one."""
         if connection is not self.connection:
             self.connection = connection
             self.shared = connection.cursor(binary=True)
@@ -96,32 +94,38 @@ class OneCursor:
         return nullcontext(self.shared)
 
 
-watchers: list[Callable[[Connection, str, Any], None]] = []  # called after each statement
+# functions that are called after each statement
+watchers: list[Callable[[Connection, str, Any], None]] = []
 
 
 @functools.cache
 def load(name: str) -> str:
-    """Return the text of ``sql/<name>.sql``. Raises FileNotFoundError for an unknown name."""
+    """Return the text of ``sql/<name>.sql``.
+
+    Raises FileNotFoundError if there is no such file.
+    """
     return resources.files(__package__).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
 @functools.cache
 def calling(function: str, names: tuple[str, ...]) -> str:
-    """Return a statement that calls a function of the database, whose parameters are these names
-    with "p_".
+    """Return a statement that calls a function of the database.
+
+    The names of its parameters are ``names`` with the prefix "p_".
     """
     return f"SELECT * FROM {function}({', '.join(f'p_{name} => %({name})s' for name in names)})"
 
 
 def text_of(name: str, params: Mapping[str, Any] | None = None) -> str:
-    """Return a statement: of ``sql/<name>.sql``, or, if ``name`` begins with "horsies_", a call of
-    that function.
+    """Return the statement in ``sql/<name>.sql``, or a call of the function ``name``.
+
+    The names of functions begin with "horsies_".
     """
     return calling(name, tuple(params or ())) if name.startswith("horsies_") else load(name)
 
 
 def run(connection: Connection, name: str, params: Mapping[str, Any] | None = None) -> list[Any]:
-    """Run the statement, or call the function, ``name`` and return its rows.
+    """Run a statement or call a function by name, and return its rows.
 
     Raises Django's errors, including NotMigrated, on a Django connection, and the driver's errors
     on a direct one.
@@ -131,7 +135,7 @@ def run(connection: Connection, name: str, params: Mapping[str, Any] | None = No
 
 
 def execute(connection: Connection, name: str, params: Mapping[str, Any] | None = None) -> int:
-    """Run the statement ``name``, which returns no rows; return how many rows it changed."""
+    """Run a statement by name that returns no rows; return how many rows it changed."""
     with executed(connection, name, params) as cursor:
         return cursor.rowcount
 
@@ -151,9 +155,7 @@ def executed(
 
 @contextmanager
 def watching(connection: Connection, watch: Callable[[str, Any], None]) -> Iterator[None]:
-    """Call a function with the name and the parameters of each statement that has run on a
-    connection.
-    """
+    """Call ``watch`` after each statement on a connection, with its name and its parameters."""
 
     def on_that(used: Connection, name: str, params: Any) -> None:
         if used is connection:
@@ -178,37 +180,40 @@ def migrated(connection: Any) -> Iterator[None]:
 
 
 def not_migrated(connection: Any, error: ProgrammingError) -> NotMigrated | None:
-    """Return NotMigrated if the error of a Django connection is a missing migration, else None."""
+    """Return NotMigrated if the cause of an error is a missing migration, else None.
+
+    It is the error of a Django connection.
+    """
     undefined = getattr(error.__cause__, "sqlstate", None) in UNDEFINED
     return NotMigrated(connection.alias, said(error)) if undefined else None
 
 
 def said(error: Exception) -> str:
-    """Return the database's message without its detail and context, which contain values of rows
-    and the text of functions.
+    """Return the message of an error of Django or the driver, without its detail and context.
 
-    The error is Django's or the driver's.
+    These contain values of rows and the text of functions.
     """
     diagnosis = getattr(error, "diag", None) or getattr(error.__cause__, "diag", None)
     return str(getattr(diagnosis, "message_primary", None) or error).strip()
 
 
 def discard(connection: Any) -> None:
-    """Reset a session to the state in which it was opened. Raises the driver's errors, also inside
-    a transaction.
+    """Reset a session to the state in which it was opened.
 
-    The driver does not always notice that the server has dropped the statements that it prepared:
-    psycopg 3.2 never, later versions not if they had prepared none when the session was last reset.
+    psycopg is also reset, because it does not always notice that the server has dropped its
+    prepared statements: version 3.2 never notices it, later versions do not if they had prepared no
+    statement when the session was last reset. Raises the driver's errors, also if the session is in
+    a transaction.
     """
     execute(connection, "sessions/discard")
     connection._prepared.clear()
 
 
 def forget_plans(connection: Connection, planned_at: float) -> float:
-    """Have a session plan its statements anew if it did so ``PLANS_SECONDS`` ago; return when it
-    did, by the monotonic clock.
+    """Discard the plans of a session if they are older than ``PLANS_SECONDS``.
 
-    The tables may have been nearly empty then. Raises the driver's errors.
+    The tables may have been nearly empty when the plans were made. ``planned_at`` and the result
+    are the time of the plans, by the monotonic clock. Raises the driver's errors.
     """
     if (moment := time.monotonic()) - planned_at < PLANS_SECONDS:
         return planned_at
@@ -225,8 +230,9 @@ def now(connection: Connection) -> dt.datetime:
 def next_due(
     connection: Connection, queues: Sequence[str], after: dt.datetime, until: dt.datetime
 ) -> dt.datetime | None:
-    """Return the earliest due time after ``after`` and up to ``until`` of a waiting task of these
-    queues, or None.
+    """Return the earliest due time of a waiting task of these queues, or None if there is none.
+
+    Only times after ``after`` and up to ``until`` count.
     """
     params = {"queues": list(queues), "after": after, "until": until}
     ((microseconds,),) = run(connection, "tasks/next_due", params)

@@ -13,16 +13,17 @@ from typing import NamedTuple
 from horsies_django.store.base import Store
 from horsies_django.store.overviews import BOUND, PENDING_BOUND
 
-MOST = 20  # of a kind of problems that are told
-MOST_WORKERS = 500  # that are listed
+MOST = 20  # the most problems of a kind that are returned
+MOST_WORKERS = 500  # the most workers that are returned
 
 
 class WorkerHealth(NamedTuple):
-    """A worker. ``state``: living, stopping, stale (no recent heartbeat), dead (declared dead by
-    another worker) or stopped.
+    """A worker.
 
-    ``holds`` counts its tasks in flight in the table of tasks; running, memory and how many
-    processes are ``ready`` are from its last heartbeat.
+    ``state`` is living, stopping, stale (no recent heartbeat), dead (declared dead by another
+    worker) or stopped. ``holds`` is the number of its tasks in flight in the table of tasks. The
+    numbers of running tasks and of ``ready`` processes, and the memory, are from its last
+    heartbeat.
     """
 
     id: uuid.UUID
@@ -44,16 +45,15 @@ class WorkerHealth(NamedTuple):
 
     @property
     def up(self) -> bool:
-        """Whether it runs: it is living, or ends its tasks before it stops."""
+        """True if the worker runs: it is living, or ends its tasks before it stops."""
         return self.state in ("living", "stopping")
 
 
 class XminHolder(NamedTuple):
-    """What keeps dead rows from being removed: a transaction, prepared transaction, replication
-    slot, or standby.
+    """A cause why dead rows cannot be removed.
 
-    ``transactions`` is its age. ``seconds`` and ``state`` are None if this role, or any role,
-    cannot see them.
+    It is a transaction, a prepared transaction, a replication slot or a standby. ``transactions``
+    is its age. ``seconds`` and ``state`` are None if this role, or any role, cannot read them.
     """
 
     kind: str
@@ -66,11 +66,11 @@ class XminHolder(NamedTuple):
 
 
 class DatabaseHealth(NamedTuple):
-    """The state of the server; ``notify_queue`` is the used share of the notification queue, from 0
-    to 1.
+    """The state of the server.
 
-    ``clock`` is the database's time. The numbers of rows are the server's estimates for
-    horsies_tasks. ``xmin_holders`` has the oldest of each kind, oldest first.
+    ``clock`` is the database's time. ``notify_queue`` is the used share of the notification queue,
+    from 0 to 1. The numbers of rows are the server's estimates for horsies_tasks. ``xmin_holders``
+    has the oldest of each kind, oldest first.
     """
 
     clock: dt.datetime
@@ -87,11 +87,11 @@ class DatabaseHealth(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """A transaction that keeps others from a table: it holds a lock in that mode, or waits for one
-    (``granted`` is False).
+    """A transaction that blocks others on a table.
 
-    ``pid`` is None, and ``name`` its identifier, if it is prepared. ``seconds`` is None if this
-    role cannot see its age.
+    It holds a lock in the ``mode``, or waits for one if ``granted`` is False. If it is prepared,
+    ``pid`` is None and ``name`` is its identifier. ``seconds`` is None if this role cannot read its
+    age.
     """
 
     pid: int | None
@@ -105,8 +105,8 @@ class Blocker(NamedTuple):
 class ScheduleHealth(NamedTuple):
     """A schedule that is overdue, has an error or missed fire times in the last day.
 
-    ``late_seconds`` is negative while its next fire time is still to come. ``missed_at`` is when a
-    scheduler last noticed.
+    ``late_seconds`` is negative while its next fire time is still to come. ``missed_at`` is the
+    time when a scheduler last recorded missed fire times.
     """
 
     name: str
@@ -125,7 +125,10 @@ class FailingSchedule(NamedTuple):
 
 
 class UnknownTask(NamedTuple):
-    """Due tasks that no living worker of their queue knows; the first is due since ``since``."""
+    """Due tasks of a name that is unknown to all living workers of their queue.
+
+    ``since`` is the due time of the first of them.
+    """
 
     queue: str
     task_name: str
@@ -134,11 +137,11 @@ class UnknownTask(NamedTuple):
 
 
 class HaltedRuns(NamedTuple):
-    """Runs that go on only if somebody acts. ``reason``: paused (by a failure), not undone, or gate
-    (it times out soon).
+    """Runs of a workflow that continue only after an action of a person.
 
-    ``run`` is the id of the first of them, ``since`` when that happened or its gate began to wait,
-    ``until`` its timeout.
+    ``reason`` is paused (by a failure), not undone, or gate (it times out soon). ``run`` is the id
+    of the first run. ``since`` is when that happened to it or its gate began to wait, and ``until``
+    the timeout of the gate.
     """
 
     reason: str
@@ -150,8 +153,9 @@ class HaltedRuns(NamedTuple):
 
 
 class WaitingGates(NamedTuple):
-    """Gates of a workflow that wait for a decision: ``number`` is that of the node of the oldest of
-    their runs.
+    """Gates of a workflow that wait for a decision.
+
+    ``run`` is the oldest of their runs, and ``number`` the number of the node in it.
     """
 
     workflow: str
@@ -162,10 +166,10 @@ class WaitingGates(NamedTuple):
 
 
 class LostRecord(NamedTuple):
-    """The last audit entry or snapshot of a worker (``kind``: audit, snapshot) that could not be
-    written, and why.
+    """The last audit entry or snapshot of a worker that could not be written, and the error.
 
-    ``what`` is the action and subject of the entry, or the id of the worker.
+    ``kind`` is audit or snapshot. ``what`` is the action and subject of the entry, or the id of the
+    worker.
     """
 
     kind: str
@@ -175,8 +179,9 @@ class LostRecord(NamedTuple):
 
 
 class LateRetention(NamedTuple):
-    """A kind of record, by its key in horsies_prunings, of which nothing was left to delete at
-    ``done_at`` for the last time.
+    """A kind of record whose deletion is late, by its key in horsies_prunings.
+
+    ``done_at`` is the last time when no old records of the kind were left.
     """
 
     key: str
@@ -184,7 +189,7 @@ class LateRetention(NamedTuple):
 
 
 class HealthStore(Store):
-    """Runs the statements on the given connection."""
+    """The statements about the state of workers, schedules, runs and the database."""
 
     def database(self) -> DatabaseHealth:
         ((*server,),) = self.run("monitoring/database")
@@ -194,82 +199,91 @@ class HealthStore(Store):
         )
 
     def workers(self, threshold: dt.timedelta) -> list[WorkerHealth]:
-        """Return workers that are living or ended recently; stale ones sent no heartbeat for
-        ``threshold``.
+        """Return the workers that are living or have ended in the last 10 minutes.
+
+        Workers that sent no heartbeat for ``threshold`` are stale.
         """
-        ended = dt.timedelta(minutes=10)  # not longer ago
+        ended = dt.timedelta(minutes=10)
         params = {"threshold": threshold, "recent": ended, "many": MOST_WORKERS}
         return [WorkerHealth(*row) for row in self.run("monitoring/workers", **params)]
 
     def blockers(self, older: dt.timedelta | None) -> list[Blocker]:
-        """Return the first transactions that keep others from the tables, and are ``older`` than
-        that; None: of any age.
+        """Return the first transactions that block others on the tables.
+
+        They are older than ``older``; None means of any age.
         """
         return [Blocker(*row) for row in self.run("monitoring/blockers", older=older, many=MOST)]
 
     def schedules(self, late: dt.timedelta, missed: dt.timedelta) -> list[ScheduleHealth]:
-        """Return the schedules that are overdue by more than ``late``, could not send their last
-        task, or missed fire times.
+        """Return the schedules with a problem.
+
+        They are overdue by more than ``late``, could not send their last task, or missed fire times
+        in the last ``missed``.
         """
         rows = self.run("monitoring/schedules", late=late, missed=missed, many=100)
         return [ScheduleHealth(*row) for row in rows]
 
     def kept_schedules(self, names: Iterable[str]) -> tuple[int, dt.datetime | None]:
-        """Return how many of the schedules users have not disabled, and when a scheduler last had
-        one of them in its code.
+        """Return how many of these schedules are enabled, and when one was last in the code.
+
+        Schedules count that users have not disabled. The time is when a scheduler last had one of
+        them in its code.
         """
         ((enabled, kept_at),) = self.run("monitoring/kept_schedules", names=list(names))
         return enabled, kept_at
 
     def failing_schedules(self) -> list[FailingSchedule]:
-        """Return the schedules whose last two tasks failed, the longest first."""
+        """Return the schedules whose last two tasks failed, in the order of the failures."""
         return [
             FailingSchedule(*row)
             for row in self.run("horsies_failing_schedules", recent=1_000, many=MOST)
         ]
 
     def halted_runs(self) -> list[HaltedRuns]:
-        """Return the runs that go on only if somebody acts, by workflow and reason."""
+        """Return the runs that continue only after a person's action, by workflow and reason."""
         return [HaltedRuns(*row) for row in self.run("horsies_halted_runs", many=PENDING_BOUND)]
 
     def waiting_gates(self) -> list[WaitingGates]:
-        """Return the gates that wait for a decision, by workflow and name, the most first."""
+        """Return the gates that wait for a decision, by workflow and name, most frequent first."""
         return [WaitingGates(*row) for row in self.run("horsies_waiting_gates", many=PENDING_BOUND)]
 
     def unknown_tasks(
         self, queues: Iterable[str], grace: dt.timedelta, threshold: dt.timedelta
     ) -> list[UnknownTask]:
-        """Return the tasks that have been due for longer than ``grace`` and that no living worker
-        of their queue knows.
+        """Return the due tasks that are unknown to all living workers of their queue.
+
+        They have been due for longer than ``grace``. Workers without a heartbeat for ``threshold``
+        do not count as living.
         """
-        # many: of each lane and priority of a queue
+        # ``many`` is the limit per lane and priority of a queue
         params = {"names": list(queues), "grace": grace, "threshold": threshold, "many": 100}
         return [UnknownTask(*row) for row in self.run("horsies_unknown_waiting", **params)]
 
     def parked_waits(self, queues: Iterable[str]) -> dict[str, float]:
-        """Return how many seconds the oldest parked task of each queue has waited, among those of
-        its first partitions.
+        """Return how many seconds the oldest parked task of each queue has waited.
+
+        Only the first partitions of a queue are read.
         """
         return dict(self.run("horsies_parked_waits", names=list(queues), many=BOUND))
 
     def lost(self) -> list[LostRecord]:
-        """Return the audit entry and the snapshot that were lost last, if that was in the last
-        hour.
-        """
+        """Return the last audit entry and the last snapshot that were lost in the last hour."""
         return [
             LostRecord(*row) for row in self.run("monitoring/lost", recent=dt.timedelta(hours=1))
         ]
 
     def late_retentions(self, keys: Iterable[str], late: dt.timedelta) -> list[LateRetention]:
-        """Return the retentions, of these ``keys`` and of tasks, that have not come to an end for
-        ``late``.
+        """Return the kinds of records that still had old records for the whole time ``late``.
+
+        Only the kinds with these ``keys`` and the retentions by ``keep_result`` are checked.
         """
         rows = self.run("monitoring/retention", keys=list(keys), late=late, many=MOST)
         return [LateRetention(*row) for row in rows]
 
     def stopped(self, queues: Iterable[str]) -> dict[str, tuple[int, float]]:
-        """Return how many partitions of each queue failed tasks stop, up to 1,001, and for how many
-        seconds the first.
+        """Return how many partitions of each queue are stopped, and for how many seconds the first.
+
+        Failed tasks stop them. They are counted up to 1,001.
         """
         params = {"names": list(queues), "bound": BOUND}
         return {
@@ -278,13 +292,14 @@ class HealthStore(Store):
         }
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
-        """Return how many seconds the oldest due task of each queue has waited, without parked
-        tasks and those of paused runs.
+        """Return how many seconds the oldest due task of each queue has waited.
+
+        Parked tasks and tasks of paused runs do not count.
         """
         return dict(self.run("horsies_longest_waits", names=list(queues)))
 
     def fire_times(self) -> dict[str, float]:
-        """Return when schedules fire next, as an epoch; those that are off have no such time."""
+        """Return the next fire time of each schedule that is not off, as an epoch in seconds."""
         return dict(self.run("monitoring/fire_times", many=1_000))
 
     def runs(self) -> dict[str, int]:

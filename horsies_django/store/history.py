@@ -12,14 +12,14 @@ from typing import NamedTuple
 from horsies_django.core.counts import COMPLETED, NO_FAILURE, RETURNED, Total
 from horsies_django.store.base import Store
 
-# The widths of rows, in seconds.
+# the widths of rows, in seconds
 MINUTE = 60
 HOUR = 3_600
 LONGEST_BY_MINUTES = timedelta(hours=2)
 
 
 class Failures(NamedTuple):
-    """How often a task failed for good with a code."""
+    """The number of times that a task failed for good with a code."""
 
     task: str
     code: str
@@ -27,14 +27,15 @@ class Failures(NamedTuple):
 
 
 def width(span: timedelta) -> int:
-    """Return the width, in seconds, of the rows that are read for a span: up to two hours minutes,
-    else hours.
+    """Return the width, in seconds, of the rows that are read for a span.
+
+    It is a minute for spans of up to two hours, else an hour.
     """
     return MINUTE if span <= LONGEST_BY_MINUTES else HOUR
 
 
 class HistoryStore(Store):
-    """Runs the statements on the given connection.
+    """The statements about the history.
 
     Workers write once a minute, so the last minute is missing.
     """
@@ -42,15 +43,17 @@ class HistoryStore(Store):
     def add(
         self, worker: uuid.UUID, number: int, counts: Iterable[Total], covers: timedelta
     ) -> None:
-        """Add what a worker has counted in the last ``covers``; nothing if it has added this
-        ``number`` or a later one before.
+        """Add the counts of a worker, which cover the time ``covers`` until now.
+
+        They are ignored if the worker has added counts with this ``number`` or a higher one before.
         """
         rows = json.dumps([count._asdict() for count in counts])
         self.execute("history/add", worker=worker, number=number, rows=rows, covers=covers)
 
     def totals(self, span: timedelta, but: Collection[str] = ()) -> list[Total]:
-        """Return how often each result of each task occurred in the last ``span``, except for
-        results in ``but``.
+        """Return how often each result of each task occurred in the last ``span``.
+
+        Results in ``but`` are omitted.
         """
         rows = self.run("horsies_totals", width=width(span), span=span, but=sorted(but))
         return [
@@ -62,7 +65,7 @@ class HistoryStore(Store):
     ) -> list[tuple[str, int, str, int, float | None, list[int]]]:
         """Return the sums of the last ``span`` by queue, step (the last is ``steps`` - 1) and kind.
 
-        Each has its longest duration and its histogram.
+        Each row ends with the number, the longest duration and the histogram.
         """
         params = {
             "width": width(span),
@@ -73,8 +76,9 @@ class HistoryStore(Store):
         return self.run("horsies_series", **params, no_failure=sorted(NO_FAILURE))
 
     def failures(self, span: timedelta, many: int) -> list[Failures]:
-        """Return which tasks failed for good in the last ``span`` and with which code, the most
-        frequent first.
+        """Return which tasks failed for good in the last ``span``, and with which code.
+
+        There are ``many`` at most, the most frequent first.
         """
         found = Counter[tuple[str, str]]()
         for total in self.totals(span, but=NO_FAILURE):
@@ -84,11 +88,9 @@ class HistoryStore(Store):
         return [Failures(*of, n) for of, n in ordered[:many]]
 
     def names(self) -> set[str]:
-        """Return the names of the tasks that were counted in the hours that are kept."""
+        """Return the names of the tasks in the history of hours."""
         return {name for (name,) in self.run("history/names")}
 
     def prune(self, width: int, age: timedelta, many: int) -> int:
-        """Delete up to ``many`` rows of a width that are older than ``age``, and return how many
-        were deleted.
-        """
+        """Delete up to ``many`` rows of a width older than ``age``, and return their number."""
         return self.execute("history/prune", width=width, age=age, many=many)

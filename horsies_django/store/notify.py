@@ -1,6 +1,6 @@
-"""Direct connections to PostgreSQL, beside Django's, and LISTEN on one of them.
+"""Direct connections to PostgreSQL, besides Django's, and LISTEN on such a connection.
 
-NOTIFY only wakes processes, which also poll: a lost notification costs time but never a task.
+NOTIFY only wakes processes, which also poll. So a lost notification costs time but never a task.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ LINK = {
     "tcp_user_timeout": 30_000,
     "target_session_attrs": "read-write",  # never a server that lost its role at a failover
 }
-# Required settings, which a role or a database may set differently. A pass must see what was
-# committed before it got its locks; psycopg parses timestamps in ISO style only; fewer digits would
-# round times up, past due tasks; the last three would end sessions that wait, as ours do by design.
-# Sessions through a pooler cannot be set up, so there the first settings are only checked.
+# Required settings, which a role or a database may set differently. A pass must read everything
+# that was committed before it got its locks. psycopg parses timestamps in ISO style only. With
+# fewer digits, times would be rounded up, past due tasks. The last three would end sessions that
+# wait, as our sessions do by design. Sessions through a pooler cannot be set up, so there the first
+# settings are only checked.
 SESSION = {
     "default_transaction_isolation": "read committed",
     "DateStyle": "ISO, MDY",
@@ -41,7 +42,7 @@ SESSION = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
-SET_UP_SECONDS = 5.0  # for the first statements on a new connection
+SET_UP_SECONDS = 5.0  # the longest time of the first statements on a new connection
 
 
 def direct_connection(
@@ -52,13 +53,13 @@ def direct_connection(
     statement_timeout_ms: int | None = None,
     read_only: bool = False,
 ) -> psycopg.Connection[Any]:
-    """Open an autocommit connection to ``alias`` as the project does, but outside its wrappers and
-    pool, at READ COMMITTED.
+    """Open and return an autocommit connection to ``alias``, at READ COMMITTED.
 
-    ``prepare`` lets psycopg prepare each statement at its first use. Behind a pooler statements are
-    not prepared and the session is not set up, because settings would stay with the server
-    connection, which other clients get next. With ``read_only`` a read-only server is used if there
-    is no other. Raises psycopg.OperationalError if no server can be reached, and
+    It is opened as the project opens its own, but it does not belong to the project's wrappers and
+    pool. With ``prepare``, psycopg prepares each statement at its first use. Behind a pooler
+    statements are not prepared and the session is not set up, because settings would stay with the
+    server connection, which other clients get next. With ``read_only``, a read-only server is used
+    if there is no other. Raises psycopg.OperationalError if no server can be reached, and
     psycopg.ProgrammingError if a receiver of ``connection_created`` raised.
     """
     options = {"application_name": application_name, "prepare_threshold": None}
@@ -77,8 +78,7 @@ def _opened(
 ) -> psycopg.Connection[Any]:
     wrapper = wrapper_of(alias, LINK, options)
 
-    # A pooler accepts connections while its server is away, and lets the first statement wait for
-    # it.
+    # A pooler accepts connections while its server is away; then the first statement waits for it.
     with ending_after(SET_UP_SECONDS, wrapper, shut_down):
         try:
             connection = opened(wrapper)
@@ -87,7 +87,7 @@ def _opened(
             else:
                 connection.prepare_threshold = 0 if prepare else None
 
-                # A pool does not know it.
+                # a pool of SQLAlchemy may have opened the connection with another name
                 own = {"application_name": str(options["application_name"])}
                 if statement_timeout_ms is not None:
                     own["statement_timeout"] = str(statement_timeout_ms)
@@ -101,31 +101,29 @@ def _opened(
 
 
 def shut_down(connection: psycopg.Connection[Any]) -> bool:
-    """End a connection from another thread; a thread that waits on it gets
-    psycopg.OperationalError.
+    """Shut down a connection from another thread; return whether it was open.
 
-    Returns whether the connection was open.
+    A thread that waits on the connection gets psycopg.OperationalError.
     """
     try:
         with socket.socket(fileno=os.dup(connection.fileno())) as link:
             link.shutdown(socket.SHUT_RDWR)
     except (OSError, psycopg.Error):
-        return False  # it was closed in the meantime
+        return False  # the connection was closed in the meantime
     return True
 
 
 def through_pooler(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether a pooler is in between: poolers report process ids of their own to their
-    clients.
+    """Return whether the connection goes through a pooler.
+
+    Poolers report process ids of their own to their clients.
     """
     ((pid,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
     return bool(pid != connection.info.backend_pid)
 
 
 def _set_up(connection: psycopg.Connection[Any], settings: dict[str, str]) -> None:
-    """Set those of the settings that the server knows, whatever the role, the database or the
-    project set.
-    """
+    """Set the settings that exist on the server, over those of the role, database and project."""
     connection.execute(
         "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb "
         "? s.name",
@@ -134,10 +132,7 @@ def _set_up(connection: psycopg.Connection[Any], settings: dict[str, str]) -> No
 
 
 def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> None:
-    """Check the settings of a session behind a pooler.
-
-    Raises psycopg.OperationalError if one is not as required.
-    """
+    """Raise psycopg.OperationalError if a session behind a pooler has unsuitable settings."""
     names = ["default_transaction_isolation", "DateStyle", "extra_float_digits"]
     rows = connection.execute(
         "SELECT current_setting(n) FROM unnest(%s::text[]) AS n", [names]
@@ -166,13 +161,13 @@ def channel_prefix(connection: Any) -> str:
 
 
 class Listener:
-    """A LISTEN on a connection of its own, for use with a selector: ``fileno`` is readable when
-    notifications arrive.
+    """A LISTEN on a connection of its own, for use with a selector.
 
-    A connection may seem healthy and deliver nothing: behind a pooler, over a dead link, from a
-    server process that hangs. So each listener also listens on a channel of its own, to which
-    ``self_test`` sends a notification from another connection. ``own`` is the suffix of that
-    channel, if others send to it, too. While ``hears`` is False it listens on no other channel.
+    ``fileno`` is readable when notifications arrive. A connection may seem healthy and deliver no
+    notifications: behind a pooler, over a dead link, from a server process that hangs. So each
+    listener also listens on a channel of its own, to which ``self_test`` sends a notification from
+    another connection. ``own`` is the suffix of that channel, if others send to it, too. While
+    ``hears`` is False it does not listen on other channels.
     """
 
     def __init__(self, alias: str, suffix: str, *, application_name: str, own: str = "") -> None:
@@ -184,12 +179,15 @@ class Listener:
         self.hears = True
         self.prefix = ""
         self.channels: frozenset[str] = frozenset()  # the channels that it listens on
-        self.received = False  # whether anything arrived since this was set to False
+        self.received = False  # whether a notification arrived since this was set to False
         self.pooled = False
         self.connection: psycopg.Connection[Any] | None = None
 
     def open(self) -> None:
-        """Connect and LISTEN. Raises psycopg.OperationalError if the server cannot be reached."""
+        """Connect and LISTEN.
+
+        Raises psycopg.OperationalError if the server cannot be reached.
+        """
         connection = direct_connection(self.alias, application_name=self.application_name)
         try:
             self.pooled = through_pooler(connection)
@@ -206,7 +204,7 @@ class Listener:
         self.received = False
 
     def hear(self, wanted: bool) -> None:
-        """Begin, or stop, to listen on the channel that it shares with others.
+        """Begin, or stop, to listen on the channel that is shared with other listeners.
 
         Raises psycopg.Error.
         """
@@ -215,19 +213,25 @@ class Listener:
         self.hears = wanted
 
     def self_test(self, connection: psycopg.Connection[Any], prefix: str) -> None:
-        """Send a notification on ``connection`` that must arrive here. Raises psycopg.Error."""
+        """Send a notification on ``connection`` that must arrive here.
+
+        Raises psycopg.Error.
+        """
         connection.execute("SELECT pg_notify(%s, '')", [prefix + self.own])
 
     def fileno(self) -> int:
-        """Return the socket to watch. Raises psycopg.OperationalError if not connected."""
+        """Return the descriptor of the socket to watch.
+
+        Raises psycopg.OperationalError if the listener is not connected.
+        """
         return self._connection_or_raise().fileno()
 
     def payloads(self) -> list[str]:
-        """Return the payloads since the last call, without waiting. Raises psycopg.OperationalError
-        if the connection is lost.
+        """Return the payloads since the last call, without waiting.
 
         A pooler may give us a server connection on which another client listened. Notifications for
-        that client are dropped, and do not count as received.
+        that client are dropped, and do not count as received. Raises psycopg.OperationalError if
+        the connection is lost.
         """
         arrived = [
             one

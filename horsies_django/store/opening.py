@@ -1,10 +1,10 @@
-"""Opens connections as the project opens its own: by its database backend, and with its receivers
-of ``connection_created``.
+"""The opening of connections in the way of the project: by its backend and with its receivers.
 
-A backend may know what the settings do not say, such as a tunnel or a password that changes, and a
-receiver may set the ``search_path``. So each connection is opened by a wrapper of Django's of its
-own, and then used without it. It is never one of ``django.db.connections``, except while it is
-opened, for receivers that use their connection by its alias.
+The database backend of the project may use what is not in the settings, such as a tunnel or a
+password that changes, and a receiver of ``connection_created`` may set the ``search_path``. So each
+connection is opened by a wrapper of Django of its own, and then used without it. The wrapper is
+never one of ``django.db.connections``, except while the connection is opened, for receivers that
+use their connection by its alias.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from django.db.backends.signals import connection_created
 from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 
-# Errors that may pass: psycopg's, and Django's, which a backend may raise without one of psycopg's
-# as the cause
+# Temporary errors: psycopg's, and Django's, which a backend may raise without a cause of psycopg.
 AWAY_ERRORS = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -31,13 +30,14 @@ AWAY_ERRORS = (
     InterfaceError,
     InternalError,
 )
-NOT_OURS = ("pool", "isolation_level")  # of OPTIONS
-DJANGO_READS = ("jsonb", "timestamptz")  # types of which Django has loaders of its own
+NOT_OURS = ("pool", "isolation_level")  # keys of OPTIONS that our connections do not use
+DJANGO_READS = ("jsonb", "timestamptz")  # types for which Django has loaders of its own
 
 
 def wrapper_of(alias: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Return a new wrapper for ``alias``, without pool; ``defaults`` are OPTIONS that DATABASES may
-    override.
+    """Return a new wrapper for ``alias``, without a pool.
+
+    ``defaults`` are OPTIONS that DATABASES may override, and ``options`` override DATABASES.
     """
     own = connections[alias]
     given = {
@@ -52,10 +52,10 @@ def wrapper_of(alias: str, defaults: Mapping[str, Any], options: Mapping[str, An
 
 
 def opened(wrapper: Any) -> psycopg.Connection[Any]:
-    """Open the connection of a wrapper, and return it as psycopg itself would open it, in
-    autocommit mode.
+    """Open the connection of a wrapper, and return it in autocommit mode.
 
-    Raises psycopg's errors; if a receiver of ``connection_created`` raised, the error names it.
+    Its cursors, rows and loaders are psycopg's own, not Django's. Raises psycopg's errors. If a
+    receiver of ``connection_created`` raised, the error names it.
     """
     alias = wrapper.alias
     own, connections[alias] = connections[alias], wrapper
@@ -65,7 +65,7 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
             wrapper.connect()
         connection = wrapper.connection = unwrapped(wrapper.connection, alias)
         with naming_receivers(alias):
-            wrapper.cursor().close()  # when that of django-tenants sets the search_path
+            wrapper.cursor().close()  # django-tenants sets the search_path when a cursor is opened
     finally:
         connections[alias] = own
 
@@ -89,20 +89,21 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
 
 
 def drivers(connection: Any) -> Any:
-    """Return the driver's connection behind that of a pool of SQLAlchemy, or else the connection
-    itself.
+    """Return the driver's connection behind a connection of a pool of SQLAlchemy.
+
+    If there is no such pool, return the connection itself.
     """
     return getattr(connection, "driver_connection", connection)
 
 
 def unwrapped(connection: Any, alias: str) -> psycopg.Connection[Any]:
-    """Return psycopg's connection, and take it away from its pool, which would give it to others.
+    """Return psycopg's connection, and detach it from its pool, which would give it to others.
 
     Raises psycopg.NotSupportedError if the backend uses another driver, or hides its connection.
     """
     found: psycopg.Connection[Any] = drivers(connection)
     if found is not connection and hasattr(connection, "detach"):
-        # django-db-connection-pool puts the driver's in its place.
+        # django-db-connection-pool has replaced it by that of the driver
         vars(connection).pop("info", None)
         connection.detach()
     elif found is not connection or not isinstance(found, psycopg.Connection):
@@ -119,11 +120,10 @@ def unwrapped(connection: Any, alias: str) -> psycopg.Connection[Any]:
 
 @contextmanager
 def naming_receivers(alias: str) -> Iterator[None]:
-    """Let the block, in which Django opens a connection, raise psycopg's errors only, and name the
-    receiver that raised.
+    """Raise only psycopg's errors in the block, in which Django opens a connection.
 
-    An OperationalError may pass; errors that are neither psycopg's nor Django's become one. A
-    ProgrammingError stays.
+    If a receiver raised, the error names it. OperationalError is for temporary errors, and for
+    errors that are neither psycopg's nor Django's. ProgrammingError is for permanent errors.
     """
     try:
         yield
@@ -150,8 +150,9 @@ def naming_receivers(alias: str) -> Iterator[None]:
 
 
 def receiver_in(error: BaseException) -> str | None:
-    """Return the dotted name of the receiver of ``connection_created`` that raised an error; None:
-    no receiver did.
+    """Return the dotted name of the receiver of ``connection_created`` that raised an error.
+
+    Return None if no receiver raised it.
     """
     trace = error.__traceback__
     while trace is not None:
@@ -171,8 +172,10 @@ def receiver_in(error: BaseException) -> str | None:
 def ending_after(
     seconds: float, wrapper: Any, end: Callable[[psycopg.Connection[Any]], object]
 ) -> Iterator[None]:
-    """Call ``end`` with the connection that the wrapper opens in this block, from another thread,
-    if the rest takes longer.
+    """Call ``end`` with the connection of the wrapper if the block takes too long.
+
+    The time begins when the connection is opened in the block, and ``end`` is called in another
+    thread after ``seconds``.
     """
     timer = threading.Timer(seconds, lambda: end(wrapper.connection))
     timer.daemon = True

@@ -1,5 +1,4 @@
-"""Statements that read the state of queues, permit holders, partitions, and why a task or a node
-does not run.
+"""The statements that read the state of queues and partitions, and why a task does not run.
 
 They take no locks.
 """
@@ -15,18 +14,18 @@ from typing import Any, NamedTuple
 from horsies_django.store.base import Store
 from horsies_django.store.queues import DECLARED
 
-PENDING_BOUND = 10_000  # to which due tasks, runs and nodes are counted, and
-BOUND = 1_000  # other rows of a kind
+PENDING_BOUND = 10_000  # due tasks, runs and nodes are counted up to it
+BOUND = 1_000  # other rows are counted up to it
 
 
 class QueueOverview(NamedTuple):
     """The state of a queue.
 
-    ``declared`` and ``effective`` have the keys of DECLARED. A limit of None is no limit; an
+    ``declared`` and ``effective`` have the keys of DECLARED. A limit of None means no limit; an
     ``effective["max_concurrency"]`` of 0 is a pause. ``running`` and ``claimed`` tasks hold a
-    permit. ``pending`` tasks are due and wait, parked ones included; they are counted up to 10,000,
-    and ``pending_more`` says whether there are more. ``full_partitions`` are at their limit on all
-    living ``workers`` of the queue together; both are 0 for the cluster.
+    permit. ``pending`` tasks are due and wait, including parked ones. They are counted up to
+    10,000; ``pending_more`` is True if there are more. ``full_partitions`` are at their limit on
+    all living ``workers`` of the queue together; both are 0 for the cluster.
     """
 
     name: str
@@ -67,8 +66,10 @@ class PermitHolder(NamedTuple):
 
 
 class PartitionLoad(NamedTuple):
-    """The running tasks of a partition, its ``limit`` (None: no limit), and its parked tasks,
-    counted up to 1,000.
+    """The load of a partition.
+
+    It has the number of its running tasks, its ``limit`` (None means no limit), and the number of
+    its parked tasks, counted up to 1,000. ``parked_more`` is True if there are more.
     """
 
     partition: str
@@ -79,10 +80,10 @@ class PartitionLoad(NamedTuple):
 
 
 class OrderedKey(NamedTuple):
-    """A partition of a queue with a policy, and the task that comes first in it.
+    """A partition of a queue with a policy, and its head, the task whose turn it is.
 
-    ``since`` is when that failed, started or was sent. ``behind`` counts the tasks after it, up to
-    1,000.
+    ``since`` is when the head failed, started or was sent. ``behind`` is the number of tasks after
+    it, counted up to 1,000. ``behind_more`` is True if there are more.
     """
 
     partition: str
@@ -95,9 +96,9 @@ class OrderedKey(NamedTuple):
 
 
 class OverviewStore(Store):
-    """Runs the statements on the given connection.
+    """The statements about queues, partitions and permits.
 
-    ``claimed``: claims hold permits of the caps as well (hard mode).
+    ``claimed`` is True in hard mode, in which claims also hold permits of the caps.
     """
 
     def queues(
@@ -105,8 +106,8 @@ class OverviewStore(Store):
     ) -> list[QueueOverview]:
         """Return the named queues, or all: the cluster first, then by effective priority and name.
 
-        Workers without a heartbeat for ``threshold`` do not count; None: those that were declared
-        dead do not.
+        Workers without a heartbeat for ``threshold`` do not count. If it is None, workers that were
+        declared dead do not count.
         """
         given = None if names is None else list(names)
         rows = self.run("monitoring/queues", names=given, claimed=claimed, threshold=threshold)
@@ -145,16 +146,15 @@ class OverviewStore(Store):
     def permits(
         self, queue: str, many: int, *, threshold: dt.timedelta | None = None
     ) -> list[PermitHolder]:
-        """Return up to ``many`` tasks that hold permits of a queue (``*``: of the cluster), oldest
-        claim first.
+        """Return up to ``many`` tasks that hold permits of a queue, oldest claim first.
+
+        The queue ``*`` is the cluster.
         """
         rows = self.run("monitoring/permits", queue=queue, many=many, threshold=threshold)
         return [PermitHolder(*row) for row in rows]
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
-        """Return up to ``many`` partitions of a queue that hold permits, those with most tasks
-        first.
-        """
+        """Return up to ``many`` partitions of a queue that hold permits, most tasks first."""
         params = {"queue": queue, "many": many, "claimed": claimed, "bound": BOUND}
         return [
             PartitionLoad(key, held, limit, min(parked, BOUND), parked > BOUND)
@@ -162,8 +162,9 @@ class OverviewStore(Store):
         ]
 
     def keys(self, queue: str, many: int, *, stopped: bool) -> list[OrderedKey]:
-        """Return up to ``many`` partitions of a queue with a policy: those that a failed task
-        stops, or all, by key.
+        """Return up to ``many`` partitions of a queue with a policy, by key.
+
+        With ``stopped``, only the partitions that a failed task stops are returned.
         """
         params = {"queue": queue, "many": many, "stopped": stopped, "bound": BOUND}
         return [
@@ -176,10 +177,10 @@ class OverviewStore(Store):
     ) -> dict[str, Any] | None:
         """Return the facts about a task, or None if there is no such task.
 
-        ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for
-        ``threshold`` are left out.
+        Workers without a heartbeat for ``threshold`` are omitted.
         """
-        # many: permit holders to return, at most; bound: tasks before this one are counted up to it
+        # ``many`` permit holders are returned at most; the tasks before this one are counted up to
+        # ``bound``
         params = {
             "id": task_id,
             "claimed": claimed,
@@ -191,7 +192,7 @@ class OverviewStore(Store):
 
     def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:
         """Return the facts about a node of a run, or None if there is no such node."""
-        # many: upstream nodes to return, at most
+        # ``many`` upstream nodes are returned at most
         return parsed(
             self.run("horsies_explain_node", workflow=workflow, number=number, many=10)[0][0]
         )

@@ -1,4 +1,4 @@
-"""Writes the input of a pass as JSON for the SQL functions, and reads its result into records."""
+"""The input of a pass as JSON for the SQL functions, and its result as records."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ from horsies_django.core.records import Claim, Outcome
 class Passed:
     """The result of a pass.
 
-    ``landed``: the outcomes and releases that were written. ``decided``: retries and poison among
-    failures, by id (see ``horsies_settle``). ``claims`` are running, ``prefetched`` ones wait for a
-    start. ``started``, ``returned`` (no room: pending again) and ``expired`` tasks; ``late``: the
-    expired ones that the claim found. ``due_in``: seconds until the next task is due. ``again``:
-    the pass ended early, run another one at once. ``limited``: a cap or the total left tasks
-    behind. ``dead``: this worker was declared dead. ``firsts`` and ``held`` are for the next
-    cursors: where the scans found their first tasks, at the epoch ``now``, and when the tasks in
-    flight were claimed. ``short``: it was a short pass, which reads one queue and does not return
-    when the next task becomes due. ``far``: it read much of the index to find tasks. ``in_runs``:
-    finished tasks of workflows, each after its run.
+    - ``landed``: the outcomes and releases that were written.
+    - ``decided``: the decisions about failures (retry or poison), by id; see ``horsies_settle``.
+    - ``claims``: the claims that are running; ``prefetched``: the claims that wait for a start.
+    - ``started``, ``returned`` (there was no room, they are pending again) and ``expired``: tasks.
+    - ``late``: the expired tasks that the claim found.
+    - ``due_in``: the seconds until the next task is due, or None if there is none or the pass did
+      not read it.
+    - ``again``: the pass ended early, and another one should follow at once.
+    - ``limited``: tasks wait because of a cap or the total.
+    - ``dead``: this worker was declared dead.
+    - ``firsts`` and ``held``: for the next cursors, where the scans found their first tasks, at the
+      epoch ``now`` in seconds, and when the tasks in flight were claimed.
+    - ``short``: it was a short pass, which reads one queue and does not return when the next task
+      becomes due.
+    - ``far``: the pass read much of the index to find tasks.
+    - ``in_runs``: the finished tasks of workflows, each after its run.
     """
 
     landed: set[uuid.UUID] = field(default_factory=set)
@@ -55,8 +61,9 @@ SAID = ("due_in", "limited", "again", "dead", "report")
 
 @functools.cache
 def reading(*columns: bytes) -> tuple[Callable[[Sequence[Any]], Any], ...]:
-    """Return what takes by name, from a row of ``horsies_passed``: its kind, what a pass says of
-    itself, a claim.
+    """Return three functions that read parts of a row of ``horsies_passed`` with these columns.
+
+    They return the kind of the row, the columns of ``SAID``, and the columns of a claim.
     """
     names = [column.decode() for column in columns]
     return itemgetter(names.index("kind")), *(
@@ -65,8 +72,9 @@ def reading(*columns: bytes) -> tuple[Callable[[Sequence[Any]], Any], ...]:
 
 
 def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
-    """Return the result of the pass that a cursor has run; ``written`` are the outcomes and
-    releases that it was to write.
+    """Return the result of the pass that a cursor has run.
+
+    ``written`` are the outcomes and releases that were sent to the pass.
     """
     result = cursor.pgresult
     kind, said, claim = reading(*map(result.fname, range(result.nfields)))
@@ -90,7 +98,7 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
         short=kind(last) == "short",
     )
 
-    if report is not None:  # of what was unusual
+    if report is not None:  # there is a report only if the pass had an unusual result
         told = json.loads(report)
         passed.landed = passed.landed.difference(ids(told, "missed"))
         passed.decided = told.get("decided") or {}
@@ -113,7 +121,7 @@ def ids(told: Mapping[str, Any], name: str) -> list[uuid.UUID]:
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:
-    """Write outcomes as JSON for horsies_settle.
+    """Return outcomes as JSON for horsies_settle.
 
     Results are strings in it, because jsonb would change them.
     """
@@ -138,5 +146,5 @@ def outcome_json(outcome: Outcome) -> str:
 
 
 def claims_json(claims: Sequence[Claim]) -> str:
-    """Write claims as JSON for the statements that release, start and renew them."""
+    """Return claims as JSON for the statements that release, start and renew them."""
     return json.dumps([{"id": str(claim.id), "generation": claim.generation} for claim in claims])

@@ -1,4 +1,4 @@
-"""The statements about queues: declare, change, sweep."""
+"""The statements about queues: read and change their rows, and sweep them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ NO_OVERRIDE = dict.fromkeys(
 
 
 class Skipped(NamedTuple):
-    """The failed task that was given up; None: the task that comes ``first`` in the partition is
-    none, and has this status.
+    """The result of giving up a failed task.
+
+    ``id`` is the task, or None if no failed task stops the partition. Then ``first`` is the head of
+    the partition, None if there is none, and ``status`` its status.
     """
 
     id: uuid.UUID | None
@@ -38,7 +40,7 @@ class Skipped(NamedTuple):
 
 
 class QueueStore(Store):
-    """Runs the queue statements on the given connection."""
+    """The statements about queues."""
 
     def configure(
         self,
@@ -50,9 +52,9 @@ class QueueStore(Store):
         reason: str | None = None,
         create: bool = False,
     ) -> list[str] | None:
-        """Change columns of a queue, and what depends on them, in one statement.
+        """Change columns of a queue, and the rows that depend on them, in one statement.
 
-        Returns the columns that changed, or None if there is no such queue. Raises the driver's
+        Return the columns that changed, or None if there is no such queue. Raises the driver's
         OperationalError (SQLSTATE 55P03) if passes keep the limits locked.
         """
         changed: list[str] | None
@@ -81,8 +83,9 @@ class QueueStore(Store):
         actor: str,
         reason: str,
     ) -> Skipped:
-        """Give up a failed task that stops its partition: by its id, or by its queue, arguments
-        (JSON) and name.
+        """Give up a failed task that stops its partition.
+
+        The task is named by its id, or by its queue, its arguments as JSON and its name.
         """
         found = {"queue": name, "id": id_, "arguments": arguments, "task": task}
         who = {"actor": actor, "reason": reason, "channel": channel_prefix(self.connection)}
@@ -96,7 +99,7 @@ class QueueStore(Store):
         found = {row[0]: dict(zip(DECLARED, row[1:], strict=True)) for row in rows}
 
         for columns in found.values():
-            # Django's connections leave JSON as text.
+            # Django's connections return JSON as text
             if isinstance(columns["partition_by_args"], str):
                 columns["partition_by_args"] = json.loads(columns["partition_by_args"])
 
@@ -114,8 +117,9 @@ class QueueStore(Store):
         return [row[0] for row in self.run("queues/sweeps")]
 
     def sweep(self, name: str, many: int) -> bool:
-        """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether
-        there are more.
+        """Bring up to ``many`` waiting tasks or partitions in line with the limits of a queue.
+
+        Return whether there are more.
         """
         return bool(
             self.run(

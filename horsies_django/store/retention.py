@@ -1,4 +1,4 @@
-"""The statements that delete rows: by retention, and personal data."""
+"""The statements that delete old rows by retention, and remove personal data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from horsies_django.core.options import SHORTEST_KEEP, keep_step, step_before
 from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Store
 
-KEPT = "HK001"  # SQLSTATE of a notice: rows stay, because rows of the project refer to them
+# SQLSTATE of the notice that rows are kept, because rows of the project refer to them
+KEPT = "HK001"
 
 
 class Kept(NamedTuple):
-    """Queues whose finished tasks are kept for ``age``: ``queues``, or, with ``others``, all except
-    ``queues``.
+    """A set of queues whose finished tasks are kept for ``age``.
+
+    The set is ``queues``, or, with ``others``, all queues except these.
     """
 
     queues: tuple[str, ...]
@@ -27,8 +29,9 @@ class Kept(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of this set of queues in horsies_prunings: the first names, for readers, and a
-        digest of all.
+        """The key of this set of queues in horsies_prunings.
+
+        It has the first names, for people who read it, and a digest of all.
         """
         text = "\0".join(self.queues)
         digest = hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -37,15 +40,19 @@ class Kept(NamedTuple):
 
 
 class OwnRetention(NamedTuple):
-    """Completed tasks whose ``keep_result`` is rounded up to the step ``keep``: milliseconds, or
-    False.
+    """Completed tasks whose ``keep_result`` is rounded up to the step ``keep``.
+
+    ``keep`` is in milliseconds, or False.
     """
 
     keep: int | bool
 
     @property
     def age(self) -> timedelta:
-        """How long they are kept; long enough that whoever waits for one sees that it completed."""
+        """The time for which the tasks are kept.
+
+        It is never too short for a process that waits for a task to read that it completed.
+        """
         return timedelta(milliseconds=self.keep) if self.keep else SHORTEST_KEEP
 
     @property
@@ -54,8 +61,9 @@ class OwnRetention(NamedTuple):
 
     @property
     def values(self) -> str:
-        """The ``keep_result`` of these tasks as JSON: False, or a range of milliseconds without its
-        first number.
+        """The ``keep_result`` of these tasks as JSON.
+
+        It is False, or a range of milliseconds that does not include its first number.
         """
         return json.dumps([step_before(self.keep), self.keep] if self.keep else False)
 
@@ -69,11 +77,12 @@ class Pruned(NamedTuple):
 
 
 class RetentionStore(Store):
-    """Runs the statements on the given connection."""
+    """The statements that delete rows."""
 
     def prune_tasks(self, kept: Kept | OwnRetention, many: int) -> Pruned:
-        """Delete up to ``many`` old finished tasks with their attempts; nothing while another
-        caller does so.
+        """Delete up to ``many`` old finished tasks with their attempts.
+
+        While another process deletes the same tasks, this one deletes none.
         """
         params = {
             "key": kept.key,
@@ -92,19 +101,20 @@ class RetentionStore(Store):
         return Pruned(*self.run("horsies_prune", **params)[0])
 
     def note_retentions(self, own: Iterable[OwnRetention]) -> None:
-        """Record retentions that tasks brought along."""
+        """Record retentions that tasks have set by ``keep_result``."""
         self.execute("tasks/note_retentions", keys=sorted(one.key for one in own))
 
     def own_retentions(self) -> set[OwnRetention]:
-        """Return the retentions that tasks brought along, as workers have met them."""
+        """Return the retentions that tasks have set by ``keep_result``, as recorded by workers."""
         return {
             OwnRetention(keep_step(json.loads(text)))
             for (text,) in self.run("tasks/own_retentions")
         }
 
     def prune_runs(self, age: timedelta, many: int) -> tuple[int, int, int, bool]:
-        """Delete old runs, up to ``many`` rows; return how many runs, tasks and attempts, and
-        whether there may be more.
+        """Delete old runs, up to ``many`` rows.
+
+        Return how many runs, tasks and attempts were deleted, and whether there may be more.
         """
         runs, tasks, attempts, more = self.run("horsies_prune_runs", age=age, many=many)[0]
         return runs, tasks, attempts, more
@@ -130,8 +140,9 @@ class RetentionStore(Store):
         return self.execute("audit/prune", age=age, many=many)
 
     def redact(self, task_id: uuid.UUID, *, actor: str, reason: str) -> tuple[str | None, bool]:
-        """Remove a finished task's data; return its status (None: no such task), and whether
-        anything was removed.
+        """Remove the data of a finished task.
+
+        Return its status, or None if there is no such task, and whether data was removed.
         """
         ((status, redacted, lost),) = self.run(
             "horsies_redact", id=task_id, actor=actor, reason=reason
@@ -141,7 +152,7 @@ class RetentionStore(Store):
 
 
 def keys_of(default: timedelta | None, by_queue: dict[str, timedelta | None]) -> list[str]:
-    """Return the keys in horsies_prunings of what is deleted by the settings."""
+    """Return the keys in horsies_prunings of the tasks and runs that the settings delete."""
     runs = [] if default is None else ["runs"]
     return [kept.key for kept in kept_by(default, by_queue)] + runs
 

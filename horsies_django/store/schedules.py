@@ -1,6 +1,4 @@
-"""The statements about schedules: declare and change them, find those that are due, record which
-fire times were sent.
-"""
+"""The statements about schedules: declare and change them, and record their fire times."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Store
 from horsies_django.store.notify import channel_prefix
 
-# then a space and the host and process of the scheduler; release 0.1.0: nothing
+# followed by a space and the host and process of the scheduler, except for release 0.1.0
 SESSION = "horsies scheduler"
 
 
@@ -32,8 +30,9 @@ class Taken(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """A fire time and the task it was sent as, or skipped for; ``status`` is None if the task has
-    been deleted.
+    """A fire time, and the task that was sent for it or because of which it was skipped.
+
+    ``status`` is that of the task, None if it has been deleted.
     """
 
     name: str
@@ -45,7 +44,7 @@ class Recent(NamedTuple):
 
 
 class ScheduleStore(Store):
-    """Runs the schedule statements on the given connection.
+    """The statements about schedules.
 
     Tests pass ``now`` in place of the database's clock.
     """
@@ -63,10 +62,10 @@ class ScheduleStore(Store):
         drop: Collection[str] = (),
         create: bool = False,
     ) -> list[str] | None:
-        """Change what is declared or what users changed, with everything that depends on it, in one
-        statement.
+        """Change the declaration of a schedule or the changes of users, in one statement.
 
-        Returns the keys of the definition that changed, or None if there is no such schedule.
+        Columns that depend on them change, too. Return the keys of the definition that changed, or
+        None if there is no such schedule.
         """
         changed: list[str] | None
         given = {"declared": declared, "changes": changes}
@@ -91,20 +90,22 @@ class ScheduleStore(Store):
         return bool(rows)
 
     def due(self, many: int, but: Collection[str] = ()) -> list[str]:
-        """Return the names of at most ``many`` schedules that are due, without those in ``but``."""
+        """Return the names of up to ``many`` schedules that are due, without those in ``but``."""
         rows = self.run("schedules/due", now=self.now, many=many, but=list(but))
         return [name for (name,) in rows]
 
     def wait(self, but: Collection[str] = ()) -> float | None:
-        """Return the seconds until the next schedule is due, or None if there is none; ``but`` as
-        in ``due``.
+        """Return the seconds until the next schedule is due, or None if there is none.
+
+        Schedules in ``but`` do not count.
         """
         found: float | None = self.run("schedules/wait", now=self.now, but=list(but))[0][0]
         return found
 
     def take(self, name: str) -> Taken | None:
-        """Lock a schedule until the transaction ends; None if it is no longer due or another
-        scheduler holds it.
+        """Lock a schedule until the transaction ends, and return it.
+
+        Return None if it is no longer due, or another scheduler holds it.
         """
         rows = self.run("schedules/take", name=name, now=self.now)
         return Taken(*rows[0][:-1]) if rows else None
@@ -116,11 +117,10 @@ class ScheduleStore(Store):
         task_ids: Sequence[uuid.UUID],
         skip: bool,
     ) -> tuple[set[uuid.UUID], uuid.UUID | None]:
-        """Record which task each fire time is sent as; return the tasks whose fire times had not
-        been recorded before.
+        """Record the task of each fire time; return the tasks of new fire times.
 
-        With ``skip``, for one fire time only: skip it if the last task that was sent has not
-        finished, and also return that task.
+        Fire times that were recorded before are ignored. With ``skip``, for one fire time only, it
+        is skipped if the last task that was sent has not finished, and that task is also returned.
         """
         given = {"fire_times": list(fire_times), "task_ids": list(task_ids), "skip": skip}
         rows = self.run("schedules/tick", name=name, now=self.now, **given)
@@ -139,8 +139,9 @@ class ScheduleStore(Store):
         error: str | None = None,
         missed: bool = False,
     ) -> None:
-        """Record how far a schedule came, and when to look at it next; ``missed``: fire times were
-        left out.
+        """Record the last and the next fire time of a schedule.
+
+        ``next_at`` is when it is due next. ``missed`` is True if fire times were missed.
         """
         times = {"last_fire_at": last_fire_at, "next_fire_at": next_fire_at, "next_at": next_at}
         self.execute(
@@ -152,21 +153,24 @@ class ScheduleStore(Store):
         return [Recent(*row) for row in self.run("schedules/recent", names=list(names), many=many)]
 
     def declared(self, names: Iterable[str]) -> list[str]:
-        """Record that schedules are still in a scheduler's code; return those that had been
-        disabled as gone from the code.
+        """Record that schedules are still in the code of a scheduler.
+
+        Return those that had been disabled because they seemed to be gone from the code.
         """
         return [name for (name,) in self.run("schedules/declared", names=list(names))]
 
     def schedulers(self) -> list[str]:
-        """Return the host and process of each scheduler that is connected, as ``web-1:4711``; 0.1.0
-        gives none.
+        """Return the host and process of each scheduler that is connected, as ``web-1:4711``.
+
+        Schedulers of release 0.1.0 do not have them.
         """
         rows = self.run("schedules/schedulers", prefix=SESSION)
         return [name.removeprefix(f"{SESSION} ") for (name,) in rows]
 
     def gone(self, after: dt.timedelta, actor: str) -> list[str]:
-        """Disable the schedules that no scheduler has had in its code for ``after``; return their
-        names.
+        """Disable the schedules that no scheduler has had in its code for ``after``.
+
+        Return their names.
         """
         rows = self.run("schedules/gone", after=after, actor=actor)
         for name, lost in rows:
@@ -175,5 +179,5 @@ class ScheduleStore(Store):
 
 
 def session_name() -> str:
-    """Return the name of the session of a scheduler in this process; PostgreSQL takes 63 bytes."""
+    """Return the name of the session of a scheduler in this process, which has 63 bytes at most."""
     return f"{SESSION} {socket.gethostname()[:37]}:{os.getpid()}"

@@ -1,6 +1,4 @@
-"""The types and functions in the database, as migrations make them, and checks of the installed
-schema.
-"""
+"""The types and functions that migrations create in the database, and checks of its schema."""
 
 from __future__ import annotations
 
@@ -12,15 +10,15 @@ from horsies_django.store.base import load, run
 
 SQL = resources.files(__package__).joinpath("sql")
 TYPES = sorted(file.name.removesuffix(".sql") for file in SQL.joinpath("types").iterdir())
-FUNCTIONS = {  # by name: the directory of its text
+FUNCTIONS = {  # name -> the directory of its text
     file.name.removesuffix(".sql"): room.name
     for room in sorted(SQL.joinpath("functions").iterdir(), key=lambda room: room.name)
     for file in sorted(room.iterdir(), key=lambda file: file.name)
 }
 
-# Functions of release 0.1.0 that have gone, or take or return something else now. Its Python calls
-# none of them itself but three of which it casts to text what is text by now: those to explain, and
-# the open calls.
+# Functions of release 0.1.0 that no longer exist, or have other parameters or results now. The
+# Python code of that release calls only three of them: those to explain, and the open calls. It
+# casts their results to text, which they are by now.
 FORMER = (
     "horsies_begin_waits",
     "horsies_begun_total",
@@ -46,8 +44,9 @@ FORMER = (
 def dropping(functions: Iterable[str], types: Iterable[str] = ()) -> str:
     """Return a statement that drops all functions and types of these names.
 
-    CASCADE: triggers go with their functions, the CHECK of 0.1.0 with the one that it calls. Only
-    in the schema where they are made: others may have such functions for their own tables.
+    CASCADE also drops the triggers of the functions, and the CHECK of release 0.1.0 with the
+    function that it calls. Only the current schema is affected, because other schemas may have such
+    functions for their own tables.
     """
     return f"""
 DO $$
@@ -79,11 +78,10 @@ def types() -> list[str]:
 
 
 def functions() -> list[str]:
-    """Return the statements that drop former functions and create or replace those of this release,
-    with the triggers.
+    """Return the statements that drop former functions and create those of this release.
 
-    PostgreSQL looks into no body: one may call a later function, or read a column of a later
-    migration.
+    They also create the triggers. PostgreSQL does not check the bodies, because a body may call a
+    later function, or read a column of a later migration.
     """
     unseen = "SELECT set_config('check_function_bodies', 'off', true)"
     return [

@@ -1,4 +1,4 @@
-"""The statements that find tasks by what describes them, and do something to many of them."""
+"""The statements that select tasks by their attributes, and act on many of them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 from horsies_django.store.base import Store
 
-NO_SITE = "(none)"  # of attempts without a site, or without an exception
+NO_SITE = "(none)"  # the site of attempts without a site, and the exception of those without one
 
 
 class Selection(NamedTuple):
-    """The tasks that have all of these attributes; None: any. Acts leave those of workflow runs,
-    and need a status and ``until``.
+    """The tasks that have all of these attributes; None means any value.
 
-    ``status`` is a status, "UNSUCCESSFUL" for FAILED, CANCELLED and EXPIRED, or "FINISHED" for any
-    final one. Tasks that have finished are bounded by when they did, others by when they were sent.
+    Actions skip tasks of workflow runs, and need a status and ``until``. ``status`` is a status,
+    "UNSUCCESSFUL" for FAILED, CANCELLED and EXPIRED, or "FINISHED" for any final one. ``since`` and
+    ``until`` are limits of the time when tasks finished, or were sent if they have not finished.
     ``site`` is where the last attempt failed, see ``TaskAttempt.site``, and ``exception`` the class
     that it raised, as ``TaskAttempt.exception_class``; ``NO_SITE`` for both means that there is
-    none. ``worker`` is the one that runs or ran the task; ``partition`` its key as it is stored.
+    none. ``worker`` is the worker that runs or ran the task; ``partition`` its key as it is stored.
     """
 
     status: str | None = None
@@ -45,13 +45,14 @@ class Selected(NamedTuple):
 
 
 class SelectionStore(Store):
-    """Runs the statements on the given connection."""
+    """The statements about selected tasks."""
 
     def page(
         self, selection: Selection, after: Any = None, *, many: int, read: int
     ) -> tuple[list[Selected], list[Any] | None]:
-        """Return up to ``many`` tasks among the next ``read`` entries of the index, and where it
-        goes on, None at its end.
+        """Return up to ``many`` tasks among the next ``read`` entries of the index.
+
+        Return also the place where the next page begins, for ``after``, or None at the end.
         """
         given = {
             **selection._asdict(),
@@ -66,7 +67,7 @@ class SelectionStore(Store):
         return found, json.loads(end) if isinstance(end, str) else end
 
     def key(self, arguments: str) -> str:
-        """Return the stored key of a partition by its arguments, a JSON object."""
+        """Return the stored key of the partition with these arguments, a JSON object."""
         given = {
             "by_args": "[]",
             "by_task": False,
@@ -88,9 +89,7 @@ class SelectionStore(Store):
         actor: str,
         reason: str | None,
     ) -> dict[str, int]:
-        """Do something to tasks, and return how many there are of each verdict; see
-        ``horsies_act``.
-        """
+        """Act on tasks, and return the number of tasks for each verdict; see ``horsies_act``."""
         who = {"actor": actor, "reason": reason}
         params = {
             "verb": verb,

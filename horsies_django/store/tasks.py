@@ -1,4 +1,4 @@
-"""The statements about tasks: send, the pass, and reading their state."""
+"""The statements about tasks: send them, run the pass, and read their state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horsies_django.store.base import Cursor, Store, executed
 from horsies_django.store.passes import Passed, claims_json, outcomes_json, passed_of
 
 NOTHING = Wanted()
-CHUNK = 5_000  # rows that one statement inserts: few round trips, and statements of a moderate size
+CHUNK = 5_000  # rows per INSERT: a compromise of few round trips and statements of moderate size
 
 
 class Served:
@@ -34,8 +34,9 @@ class Found(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A task in flight of a worker; ``terminate``: its process may be killed because it was
-    cancelled.
+    """A task in flight of a worker.
+
+    ``terminate`` is True if its process may be killed because it was cancelled.
     """
 
     id: uuid.UUID
@@ -54,8 +55,9 @@ class Copied(NamedTuple):
 
 
 class SentOnce(NamedTuple):
-    """The id of a task, the verdict of ``horsies_send_once``, and the OID of the table into which
-    it was sent, if it was.
+    """The id of a task and the verdict of ``horsies_send_once``.
+
+    ``table`` is the OID of the table into which the task was sent, None if it was not sent.
     """
 
     id: uuid.UUID
@@ -84,8 +86,10 @@ class StoredAttempt(NamedTuple):
 
 
 class StoredTask(NamedTuple):
-    """A task of ``django.tasks`` as it is stored; ``kwargs``, ``options`` and ``result`` are JSON
-    texts, ``now`` is the clock.
+    """A task of ``django.tasks`` as it is stored.
+
+    ``kwargs``, ``options`` and ``result`` are JSON texts. ``now`` is the time of the database's
+    clock.
     """
 
     task_name: str
@@ -106,14 +110,15 @@ class StoredTask(NamedTuple):
 
 
 class TaskStore(Store):
-    """Runs the task statements on the given connection.
+    """The statements about tasks.
 
     Tests pass ``now`` in place of the database's clock in passes.
     """
 
     def send(self, tasks: NewTasks, notified: int | None = None) -> int:
-        """Insert the tasks and return the OID of their table; ``notified`` as in
-        ``notify_throttle.Turn``.
+        """Insert the tasks and return the OID of their table.
+
+        ``notified`` is that of ``notify_throttle.Turn``.
         """
         with self._sending(tasks, notified) as cursor:
             ((table,),) = cursor.fetchall()
@@ -124,8 +129,9 @@ class TaskStore(Store):
         return Sent(*row)
 
     def send_once(self, task: NewTasks, notified: int | None, once: Mapping[str, Any]) -> SentOnce:
-        """Insert a task unless another one has its digest; ``once`` are the first parameters of
-        ``horsies_send_once``.
+        """Insert a task unless another one has its digest.
+
+        ``once`` are the first parameters of ``horsies_send_once``.
         """
         (row,) = self.run("tasks/send_once", **once, **sending(task, notified))
         return SentOnce(*row)
@@ -143,8 +149,9 @@ class TaskStore(Store):
     def pass_on(
         self, worker: uuid.UUID, channel: str, lane: str, queues: Sequence[str]
     ) -> int | None:
-        """Wake workers that have free slots for tasks of a lane; return how many, None if no task
-        of these queues waits.
+        """Wake workers that have free slots for tasks of a lane; return how many.
+
+        Return None if no task of these queues waits.
         """
         ((woken,),) = self.run(
             "horsies_pass_on", worker=worker, channel=channel, lane=lane, queues=list(queues)
@@ -166,8 +173,9 @@ class TaskStore(Store):
     def unpark_stalled(
         self, tasks: Sequence[uuid.UUID], queues: Sequence[str], channel: str
     ) -> None:
-        """Let the next tasks start in the partitions of the given tasks, if these are of one of the
-        queues.
+        """Unpark the next tasks in the partitions of the given tasks.
+
+        Tasks of other queues than ``queues`` are ignored.
         """
         self.run("horsies_unpark_stalled", tasks=list(tasks), queues=list(queues), channel=channel)
 
@@ -192,16 +200,15 @@ class TaskStore(Store):
         cursors: str | None = None,
         max_bytes: int | None = None,
     ) -> Passed:
-        """Settle ``outcomes``, release ``releases``, start ``starts``, then claim what is wanted,
-        in one transaction.
+        """Settle outcomes, release and start claims, and claim the wanted tasks.
 
-        ``news`` is the only queue that may have due tasks, None for any: where nothing has a limit,
-        only it is looked into. ``expired_leases`` also releases claims of any worker whose lease
-        ended. A task that ended ``max_crashes`` processes is poison and not retried (0: never).
-        With ``grace``, unknown tasks that have been due for less are not claimed. ``cursors`` is a
-        JSON text of where to scan, see ``worker/engine/scan_cursors.py``; None: everywhere.
-        ``max_bytes`` bounds the arguments of tasks that are sent to go on with a workflow; None:
-        this is left to ``Advancer``.
+        All of this is one transaction. ``news`` is the only queue that may have due tasks, None for
+        any. If there are no limits, only this queue is read. With ``expired_leases``, claims of any
+        worker whose lease ended are released, too. A task that ended ``max_crashes`` processes is
+        poison and not retried; 0 means never. With ``grace``, unknown tasks that have been due for
+        less are not claimed. ``cursors`` is a JSON text with the ranges to scan, see
+        ``worker/engine/scan_cursors.py``; None means everything. ``max_bytes`` limits the arguments
+        of tasks that are sent to continue a workflow; if it is None, ``Advancer`` sends them.
         """
         params = {
             "worker": worker,
@@ -228,8 +235,9 @@ class TaskStore(Store):
     def unsettled(
         self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]
     ) -> dict[uuid.UUID, str]:
-        """Return for each failed write whether its task is 'held', 'waiting', 'settled', 'retried'
-        or 'lost'.
+        """Return for each write that had no effect the state of its task, by id.
+
+        The state is 'held', 'waiting', 'settled', 'retried' or 'lost'.
         """
         ids = [claim.id for claim in claims]
         generations = [claim.generation for claim in claims]
@@ -242,31 +250,37 @@ class TaskStore(Store):
     def cancel(
         self, ids: Iterable[uuid.UUID], channel: str, *, terminate: bool
     ) -> dict[uuid.UUID, str]:
-        """Cancel tasks and return a verdict on each that exists: "CANCELLED", "REQUESTED" (it is
-        running) or "FINISHED".
+        """Cancel tasks, and return a verdict for each task that exists.
+
+        It is "CANCELLED", "REQUESTED" (the task is running) or "FINISHED".
         """
         return dict(self.run("horsies_cancel", ids=list(ids), terminate=terminate, channel=channel))
 
     def renew(self, worker: uuid.UUID, claims: Sequence[Claim], lease: timedelta) -> int:
-        """Let the leases of prefetched tasks end ``lease`` from now; return how many still belong
-        to this worker.
+        """Set the end of the leases of prefetched tasks to ``lease`` from now.
+
+        Return how many of them still belong to this worker.
         """
         return self.execute("tasks/renew", worker=worker, claims=claims_json(claims), lease=lease)
 
     def retry(
         self, id_: uuid.UUID, channel: str, patience: str
     ) -> tuple[str | None, uuid.UUID | None]:
-        """Let a task run again; return a verdict, None without such a task, and the id of its run
-        or of what it duplicates.
+        """Set a task back, so that it runs again; return a verdict and an id.
 
-        Waits for open transactions for ``patience``, a time with its unit. Raises the driver's
-        OperationalError (SQLSTATE 55P03) if one keeps the row of the task locked for longer.
+        The verdict is None if there is no such task. The id is that of its run, or of the task that
+        it duplicates. It waits for open transactions for ``patience``, a time with its unit. Raises
+        the driver's OperationalError (SQLSTATE 55P03) if one keeps the row of the task locked for
+        longer.
         """
         ((verdict, other),) = self.run("horsies_retry", id=id_, channel=channel, patience=patience)
         return verdict, other
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:
-        """Send a copy of a finished task with the id ``new``; None if there is no such task."""
+        """Send a copy of a finished task with the id ``new``.
+
+        Return None if there is no such task.
+        """
         rows = self.run("horsies_copy", id=id_, new=new)
         return Copied(*rows[0]) if rows else None
 
@@ -286,10 +300,10 @@ class TaskStore(Store):
         tell_lost(lost, action, actor, subject, reason)
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
-        """Return the tasks among ``ids`` that this connection can see.
+        """Return the tasks among ``ids`` that are visible to this connection.
 
-        One that was merged into another one has the outcome of that, or, if that was deleted, its
-        own: that it was merged.
+        A task that was merged into another one has the outcome of that one. If that one was
+        deleted, the outcome is that the task was merged.
         """
         rows = self.run("tasks/find", ids=list(ids))
         found = {id_: Found(status, result) for id_, status, result, _ in rows}
@@ -298,7 +312,7 @@ class TaskStore(Store):
         return found
 
     def with_attempts(self, id_: uuid.UUID) -> StoredTask | None:
-        """Return a task of ``django.tasks`` with its attempts, None if there is no such task."""
+        """Return a task of ``django.tasks`` with its attempts, or None if there is no such task."""
         rows = self.run("tasks/with_attempts", id=id_)
         if not rows:
             return None
@@ -311,15 +325,17 @@ class TaskStore(Store):
         return {name for (name,) in self.run("tasks/step_names", task=task)}
 
     def step(self, task: uuid.UUID, name: str) -> tuple[str, str] | None:
-        """Return the digest of the arguments and the result, as JSON text, of a recorded step, None
-        if there is none.
+        """Return the digest of the arguments of a recorded step, and its result as JSON text.
+
+        Return None if there is no such step.
         """
         rows = self.run("tasks/step", task=task, name=name)
         return rows[0] if rows else None
 
     def record_step(self, fence: Fence, name: str, digest: str, result: str) -> bool:
-        """Record a step of a running task; return False if the task no longer belongs to that
-        claim.
+        """Record a step of a running task.
+
+        Return False if the task no longer belongs to the claim of ``fence``.
         """
         ((recorded,),) = self.run(
             "horsies_record_step", **fence._asdict(), name=name, digest=digest, result=result
@@ -330,9 +346,9 @@ class TaskStore(Store):
 def sending(tasks: NewTasks, notified: int | None) -> dict[str, Any]:
     """Return the parameters of a statement that sends.
 
-    Ids and arguments are passed as one text each: the driver would quote lists element by element,
-    which takes longer than the INSERT. Numbers are texts, too: PostgreSQL does not take the integer
-    100 in a statement for a smallint.
+    Ids and arguments are passed as one text each, because the driver would quote lists element by
+    element, which takes longer than the INSERT. Numbers are texts, too, because PostgreSQL does not
+    accept the integer 100 in a statement as a smallint.
     """
     ids = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}"
     kwargs = "[" + ",".join(tasks.kwargs) + "]"
@@ -345,6 +361,6 @@ def sending(tasks: NewTasks, notified: int | None) -> dict[str, Any]:
 
 
 def array_element(text: str) -> str:
-    """Quote a text as an element of a PostgreSQL array in text form."""
+    """Return a text quoted as an element of a PostgreSQL array in text form."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -15,7 +15,7 @@ from horsies_django.store.notify import channel_prefix
 class Process(NamedTuple):
     """A child process; the parent sends its heartbeats.
 
-    ``holding``: its tasks, None while it is not ready to run any.
+    ``holding`` are the ids of its tasks, None while it is not ready.
     """
 
     id: uuid.UUID
@@ -38,8 +38,11 @@ class Load(NamedTuple):
 
 
 class Beaten(NamedTuple):
-    """What became of a heartbeat: whether the worker was ``alive``, whether it is ``on_duty`` for
-    all workers, and its ``place`` among the elected of its team, 0 to 2, or None.
+    """The result of a heartbeat.
+
+    ``alive`` is False if the worker was declared dead. ``on_duty`` is True if it rescues tasks and
+    advances workflows for all workers. ``place`` is its place among the elected of its team, 0 to
+    2, or None.
     """
 
     alive: bool
@@ -48,9 +51,11 @@ class Beaten(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """What the reaper did: "died" for a worker; "failed", "retried", "returned", "expired", or
-    "refused" by the database, for an attempt of a task. ``code`` is the error code of one that
-    failed.
+    """An action of the reaper.
+
+    ``kind`` is "died" for a worker. For an attempt of a task, it is "failed", "retried",
+    "returned", "expired", or "refused" if the database refused the outcome. ``code`` is the error
+    code of a failed attempt.
     """
 
     kind: str
@@ -63,7 +68,7 @@ class Happened(NamedTuple):
 
 
 class WorkerStore(Store):
-    """Runs the worker statements on the given connection."""
+    """The statements about workers."""
 
     def register(
         self,
@@ -85,11 +90,11 @@ class WorkerStore(Store):
         *,
         listens: bool = False,
     ) -> Beaten:
-        """Write a worker's heartbeat, unless it was declared dead; also its ``load`` and its
-        ``children`` unless they are None.
+        """Write the heartbeat of a worker, unless it was declared dead.
 
-        ``listens``: whether it may be elected. Workers whose last heartbeat is older than ``fresh``
-        are neither elected nor on duty.
+        Its ``load`` and its ``children`` are also written unless ``children`` is None. It may be
+        elected if ``listens``. Workers whose last heartbeat is older than ``fresh`` are neither
+        elected nor on duty.
         """
         ((alive, on_duty, place),) = self.run(
             "horsies_beat",
@@ -112,8 +117,9 @@ class WorkerStore(Store):
         buffered: int,
         cpu_percent: float | None,
     ) -> None:
-        """Insert a snapshot of a worker's state, and write the memory of its ``children``, in MB,
-        into their heartbeats.
+        """Insert a snapshot of the state of a worker.
+
+        The memory of its ``children``, in MB, is written into their heartbeats.
         """
         columns = {
             "buffered": buffered,
@@ -125,13 +131,14 @@ class WorkerStore(Store):
         self.execute("workers/snapshot", worker=worker, **columns)
 
     def lose_snapshot(self, worker: uuid.UUID, error: str) -> None:
-        """Record for horsies_status that a snapshot could not be inserted, and why."""
+        """Record for horsies_status that a snapshot could not be inserted, with the error."""
         self.run("horsies_lost", kind="snapshot", what=str(worker), error=error)
 
     def judge(self, worker: uuid.UUID, threshold: timedelta, fresh: timedelta) -> list[uuid.UUID]:
-        """Declare workers dead that sent no heartbeat for ``threshold``, and return them.
+        """Declare workers dead that sent no heartbeat for ``threshold``, and return their ids.
 
-        Nobody dies unless the last heartbeat of ``worker``, which asks, is younger than ``fresh``.
+        ``worker`` is the caller. No worker is declared dead unless its last heartbeat is younger
+        than ``fresh``.
         """
         rows = self.run("horsies_judge", worker=worker, threshold=threshold, fresh=fresh)
         return [id_ for (id_,) in rows]
@@ -139,11 +146,11 @@ class WorkerStore(Store):
     def reap(
         self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0
     ) -> list[Happened]:
-        """Declare workers dead that sent no heartbeat for ``threshold`` (if ``judge``), and rescue
-        up to ``many`` tasks.
+        """Rescue up to ``many`` tasks of dead workers, and return the actions.
 
-        Returns what happened; nothing while another reaper is active. A task that ended
-        ``max_crashes`` processes is poison (0: never).
+        With ``judge``, workers that sent no heartbeat for ``threshold`` are declared dead first.
+        The list is empty while another reaper is active. A task that ended ``max_crashes``
+        processes is poison; 0 means never.
         """
         limits = {"threshold": threshold, "many": many, "max_crashes": max_crashes}
         rows = self.run(
@@ -162,17 +169,17 @@ class WorkerStore(Store):
         self.execute("workers/stopping", worker=worker)
 
     def stop(self, worker: uuid.UUID) -> None:
-        """Record that a worker stopped, and tell those that take its place."""
+        """Record that a worker has stopped, and notify the workers that take its place."""
         self.execute("workers/stop", worker=worker, channel=channel_prefix(self.connection))
 
 
 class WaiterStore(Store):
-    """Runs the waiter statements on the given connection."""
+    """The statements about processes that wait for results."""
 
     def register(self, waiter: uuid.UUID, lasting: timedelta) -> None:
-        """Ask the workers to announce finished tasks, for the time ``lasting``."""
+        """Register a waiter for the time ``lasting``, so that finished tasks are announced."""
         self.execute("workers/register_waiter", waiter=waiter, lasting=lasting)
 
     def remove(self, waiter: uuid.UUID) -> None:
-        """Withdraw that request."""
+        """Remove a waiter."""
         self.execute("workers/remove_waiter", waiter=waiter)

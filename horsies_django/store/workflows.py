@@ -1,6 +1,4 @@
-"""The statements about workflows: sending a graph, advancing and controlling runs, and reading
-their nodes.
-"""
+"""The statements about workflows: send a graph, advance and control runs, and read their nodes."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ class Advanced(NamedTuple):
 
 
 class Owed(NamedTuple):
-    """Something that is left to be advanced: a finished task, a finished child run, or the run
-    itself.
-    """
+    """A reason to advance a run: a finished task, a finished child run, or the run itself."""
 
     workflow: uuid.UUID
     task: uuid.UUID | None
@@ -48,7 +44,10 @@ class Owed(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a run is. A map counts as its tasks, once their number is known, else as one."""
+    """The progress of a run.
+
+    A map counts as its tasks once their number is known, else as one.
+    """
 
     total: int
     completed: int
@@ -58,14 +57,15 @@ class Progress(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The part that has finished, from 0 to 1."""
+        """The finished part, from 0 to 1."""
         return 1.0 if not self.total else (self.total - self.open) / self.total
 
 
 class Place(NamedTuple):
-    """Where a task is: run, node, element of a map, and the kind of the node.
+    """The place of a task: its run, its node with the kind, and the element of a map.
 
-    ``nested``: the run is a node of another one; ``keyed_name`` is its name if it has a key.
+    ``nested`` is True if the run is a node of another one. ``keyed_name`` is the name of the run if
+    it has a key.
     """
 
     workflow: uuid.UUID
@@ -77,12 +77,11 @@ class Place(NamedTuple):
 
 
 class OpenCalls(NamedTuple):
-    """Calls of one task with arguments of the same names that ``runs`` still have to make;
-    ``nodes`` is how many.
+    """Calls of one task, with arguments of the same names, that ``runs`` still have to make.
 
-    ``given`` says where each argument comes from: "constant", "undo" (from the undone task), or the
-    "as" of its input. ``constants`` are examples, as JSON texts. ``run`` and ``node`` are an
-    example. ``codec`` is the form of the arguments.
+    ``nodes`` is the number of calls. ``given`` is the source of each argument: "constant", "undo"
+    (from the undone task), or the "as" of its input. ``constants`` are examples of these, as JSON
+    texts. ``run`` and ``node`` are an example of a call. ``codec`` is the form of the arguments.
     """
 
     task: str
@@ -109,7 +108,7 @@ class NodeResult(NamedTuple):
 
 
 class WorkflowStore(Store):
-    """Runs the workflow statements on the given connection.
+    """The statements about workflows.
 
     Tests pass ``now`` in place of the database's clock.
     """
@@ -124,11 +123,10 @@ class WorkflowStore(Store):
     def send(
         self, ids: Sequence[uuid.UUID], runs: Sequence[str], nodes: Sequence[str], *, begin: bool
     ) -> list[Created]:
-        """Insert runs with nodes, or find those of the same name and key; with ``begin`` also send
-        their first tasks.
+        """Insert runs with nodes, or find those of the same name and key.
 
-        One statement, which reads the channel itself. ``runs`` are JSON objects without nodes,
-        ``nodes`` JSON lists.
+        With ``begin``, their first tasks are sent, too. It is one statement, which reads the
+        channel itself. ``runs`` are JSON objects without nodes, and ``nodes`` are JSON lists.
         """
         params = {
             "ids": list(ids),
@@ -161,11 +159,10 @@ class WorkflowStore(Store):
         children: Iterable[uuid.UUID],
         limit: int,
     ) -> AbstractContextManager[Cursor]:
-        """Advance a run after some of its tasks and child runs have finished; send ``limit`` tasks
-        at most.
+        """Advance a run after some of its tasks and child runs have finished.
 
-        Gives a cursor with one row, an Advanced. In pipeline mode it can be read after other
-        statements have been sent.
+        ``limit`` tasks are sent at most. Return a context manager with a cursor, which has one row
+        for an Advanced. In pipeline mode the row can be read after other statements were sent.
         """
         params = {
             "workflow": workflow,
@@ -176,42 +173,49 @@ class WorkflowStore(Store):
         return executed(self.connection, "horsies_advance", {**params, **self.shared})
 
     def wake(self, many: int, limit: int) -> list[tuple[uuid.UUID, Advanced]]:
-        """Advance runs with waits whose time is over, ``many`` at most; send ``limit`` tasks of
-        each at most.
+        """Advance up to ``many`` runs with waits whose time is over.
+
+        ``limit`` tasks of each run are sent at most.
         """
         rows = self.run("horsies_wake", many=many, limit=limit, **self.shared)
         return [(row[0], Advanced(*row[1:])) for row in rows]
 
     def mark_advanced(self, ids: Iterable[uuid.UUID]) -> None:
-        """Note that the parents of these finished runs have been advanced."""
+        """Record that the parents of these finished runs have been advanced."""
         self.execute("workflows/mark_advanced", ids=list(ids))
 
     def owed(self, age: timedelta | None, many: int) -> list[Owed]:
-        """Return what is left to be advanced; of tasks, those that finished at most ``age`` ago
-        (None: all).
+        """Return up to ``many`` reasons to advance runs.
+
+        Only tasks that finished in the last ``age`` count, or all if it is None.
         """
         return [Owed(*row) for row in self.run("horsies_owed", age=age, many=many, **self.clock)]
 
     def control(self, workflow: uuid.UUID, verb: str) -> tuple[str | None, str | None]:
-        """Pause, resume or cancel a run; return its status before and after, None if there is no
-        such run.
+        """Pause, resume or cancel a run; return its status before and after.
+
+        Both are None if there is no such run.
         """
         before, after = self._change("horsies_control_run", workflow=workflow, verb=verb)
         return before, after
 
     def retry(self, workflow: uuid.UUID, *, nested: bool) -> str | None:
-        """Run the failed nodes of a run again; return the verdict, None if there is no such run."""
+        """Run the failed nodes of a run again, and return the verdict.
+
+        Return None if there is no such run.
+        """
         verdict: str | None = self._change("horsies_retry_run", workflow=workflow, nested=nested)[0]
         return verdict
 
     def skip(self, workflow: uuid.UUID, number: int) -> str | None:
-        """Skip a node; return the verdict, None if there is no such node."""
+        """Skip a node; return the verdict, or None if there is no such node."""
         verdict: str | None = self._change("horsies_skip_node", workflow=workflow, number=number)[0]
         return verdict
 
     def successor(self, workflow: uuid.UUID, *, last: bool) -> list[uuid.UUID | None]:
-        """Return the run as which a run continued (None: it did not), or the last of those; empty
-        if there is no such run.
+        """Return in a list the run as which a run was continued, or with ``last`` the last of them.
+
+        The item is None if the run was not continued. The list is empty if there is no such run.
         """
         return [row[0] for row in self.run("workflows/successor", workflow=workflow, last=last)]
 
@@ -224,11 +228,11 @@ class WorkflowStore(Store):
         actor: str,
         look: int | None,
     ) -> tuple[str | None, list[str]]:
-        """Insert a signal, ``data`` as JSON; return the verdict and the names that there are.
+        """Insert a signal, with ``data`` as JSON; return the verdict and names.
 
-        TYPED: nothing was inserted, and these are the types that are wanted, one of which the data
-        has to fit; ``look`` is the number of nodes to ask (None: all), 0 once the data is known to
-        fit.
+        The verdicts and their names are those of ``horsies_signal``. After TYPED no signal was
+        inserted, and the names are types, one of which the data must fit. ``look`` is the number of
+        nodes whose types are read (None means all), or 0 if the data was checked already.
         """
         params = {
             "workflow": workflow,
@@ -251,9 +255,9 @@ class WorkflowStore(Store):
         by: str,
         reason: str | None,
     ) -> bool:
-        """Decide about one opening of a gate; ``permission`` is the one that was checked.
+        """Store the decision about one opening of a gate; return whether it was stored.
 
-        Return whether it did.
+        ``permission`` is the permission that was checked.
         """
         params = {
             "workflow": workflow,
@@ -266,8 +270,9 @@ class WorkflowStore(Store):
         )
 
     def unseen(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
-        """Return the runs among these that have signals which no advance has seen, or that are owed
-        an advance.
+        """Return the runs among these that must be advanced.
+
+        They have signals that no advance has read, or are marked as left to be advanced.
         """
         return [row[0] for row in self.run("workflows/unseen", ids=list(ids))]
 
@@ -276,11 +281,11 @@ class WorkflowStore(Store):
         return [row[0] for row in self.run("workflows/children", workflow=workflow)]
 
     def inner(self, workflow: uuid.UUID) -> list[tuple[str, int, uuid.UUID]]:
-        """Return name and number of the nodes that have begun a run, and these runs, in order."""
+        """Return the name and number of each node that has begun a run, and this run, in order."""
         return [tuple(row) for row in self.run("workflows/inner", workflow=workflow)]
 
     def grow(self, task: uuid.UUID, attempt: int, nodes: str) -> list[list[int] | None]:
-        """Add nodes, a JSON list, for a running task; return one item, the numbers of new ones.
+        """Add nodes, a JSON list, for a running task; return a list with their numbers as its item.
 
         The item is None if a gate and a signal would have one name. The list is empty if the
         attempt does not run any more.
@@ -290,8 +295,9 @@ class WorkflowStore(Store):
         ]
 
     def named(self, workflow: uuid.UUID, added_by: int, name: str) -> tuple[int, str]:
-        """Return the number of the node that a node added under a name, and what it runs and waits
-        for, as JSON.
+        """Return the number of the node that a node added under a name, and its definition.
+
+        The definition is a JSON text with its task and the nodes for which it waits.
         """
         ((number, text),) = self.run(
             "workflows/named", workflow=workflow, added_by=added_by, name=name
@@ -303,15 +309,16 @@ class WorkflowStore(Store):
         return int(self.run("horsies_new_number", workflow=workflow)[0][0])
 
     def place(self, task: uuid.UUID) -> Place | None:
-        """Return where a task belongs, None if it is not part of a workflow."""
+        """Return the place of a task, or None if it is not part of a workflow."""
         rows = self.run("workflows/place", task=task)
         return Place(*rows[0]) if rows else None
 
     def results(
         self, workflow: uuid.UUID, node: int, parameter: str | None, start: int, many: int
     ) -> list[tuple[int, str, str | None]]:
-        """Return places, statuses and results behind an argument annotated ``Results[T]``; None:
-        those of a map.
+        """Return the places, statuses and results for an argument annotated ``Results[T]``.
+
+        If ``parameter`` is None, they are those of a map.
         """
         params = {
             "workflow": workflow,
@@ -327,12 +334,12 @@ class WorkflowStore(Store):
         return [NodeResult(*row) for row in self.run("workflows/node_results", workflow=workflow)]
 
     def progress(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Progress]:
-        """Return how far runs are, by id."""
+        """Return the progress of runs, by id."""
         rows = self.run("workflows/progress", ids=list(ids))
         return {id_: Progress(*counts) for id_, *counts in rows}
 
     def open_calls(self, runs: Sequence[uuid.UUID]) -> list[OpenCalls]:
-        """Return the calls that runs still have to make, in groups."""
+        """Return the calls that runs still have to make, grouped by task and names of arguments."""
         rows = self.run("horsies_open_calls", runs=list(runs))
         return [
             OpenCalls(

@@ -1,4 +1,4 @@
-"""Tasks: declaring, sending, waiting, cancelling, redacting.
+"""Tasks: how they are declared, sent, awaited, cancelled and redacted.
 
-Importing this package imports none of its modules.
+The package itself imports none of its modules.
 """

@@ -1,4 +1,4 @@
-"""``current_task()``: information about the running task, for code inside it."""
+"""``current_task()``, which returns information about the running task to the code inside it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-NO_CLAIM = Claim(uuid.UUID(int=0), 0, "", "", "")  # of code that runs outside a worker
+NO_CLAIM = Claim(uuid.UUID(int=0), 0, "", "", "")  # the claim of code that runs outside a worker
 
 
 class CurrentTask:
     """The running attempt of a task.
 
-    ``cancel_requested`` becomes True if the task is cancelled while it runs; long-running code
+    ``cancel_requested`` becomes True if the task is cancelled while it runs. Long-running code
     should check it regularly, or call ``raise_if_cancelled``. Outside a worker, ``task_id`` and
     ``sent_at`` are None and ``cancel_requested`` stays False.
     """
@@ -47,19 +47,19 @@ class CurrentTask:
         self._steps: Steps | None = None
         self._failure_context: dict[str, Any] | None = None
         self.cancel_requested = False
-        self.interrupted: str | None = None  # "timeout" or "cancel" once its code was interrupted
+        self.interrupted: str | None = None  # "timeout" or "cancel" after the code was interrupted
         self.workflow_cache: Any = None
 
     @property
     def task_id(self) -> uuid.UUID | None:
-        """The id of the task, None outside a worker."""
+        """The id of the task, or None outside a worker."""
         if self._claim is NO_CLAIM:
             return None
         return uuid.UUID(int=int(self._claim.id))  # see Claim.packed
 
     @property
     def name(self) -> str:
-        """The name of the task, "" outside a worker."""
+        """The name of the task, or "" outside a worker."""
         return self._claim.task_name
 
     @property
@@ -68,12 +68,15 @@ class CurrentTask:
 
     @property
     def attempt(self) -> int:
-        """Which attempt of the task this is, counted from 1."""
+        """The number of the attempt, counted from 1."""
         return self._claim.attempt
 
     @property
     def sent_at(self) -> dt.datetime | None:
-        """When the task was sent, by the database's clock; None outside a worker."""
+        """The time at which the task was sent, or None outside a worker.
+
+        The time is that of the database's clock.
+        """
         return (
             None
             if self._claim is NO_CLAIM
@@ -82,8 +85,9 @@ class CurrentTask:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What was sent with the task beside its arguments, read-only; empty without any and
-        outside a worker.
+        """The read-only metadata that was sent with the task, beside its arguments.
+
+        It is empty if the task has no metadata, and outside a worker.
         """
         if self._metadata is None:
             self._metadata = read_metadata(self._claim.options)
@@ -91,13 +95,14 @@ class CurrentTask:
 
     @property
     def worker_id(self) -> str:
-        """The id of the worker that runs the task, "" outside a worker."""
+        """The id of the worker that runs the task, or "" outside a worker."""
         return self._worker
 
     @property
     def failure_context(self) -> dict[str, Any]:
-        """What the signal ``task_failed`` passes on as ``context`` if this attempt fails: JSON of
-        8,192 characters at most.
+        """A dict that receivers of the signal ``task_failed`` get as ``context``.
+
+        The code of the task fills it with JSON values, of at most 8,192 characters.
         """
         if self._failure_context is None:
             self._failure_context = {}
@@ -114,9 +119,9 @@ class CurrentTask:
 
     @property
     def workflow(self) -> Any:
-        """The workflow of which this task is a node; its ``add`` and ``map`` add nodes.
+        """The workflow of which this task is a node.
 
-        Raises WorkflowError outside a worker.
+        Its methods ``add`` and ``map`` add nodes. Raises WorkflowError outside a worker.
         """
         if self._claim is NO_CLAIM or workflow_of is None:
             raise WorkflowError("this code does not run in a task of a workflow")
@@ -130,7 +135,7 @@ class CurrentTask:
     def step(
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
-    # A parameter of the function that is named atomic is refused at run time.
+    # If the function itself has a parameter ``atomic``, the call is refused at run time.
     def step(  # type: ignore[misc]
         self,
         name: str,
@@ -140,15 +145,16 @@ class CurrentTask:
         atomic: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Call ``function(*args, **kwargs)`` once per task, and return the recorded result in later
-        attempts.
+        """Call ``function(*args, **kwargs)`` once per task, and return its result.
 
-        With ``atomic``, the call and its record are one transaction on the alias
-        HORSIES["DATABASE"]; without, no transaction is open during the call, and the record is
-        written after it. ``name`` identifies the step within the task. Outside a worker nothing is
-        recorded. Raises StepError in an open transaction, for the same name with other arguments,
-        and for arguments and results that cannot be encoded; StaleAttempt if the task was given to
-        another attempt; and what the function raises.
+        In later attempts, the recorded result is returned without a call. ``name`` identifies the
+        step within the task. With ``atomic``, the call and its record are one transaction on the
+        alias HORSIES["DATABASE"]. Without it, no transaction is open during the call, and the
+        record is written after the call. Outside a worker nothing is recorded.
+
+        Raises StepError if a transaction is open, if the step was recorded with other arguments,
+        and if the arguments or the result cannot be encoded. Raises StaleAttempt if the task no
+        longer belongs to this attempt. Exceptions of the function are raised too.
         """
         return self._recorder().run(name, function, args, kwargs, atomic=atomic)
 
@@ -179,8 +185,11 @@ class CurrentTask:
         atomic: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Do the same from async code. A sync function runs in Django's thread for sync code; a
-        coroutine function needs ``atomic=False``, because Django's transactions are sync.
+        """Call a function once per task from async code, and return its result.
+
+        A sync function runs in Django's thread for sync code. A coroutine function requires
+        ``atomic=False``, because Django's transactions are sync. For the arguments and the
+        exceptions, see ``step``.
         """
         return await self._recorder().arun(name, function, args, kwargs, atomic=atomic)
 
@@ -193,8 +202,9 @@ class CurrentTask:
         return self._steps
 
     def raise_if_cancelled(self) -> None:
-        """Raise TaskCancelled if this task was cancelled; if not caught, the task ends as
-        CANCELLED.
+        """Raise TaskCancelled if this task was cancelled.
+
+        The task ends as CANCELLED if its code does not catch the exception.
         """
         if self.cancel_requested:
             raise TaskCancelled("the task was cancelled while it ran, and stopped itself")
@@ -206,13 +216,17 @@ class CurrentTask:
         )
 
 
-# Returns the workflow of a running task; the package ``workflows``, of a floor above, sets it.
+# The function that returns the workflow of a running task. The package ``workflows`` sets it,
+# because this package must not import it.
 workflow_of: Callable[[CurrentTask], Any] | None = None
 running: ContextVar[CurrentTask | None] = ContextVar("horsies_current_task", default=None)
 
 
 def current_task() -> CurrentTask:
-    """Return the running task of the calling code; outside a worker, one without an id."""
+    """Return the running task of the calling code.
+
+    Outside a worker, the returned object has no id.
+    """
     return running.get() or CurrentTask()
 
 
@@ -220,11 +234,10 @@ NOWHERE: dict[str, str | int] = {"task_id": "-", "task_name": "-", "queue_name":
 
 
 class TaskContextFilter(logging.Filter):
-    """Adds ``task_id``, ``task_name``, ``queue_name`` and ``attempt`` to every log record. Discards
-    no record.
+    """A filter that adds ``task_id``, ``task_name``, ``queue_name`` and ``attempt`` to log records.
 
-    They describe the running task, or the task that a log line of the worker is about. Without a
-    task they are "-", and the attempt is 0.
+    The values are those of the running task, or of the task that a log line of the worker is about.
+    Without a task they are "-", and the attempt is 0. No record is discarded.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""``@task``: turns a function into a task."""
+"""The decorator ``@task``, which turns a function into a task, and the methods that send it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from horsies_django.tasks.options import SendOptions, When
 
 P = ParamSpec("P")
 T = TypeVar("T")
-R = TypeVar("R")  # of a direct call
+R = TypeVar("R")  # the type that a direct call returns
 
 
 class Sender(Generic[P, T]):
-    """Methods that send a task, with options for all of them.
+    """The methods that send a task, with the same options for each of them.
 
-    Every method raises TaskSendError if the task cannot be sent; nothing is written then. Sending
-    is part of the caller's transaction on the alias HORSIES["DATABASE"]: the task exists if and
-    only if that transaction commits.
+    Every method raises TaskSendError if the task cannot be sent. Nothing is written in this case.
+    Sending is part of the caller's transaction on the alias HORSIES["DATABASE"]: the task exists if
+    and only if that transaction commits.
     """
 
     def __init__(self, task: TaskDefinition, options: SendOptions) -> None:
@@ -48,15 +48,15 @@ class Sender(Generic[P, T]):
     def schedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Send the task to run at ``when``.
 
-        That is seconds or a timedelta from now, or an aware datetime.
+        ``when`` is a number of seconds from now, a timedelta from now, or an aware datetime.
         """
         refuse_running_loop(self._task, "schedule")
         return self._handle(*send_call(self._task, self._options, args, kwargs, when))
 
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
-        """Send one task per dict of arguments, all or none.
+        """Send one task per dict of arguments, and return the handles in the same order.
 
-        Return the handles in the same order.
+        Either all tasks are sent or none of them.
         """
         refuse_running_loop(self._task, "send_many")
         return [self._handle(*sent) for sent in send_calls(self._task, self._options, calls)]
@@ -80,19 +80,28 @@ class Sender(Generic[P, T]):
         keep_result: bool | timedelta | None = None,
         key: str | None = None,
     ) -> Sender[P, T]:
-        """Return the same methods with other options: those of the decorator, ``good_until``,
-        ``delay``, ``metadata``, ``key``.
+        """Return an object with the same methods, which send the task with other options.
 
-        ``good_until`` is an aware datetime, or a timedelta from sending; a task that has not
-        started by then becomes EXPIRED and never runs, and no retry starts later. ``delay`` is what
-        ``schedule`` takes: seconds or a timedelta from sending, or an aware datetime. ``metadata``
-        is a dict of plain JSON values, of at most 4,096 bytes, that travels with the task beside
-        its arguments: ``current_task().metadata``. ``keep_result=True`` undoes that of the
-        decorator. With a ``key`` that a send of this task has had within RETENTION["KEY_HOURS"],
-        the handle is that of the first task, whatever became of it, and its ``is_new`` is False;
-        other arguments raise KEY_CONFLICT. It waits for an open transaction that sends the same
-        key, for UNIQUE_LOCK_TIMEOUT_MS at most. The methods raise TaskSendError for invalid
-        options.
+        ``queue``, ``priority``, ``retry_policy``, ``timeout_ms`` and ``keep_result`` replace the
+        options of the decorator. ``keep_result=True`` cancels the ``keep_result`` of the decorator.
+
+        ``good_until`` is an aware datetime, or a timedelta that begins when the task is sent. A
+        task that has not started by then becomes EXPIRED and never runs. No retry starts later
+        either.
+
+        ``delay`` has the same values as the argument of ``schedule``: a number of seconds or a
+        timedelta that begins when the task is sent, or an aware datetime.
+
+        ``metadata`` is a dict of plain JSON values, of at most 4,096 bytes, that is sent beside the
+        arguments. The task reads it as ``current_task().metadata``.
+
+        ``key`` identifies the work. If this task was already sent with the same key within
+        RETENTION["KEY_HOURS"], no task is sent. The handle is then that of the first task, in any
+        status, and its ``is_new`` is False. The methods raise TaskSendError with the code
+        KEY_CONFLICT if the first task has other arguments. If an open transaction sends the same
+        key, the send waits for it, at most UNIQUE_LOCK_TIMEOUT_MS.
+
+        The methods raise TaskSendError if an option is invalid.
         """
         options = SendOptions(
             queue, priority, good_until, retry_policy, timeout_ms, delay, metadata, keep_result, key
@@ -112,10 +121,10 @@ class Sender(Generic[P, T]):
 
 
 class TaskFunction(Sender[P, T], Generic[P, T, R]):
-    """A function registered as a task. Calling it runs the function directly; the methods of Sender
-    send it.
+    """A function that is registered as a task.
 
-    ``definition`` is its TaskDefinition, ``name`` the name under which it is sent.
+    A call runs the function directly. The methods of Sender send the task. ``definition`` is the
+    TaskDefinition, and ``name`` is the name under which the task is sent.
     """
 
     def __init__(self, definition: TaskDefinition) -> None:
@@ -127,25 +136,34 @@ class TaskFunction(Sender[P, T], Generic[P, T, R]):
             markcoroutinefunction(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function directly, without the queue; an ``async def`` returns its coroutine."""
+        """Call the function directly, without the queue, and return its value.
+
+        The value is a coroutine if the function is an ``async def``.
+        """
         returned: R = self.definition.function(*args, **kwargs)
         return returned
 
     def handle(self, task_id: UUID | str) -> TaskHandle[T]:
-        """Return the typed handle of a task of this function that any process sent earlier."""
+        """Return the typed handle of a task of this function that was sent earlier.
+
+        Another process may have sent the task. Raises ValueError if the id is not a UUID.
+        """
         return TaskHandle(task_id, self.definition.result)
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
-    # As for a function: copies are the task itself, pickles refer to it.
+    # A task is copied and pickled like a function: a copy is the task itself, and a pickle has only
+    # its name.
     def __reduce__(self) -> str:
         return self.definition.function.__qualname__
 
 
 class Undeclared:
-    """For type checkers: nothing returns it, so of all functions only those that return Any fit an
-    overload that takes it.
+    """A type for the overloads of ``task``, which selects functions that return Any.
+
+    No function returns this type. So a type checker accepts a function for an overload with it only
+    if the function returns Any.
     """
 
 
@@ -225,17 +243,33 @@ def task(
 ) -> Any:
     """Turn a function into a task: ``@task``, or with options ``@task(queue="mail")``.
 
-    ``name`` defaults to the dotted path of the function, ``queue`` to "default"; ``priority``
-    orders the tasks of a queue, from 1 (first) to 100. ``retry_policy`` says which failures are
-    retried; ``exception_mapper`` maps exception classes to error codes, before the mapper of the
-    settings; ``timeout_ms`` (milliseconds or a timedelta) limits each attempt. ``schedule`` sends
-    the task regularly: a pattern, its text, or a dict as in HORSIES["SCHEDULES"].
-    ``keep_result=False`` stores no value when the task completes, and its row is deleted soon; a
-    timedelta keeps that row for so long instead of as RETENTION says. ``unique`` says which sends
-    are duplicates of a task that has not finished: True (equal arguments), the name of an argument,
-    a list of names, or ``Unique``; a duplicate is not sent, and the handle is that of the first
-    task. Parameters and the return value need annotations, which say how values are encoded. Raises
-    TaskDefinitionError, whose message says what to write instead.
+    The parameters and the return value of the function need annotations, which define how the
+    values are encoded. Raises TaskDefinitionError if the function or an option is invalid. The
+    message contains the correction.
+
+    ``name`` is the name under which the task is sent. The default is the dotted path of the
+    function.
+
+    ``queue`` is the name of a queue. The default is "default".
+
+    ``priority`` orders the tasks of a queue, from 1 (first) to 100.
+
+    ``retry_policy`` defines which failures are retried.
+
+    ``exception_mapper`` maps exception classes to error codes. It has precedence over the mapper of
+    the settings.
+
+    ``timeout_ms`` limits each attempt. It is a number of milliseconds or a timedelta.
+
+    ``schedule`` sends the task regularly. It is a pattern, the text of a pattern, or a dict as in
+    HORSIES["SCHEDULES"].
+
+    ``keep_result=False`` stores no value when the task completes, and its row is deleted soon. A
+    timedelta replaces the time for which RETENTION keeps that row.
+
+    ``unique`` defines which sends are duplicates of a task that has not finished: True (equal
+    arguments), the name of an argument, a list of names, or ``Unique``. A duplicate is not sent,
+    and the handle is that of the first task.
     """
     decorator = Decorator(
         name=name,

@@ -28,13 +28,15 @@ from horsies_django.core.unique import Unique
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskDefinition:
-    """A task as declared by the decorator.
+    """A task with the options that its decorator declares.
 
-    ``origin`` is the dotted path of the function, ``schedule`` the definition of its own schedule,
-    if any; ``arguments`` and ``result`` encode and decode values. ``codec`` is "plain" for a task
-    of ``django.tasks``, None for one of ``@task``. ``decide`` is called with the exception and the
-    number of a failed attempt, counted from 1, and returns whether it is retried: True, or after
-    how many seconds; None: as the policy says.
+    ``origin`` is the dotted path of the function. ``schedule`` is the definition of the schedule of
+    the task, or None. ``arguments`` and ``result`` encode and decode values. ``codec`` is "plain"
+    for a task of ``django.tasks``, and None for a task of ``@task``.
+
+    ``decide`` is called with the exception and the number of a failed attempt, counted from 1. It
+    returns True or False for whether the attempt is retried, the seconds until the retry, or None
+    if the retry policy decides.
     """
 
     function: Callable[..., Any]
@@ -56,12 +58,12 @@ class TaskDefinition:
 
     @property
     def lowest_priority(self) -> int:
-        """The largest number that a priority of this task can have; 1 runs first."""
+        """The largest number that is a valid priority of this task, which is the last to run."""
         return LOWEST if self.codec is None else LOWEST_PLAIN
 
     @property
     def usual_priority(self) -> int:
-        """The priority of such a task if nobody gives it one."""
+        """The priority of a task of this kind that was declared without one."""
         return LOWEST if self.codec is None else DJANGO_ZERO
 
 
@@ -76,7 +78,7 @@ def define(
 ) -> TaskDefinition:
     """Return the definition of a function with the options of ``@task``.
 
-    Raises TaskDefinitionError.
+    Raises TaskDefinitionError if the function or an option is invalid.
     """
     common = _common(function, LOWEST, priority, **options)
     origin = common["origin"]
@@ -110,13 +112,15 @@ def define_plain(
     decide: Callable[[BaseException, int], float | bool | None] | None = None,
     **options: Any,
 ) -> TaskDefinition:
-    """Return the definition of a function of ``django.tasks``, which needs no annotations. Raises
-    TaskDefinitionError.
+    """Return the definition of a function of ``django.tasks``, which needs no annotations.
 
-    ``priority`` is from 1 (first) to 201, that is 101 - p for the priority p of ``django.tasks``.
-    With ``takes_context``, whoever runs it gives its first argument. A workflow takes any object
-    whose attribute ``definition`` is the result, and whose attribute ``send_options``, if it has
-    one, are SendOptions.
+    ``priority`` is from 1 (first) to 201. It is 101 - p for the priority p of ``django.tasks``.
+    With ``takes_context``, the first argument is not sent, but passed by the code that runs the
+    task.
+    Raises TaskDefinitionError if the function or an option is invalid.
+
+    A workflow accepts any object that has the returned definition as its attribute ``definition``.
+    The object may also have SendOptions as its attribute ``send_options``.
     """
     return TaskDefinition(
         **_common(function, LOWEST_PLAIN, priority, **options),
@@ -139,7 +143,10 @@ def _common(
     exception_mapper: Mapper = EMPTY,
     timeout_ms: int | dt.timedelta | None = None,
 ) -> dict[str, Any]:
-    """Return what all definitions have. Raises TaskDefinitionError."""
+    """Return the fields that all kinds of definitions have.
+
+    Raises TaskDefinitionError if the function or an option is invalid.
+    """
     if not inspect.isfunction(function):
         raise TaskDefinitionError(
             "@task must be used on a function ('def' or 'async def'), not on "
@@ -186,7 +193,10 @@ def _common(
 def _schedule(
     origin: str, name: str, given: Pattern | str | Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Return the definition of the task's own schedule."""
+    """Return the definition of the task's own schedule, or None if it has none.
+
+    Raises TaskDefinitionError if the schedule is invalid.
+    """
     if given is None:
         return None
 
@@ -242,5 +252,5 @@ def keep_problem(keep: object) -> str | None:
 
 
 def milliseconds(span: int | dt.timedelta | None) -> int | None:
-    """Return a duration in whole milliseconds."""
+    """Return a duration in whole milliseconds, or None if it is None."""
     return span // dt.timedelta(milliseconds=1) if isinstance(span, dt.timedelta) else span

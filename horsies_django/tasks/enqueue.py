@@ -1,4 +1,4 @@
-"""Sends tasks: encodes the arguments and inserts rows in the caller's transaction."""
+"""Sending of tasks: arguments are encoded, and rows are inserted in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from horsies_django.tasks.options import SendOptions, When, prepare, refuse, ref
 
 logger = logging.getLogger("horsies.send")
 
-CHUNK_CHARACTERS = 16_777_216  # of arguments per INSERT
+CHUNK_CHARACTERS = 16_777_216  # the most characters of arguments in one INSERT
 WARN_BYTES = 1_048_576
 MODULE_LEVEL = ". Module-level code runs again in every process that imports the module"
 _warned: set[str] = set()
@@ -59,9 +59,10 @@ def send_call(
     kwargs: dict[str, Any],
     when: When | None = None,
 ) -> tuple[uuid.UUID, bool]:
-    """Send one call of ``task``; return its id, and whether it is new, which a key may prevent.
+    """Send one call of ``task``, and return its id and whether it is new.
 
-    Raises TaskSendError.
+    It is not new if it has the key of an earlier send, or is a duplicate of a unique task. Then the
+    id is that of the earlier task. Raises TaskSendError if the task cannot be sent.
     """
     refuse_suppressed(task.name, [task])
     new = prepare(task, options, when)
@@ -77,9 +78,10 @@ def send_call(
 
 
 def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uuid.UUID, bool]:
-    """Insert a task with a key, or a unique one, in the caller's transaction, unless it is there.
+    """Insert a task with a key, or a unique task, unless an equal one exists.
 
-    Raises TaskSendError.
+    Return the id of the inserted or the existing task, and whether it was inserted. The insert is
+    part of the caller's transaction. Raises TaskSendError if the task cannot be sent.
     """
     conf = config()
     unique = task.unique
@@ -128,8 +130,9 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
 def send_calls(
     task: TaskDefinition, options: SendOptions, calls: Iterable[Mapping[str, Any]]
 ) -> list[tuple[uuid.UUID, bool]]:
-    """Send one task per mapping of arguments, all or none; return their ids, and whether each is
-    new. Raises TaskSendError.
+    """Send one task per mapping of arguments, and return for each the id and whether it is new.
+
+    Either all tasks are sent or none of them. Raises TaskSendError if a task cannot be sent.
     """
     refuse_suppressed(task.name, [task])
     template = prepare(task, options, None)
@@ -140,8 +143,8 @@ def send_calls(
             "each"
         )
 
-    # The calls are consumed before anything is written: producing them may use the connection,
-    # which becomes a pipeline.
+    # The iterable of calls is read before anything is written, because it may use the connection,
+    # which becomes a pipeline during the insert.
     chunks = encoded(task, template, list(calls))
     if task.unique is not None:
         return write_unique(task, list(chunks))
@@ -163,8 +166,10 @@ def send_calls(
 
 
 def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uuid.UUID, bool]]:
-    """Insert unique tasks one by one, in the order of their digests, so that two senders do not
-    wait for each other.
+    """Insert unique tasks one by one, and return for each the id and whether it is new.
+
+    The tasks are inserted in the order of their digests, so that two senders do not wait for each
+    other.
     """
     assert task.unique is not None
     calls = [
@@ -185,9 +190,9 @@ def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uui
 def encoded(
     task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]
 ) -> Iterator[NewTasks]:
-    """Encode calls and yield them in chunks for one INSERT each.
+    """Encode calls, and yield them in chunks for one INSERT each.
 
-    Raises TaskSendError with the position of the call.
+    Raises TaskSendError if a call is invalid. The message contains the position of the call.
     """
     texts: list[str] = []
     size = 0
@@ -217,8 +222,10 @@ def encoded(
 
 
 def refuse_suppressed(what: str, tasks: Iterable[TaskDefinition], why: str = MODULE_LEVEL) -> None:
-    """Raise TaskSendError while Django is loading, or if no other process can import the tasks that
-    are sent.
+    """Raise TaskSendError if tasks cannot be sent now, or not from this code.
+
+    Tasks cannot be sent while Django is loading or modules of tasks are imported, nor if no other
+    process can import the module that defines them.
     """
     if not apps.ready or registry.discovering():
         raise refuse(
@@ -232,10 +239,7 @@ def refuse_suppressed(what: str, tasks: Iterable[TaskDefinition], why: str = MOD
 
 
 def refuse_running_loop(task: TaskDefinition, verb: str) -> None:
-    """Raise TaskSendError if a sync method is called in a running event loop.
-
-    It would block the loop.
-    """
+    """Raise TaskSendError if an event loop is running, because a sync method would block it."""
     if in_event_loop():
         raise refuse(
             f"{task.name}.{verb}() was called on a running event loop: use 'await "
@@ -245,7 +249,10 @@ def refuse_running_loop(task: TaskDefinition, verb: str) -> None:
 
 
 def in_event_loop() -> bool:
-    """Return whether an event loop runs in this thread, unless Django is told that this is safe."""
+    """Return whether an event loop runs in this thread.
+
+    Return False if DJANGO_ALLOW_ASYNC_UNSAFE is set, which allows sync calls there.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -256,7 +263,7 @@ def in_event_loop() -> bool:
 def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return the arguments of a call as JSON text.
 
-    Raises TaskSendError if they are invalid or too large.
+    A warning is logged if they are large. Raises TaskSendError if they are invalid or too large.
     """
     try:
         text = task.arguments.encode(args, kwargs)
@@ -282,16 +289,20 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def write_one(new: NewTasks) -> None:
-    """Insert a single task on the caller's connection, in its transaction if it has one.
+    """Insert a single task on the caller's connection, in its transaction if one is open.
 
-    Raises TaskSendError.
+    Raises TaskSendError if the database does not accept the task.
     """
     insert_one(new, TaskStore.send, int)
     tell_sent(new)
 
 
 def write_timed(new: NewTasks) -> Sent:
-    """Do the same, and return when the task was sent and is due, by the database's clock."""
+    """Insert a single task, and return when it was sent and when it is due.
+
+    The times are those of the database's clock. The task is inserted on the caller's connection, in
+    its transaction if one is open. Raises TaskSendError if the database does not accept the task.
+    """
     sent = insert_one(new, TaskStore.send_timed)
     tell_sent(new)
     return sent
@@ -315,9 +326,10 @@ def insert_one(
     send: Callable[[TaskStore, NewTasks, int | None], S],
     table_of: Callable[[S], int | None] = attrgetter("table"),
 ) -> S:
-    """Insert a single task and notify workers, if there is a table into which it was sent.
+    """Insert a single task with ``send``, notify workers, and return the value of ``send``.
 
-    Raises TaskSendError.
+    ``table_of`` returns the OID of the table into which the task was sent, or None if nothing was
+    inserted. Raises TaskSendError if the database does not accept the task.
     """
     connection = connections[config().database]
     store = TaskStore(connection)
@@ -336,8 +348,10 @@ def insert_one(
 
 
 def in_transaction(connection: Any) -> bool:
-    """Return whether a transaction is open; the driver also knows of a BEGIN that Django did not
-    send.
+    """Return whether a transaction is open on a connection.
+
+    The state of the driver is read too, because Django has no record of a BEGIN that user code has
+    sent itself.
     """
     return (
         not connection.get_autocommit()
@@ -348,7 +362,8 @@ def in_transaction(connection: Any) -> bool:
 def announce(store: TaskStore, queue: str, table: int) -> None:
     """Notify workers of a committed task.
 
-    If that fails, the task only waits for the next poll, so no error is raised.
+    No error is raised if this fails, because workers find the task at their next poll. A warning is
+    logged.
     """
     try:
         store.announce(queue, table)
@@ -359,10 +374,11 @@ def announce(store: TaskStore, queue: str, table: int) -> None:
 
 
 def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
-    """Insert tasks on the caller's connection, in its transaction if it has one, and return their
-    ids. Raises TaskSendError.
+    """Insert chunks of tasks on the caller's connection, and return the ids of all tasks.
 
-    While the server inserts one chunk, the next one is encoded.
+    The inserts are part of the caller's transaction, if one is open. The next chunk is encoded
+    while the server inserts the one before. Raises TaskSendError if the database does not accept
+    the tasks.
     """
     alias = config().database
     connection = connections[alias]
@@ -383,7 +399,10 @@ def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
 
 
 def pipelined(connection: Any) -> Any:
-    """Return a context in which statements do not wait for results, if libpq supports that."""
+    """Return a context in which statements do not wait for results.
+
+    The context has no effect if libpq does not support pipelines.
+    """
     return connection.connection.pipeline() if Pipeline.is_supported() else nullcontext()
 
 
@@ -393,12 +412,14 @@ def taken() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, DataError) as error:
-        # For example a character that the encoding of the database does not have.
+        # A DataError is raised, for example, for a character that the encoding of the database does
+        # not have.
         unfit = isinstance(error, DataError)
         code = TaskSendErrorCode.VALIDATION_FAILED if unfit else TaskSendErrorCode.ENQUEUE_FAILED
         raise refuse(f"the database did not accept the task: {said(error)}", code) from error
     except ProgrammingError as error:
-        # A pipeline reports it only at its end, outside of the store.
+        # A pipeline raises the error only at its end, outside of the store, which translates it
+        # otherwise.
         found = (
             error
             if isinstance(error, NotMigrated)

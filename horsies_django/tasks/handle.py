@@ -1,4 +1,4 @@
-"""Handles: results and states of tasks that were sent."""
+"""Handles, which return the results and the states of tasks that were sent."""
 
 from __future__ import annotations
 
@@ -29,18 +29,22 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-# The pauses between polls if the listening connection is lost; the last one repeats.
+# The pauses between polls in seconds, if the listening connection is lost. The last one repeats.
 POLL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def async_form(
     method: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the form of a method for async code, whose name begins with an "a"."""
+    """Return the async form of a method.
+
+    The name of the async form is the name of the method with an "a" before it.
+    """
 
     @wraps(method)
     async def asynchronous(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound: Callable[P, T] = getattr(self, method.__name__)  # a subclass may have another
+        # Looked up by name, because a subclass may override the method.
+        bound: Callable[P, T] = getattr(self, method.__name__)
         return await sync_to_async(bound)(*args, **kwargs)
 
     asynchronous.__name__ = f"a{method.__name__}"
@@ -51,14 +55,14 @@ def async_form(
 
 
 class TaskHandle(Generic[T]):
-    """A task that was sent. ``task_id`` is its UUID. Raises ValueError for an id that is not a
-    UUID.
+    """A task that was sent.
 
-    A final result is cached: later calls return it without a query. ``is_new`` is False if a send
-    with a key found the task of an earlier one.
+    ``task_id`` is the UUID of the task. ``is_new`` is False if nothing was sent, because an earlier
+    send had the same key or, for a unique task, sent the same work. A final result is cached, so
+    later calls return it without a query. Raises ValueError if the id is not a UUID.
     """
 
-    noun = "task"  # for messages
+    noun = "task"  # the name of the thing in messages
     is_new = True
 
     def __init__(self, task_id: uuid.UUID | str, codec: ResultCodec | None = None) -> None:
@@ -67,13 +71,15 @@ class TaskHandle(Generic[T]):
         self._final: TaskResult[T] | None = None
 
     def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
-        """Wait for the result and return it. A failed task does not raise; its error is in the
-        result.
+        """Wait for the result and return it.
 
-        ``timeout_ms`` is in milliseconds (or a timedelta); 0 looks once, None waits without limit.
-        After the timeout the error is WAIT_TIMEOUT, for an unknown id TASK_NOT_FOUND; neither is
-        cached. Raises TaskNotCommitted if the task was sent in a transaction that is still open
-        here, RuntimeError in a running event loop (use aget() there).
+        If the task failed, nothing is raised, and the error is in the result. ``timeout_ms`` is a
+        number of milliseconds or a timedelta. With 0, the task is read once without waiting. With
+        None, the wait has no limit. The result has the error WAIT_TIMEOUT if the task has not
+        finished in time, and TASK_NOT_FOUND if there is no such task. Neither is cached.
+
+        Raises TaskNotCommitted if the task was sent in a transaction that is still open on this
+        connection. Raises RuntimeError in a running event loop, where aget() must be used.
         """
         refuse_loop("get")
         deadline = deadline_of(timeout_ms)
@@ -107,7 +113,10 @@ class TaskHandle(Generic[T]):
         return self._timed_out()
 
     async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
-        """Wait as ``get`` does, without blocking the event loop."""
+        """Wait for the result without blocking the event loop, and return it.
+
+        See ``get`` for the timeout, the errors and the exceptions.
+        """
         deadline = deadline_of(timeout_ms)
         if self._final is not None:
             return self._final
@@ -144,11 +153,13 @@ class TaskHandle(Generic[T]):
         return self._timed_out()
 
     def cancel(self, *, terminate: bool = False) -> str:
-        """Cancel the task, in the open transaction, if any, and return the outcome.
+        """Cancel the task, and return the verdict.
 
-        "CANCELLED": it had not started and never will. "REQUESTED": it is running and was asked to
-        stop; with ``terminate`` its process is killed if it is still running after KILL_GRACE_MS.
-        "FINISHED": it had already finished. Raises LookupError if there is no such task.
+        The cancellation is part of the open transaction, if there is one. Returns "CANCELLED" if
+        the task had not started. It will never start. Returns "REQUESTED" if the task is running
+        and was requested to stop. With ``terminate``, its process is killed if the task is still
+        running after KILL_GRACE_MS. Returns "FINISHED" if the task had already finished. Raises
+        LookupError if there is no such task.
         """
         verdict = cancel([self.task_id], terminate=terminate).get(self.task_id)
         if verdict is None:
@@ -160,13 +171,15 @@ class TaskHandle(Generic[T]):
     acancel = async_form(cancel)
 
     def retry(self) -> None:
-        """Let the task run again, in the open transaction, if any, if it failed, expired or was
-        cancelled.
+        """Run the task again if it failed, expired or was cancelled.
 
-        It keeps its id and its attempts, is due now, and its retry policy begins anew. A task that
-        waits for a retry is due now. Raises LookupError if there is no such task, TaskNotRetryable
-        for one that completed, has not finished, was redacted, belongs to a workflow run, or is
-        unique while another one is the same work.
+        The change is part of the open transaction, if there is one. The task keeps its id and its
+        attempts, it is due now, and its retry policy begins anew. If the task waits for a retry,
+        the retry is due now. Raises LookupError if there is no such task.
+
+        Raises TaskNotRetryable if the task completed, has not finished, was redacted or merged into
+        another task, or belongs to a workflow run. It is also raised if the task is unique and
+        another task is the same work, and if another transaction locks the task for too long.
         """
         retry(self.task_id)
         self._final = None
@@ -174,8 +187,9 @@ class TaskHandle(Generic[T]):
     aretry = async_form(retry)
 
     def info(self) -> TaskInfo | None:
-        """Return the row of the task and its attempts as plain values, or None if there is no such
-        task.
+        """Return the row of the task and its attempts as plain values.
+
+        Return None if there is no such task.
         """
         from horsies_django.models import Task, TaskAttempt
 
@@ -207,9 +221,10 @@ class TaskHandle(Generic[T]):
     ainfo = async_form(info)
 
     def _poll(self) -> TaskResult[T] | None:
-        """Return the result, None if there is none yet.
+        """Return the result, or None if there is none yet.
 
-        A lost connection is replaced: during an outage the wait continues.
+        If the connection is lost, it is closed, so that the next poll opens another one. So the
+        wait continues during an outage.
         """
         connection = connections[config().database]
         try:
@@ -223,9 +238,10 @@ class TaskHandle(Generic[T]):
         return self._tell(seen) if seen is None or seen.status in FINAL else None
 
     def _visible_here_only(self) -> Found | None:
-        """Look up a task that the listening connection cannot see.
+        """Return the task, which the listening connection cannot see, or None if it does not exist.
 
-        Raises TaskNotCommitted if this connection can.
+        Raises TaskNotCommitted if the connection of the caller can see the task and it has not
+        finished.
         """
         seen = look(self.task_id)
         if seen is not None and seen.status not in FINAL:
@@ -268,7 +284,7 @@ class TaskHandle(Generic[T]):
 
 
 def id_of(given: uuid.UUID | str, noun: str) -> uuid.UUID:
-    """Return an id as a UUID. Raises ValueError if it is none."""
+    """Return an id as a UUID. Raises ValueError if it is not a UUID."""
     try:
         return given if isinstance(given, uuid.UUID) else uuid.UUID(given)
     except (ValueError, AttributeError, TypeError):
@@ -278,9 +294,9 @@ def id_of(given: uuid.UUID | str, noun: str) -> uuid.UUID:
 
 
 def get_handle(task_id: uuid.UUID | str) -> TaskHandle[Any]:
-    """Return a handle without types: its ok value is plain JSON.
+    """Return a handle of a task whose ok value is plain JSON, because its type is unknown.
 
-    Raises ValueError for an id that is not a UUID.
+    Raises ValueError if the id is not a UUID.
     """
     return TaskHandle(task_id)
 
@@ -288,16 +304,20 @@ def get_handle(task_id: uuid.UUID | str) -> TaskHandle[Any]:
 def cancel_many(
     task_ids: Iterable[uuid.UUID | str], *, terminate: bool = False
 ) -> dict[uuid.UUID, str]:
-    """Cancel tasks with one statement, in the open transaction, if any; return the outcome of each,
-    as ``TaskHandle.cancel``.
+    """Cancel tasks with one statement, and return the verdicts by id.
 
-    Ids of tasks that do not exist are left out. Raises ValueError for an id that is not a UUID.
+    For the verdicts, see ``TaskHandle.cancel``. Ids of tasks that do not exist are not in the dict.
+    The cancellation is part of the open transaction, if there is one. Raises ValueError if an id is
+    not a UUID.
     """
     return cancel([id_of(each, "task") for each in task_ids], terminate=terminate)
 
 
 def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
-    """Decode a stored envelope. The result is RESULT_DESERIALIZATION_ERROR if that fails."""
+    """Return the result that is stored in an envelope.
+
+    The result has the error RESULT_DESERIALIZATION_ERROR if the envelope cannot be decoded.
+    """
     try:
         envelope = json.loads(text or "null")
         if envelope.get("kept") is False:
@@ -318,14 +338,15 @@ def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
 
 
 def look(task_id: uuid.UUID) -> Found | None:
-    """Look up a task on the caller's connection."""
+    """Return the task as the caller's connection sees it, or None if there is no such task."""
     return TaskStore(connections[config().database]).find([task_id]).get(task_id)
 
 
 def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
-    """Return the end of the wait by the monotonic clock; None: no limit, 0.0: at once.
+    """Return the end of a wait, in seconds of the monotonic clock.
 
-    Raises ValueError, TypeError.
+    Return None for a wait without a limit, and 0.0 if there is no wait. Raises TypeError if the
+    timeout is not a number, a timedelta or None, and ValueError if it is negative or too long.
     """
     if timeout_ms is None:
         return None
@@ -347,12 +368,12 @@ def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
 
 
 def remaining(deadline: float | None) -> float | None:
-    """Return the seconds until the deadline, None without one."""
+    """Return the seconds until the deadline, or None if there is no deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def poll_intervals(deadline: float | None) -> Iterator[float]:
-    """Yield the seconds to sleep before each poll until the deadline."""
+    """Yield the seconds to sleep before each poll, until the deadline has passed."""
     step = 0
     while deadline is None or time.monotonic() < deadline:
         seconds = POLL_SECONDS[min(step, len(POLL_SECONDS) - 1)]

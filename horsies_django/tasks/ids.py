@@ -1,8 +1,8 @@
-"""Task ids: UUIDs of version 7 that increase within a process, so that tasks of one transaction
-keep their order.
+"""Task ids: UUIDs of version 7 that increase within a process.
 
-They also do after a clock was set back, unless by more than a minute: then they would stay in the
-future while the process lives.
+Because they increase, the tasks of one transaction keep their order. Ids also increase after the
+clock is set back by up to a minute. After a larger step, new ids follow the clock again. Otherwise
+the ids would be in the future for the rest of the life of the process.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ import time
 import uuid
 
 COUNTER_BITS = 42
-# A clock that is so far behind the last id was wrong before, or was moved by a test.
+# If the clock is so far behind the last id, the clock was wrong before, or a test has moved it.
 SET_BACK_MS = 60_000
 
 
 class Clockwork:
-    """Generates increasing UUIDs: the millisecond, a counter with a random start in each, and 32
-    random bits.
+    """A generator of increasing UUIDs.
+
+    A UUID consists of the millisecond, a counter that begins at a random number in each
+    millisecond, and 32 random bits.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # Millisecond and counter as one number. A full counter continues in the next millisecond.
+        # The millisecond and the counter are one number, so a full counter continues in the next
+        # millisecond.
         self.last = 0
 
     def next(self) -> uuid.UUID:
@@ -33,7 +36,7 @@ class Clockwork:
 
     def take(self, count: int) -> list[uuid.UUID]:
         random = os.urandom(6 + 4 * count)
-        # The top bit is left free for counting.
+        # The top bit of the counter begins as 0, so that there is room for counting.
         seed = int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1
 
         with self.lock:
@@ -49,7 +52,10 @@ class Clockwork:
 
 
 def uuid_of(number: int, tail: int) -> uuid.UUID:
-    """Return the UUID with millisecond and counter in ``number`` and 32 random bits in ``tail``."""
+    """Return the UUID of a number and 32 random bits (``tail``).
+
+    ``number`` consists of the millisecond and the counter.
+    """
     high = number >> 30  # the 12 bits of the counter before the variant
     low = number & (1 << 30) - 1
     return uuid.UUID(
@@ -63,7 +69,7 @@ uuid7s = clockwork.take
 
 
 def forked() -> None:
-    """Give a forked child a new lock."""
+    """Replace the lock in a forked child, because a thread of the parent may have held it."""
     clockwork.lock = threading.Lock()
 
 

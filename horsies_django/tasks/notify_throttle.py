@@ -1,16 +1,16 @@
-"""Decides which sends notify workers: all, except sends in a burst that directly follow one that
-did.
+"""The decision which sends notify workers.
 
-PostgreSQL serializes the commits of transactions that NOTIFY, which prevents group commit for all
-senders. In a burst (sends from one process to one lane of a queue, each in a transaction of its
-own) most notifications would wake no further worker. So after some sends in quick succession, those
-that begin within QUIET_SECONDS after a notifying one do not notify. A send inside a transaction
-always notifies, because the time of its commit is unknown. So does a task with a due time, for
-which workers wait differently.
+All sends notify, except quiet sends. PostgreSQL serializes the commits of transactions that NOTIFY,
+which prevents group commit for all senders. A burst consists of sends from one process to one lane
+of a queue, each in its own transaction. In a burst, most notifications would wake no further
+worker. So after BURST sends in quick succession, a send that begins within QUIET_SECONDS after a
+notifying send is quiet. A send inside a transaction always notifies, because the time of its commit
+is unknown. A task with a due time also always notifies, because workers wait differently for it.
 
-The task of a quiet send is always found: the elected workers look again after a notification, and a
-quiet send that returns later than LOOK_SECONDS after the notifying one began notifies after all.
-That is rare: behind a notifying send that took SLOW_SECONDS no send is quiet.
+Workers always find the task of a quiet send, because the elected workers read the queue again after
+a notification. A quiet send that returns later than LOOK_SECONDS after the beginning of the
+notifying send notifies after all. This is rare, because no send is quiet after a notifying send
+that took SLOW_SECONDS.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-BURST = 8  # notifying sends of a burst, until others are quiet
-BURST_SECONDS = 0.015  # the longest pause between two of them
-QUIET_SECONDS = 0.005  # after a notifying send
-SLOW_SECONDS = 0.01
+BURST = 8  # the number of notifying sends of a burst, before sends are quiet
+BURST_SECONDS = 0.015  # the longest pause between two sends of a burst
+QUIET_SECONDS = 0.005  # how long sends are quiet after a notifying send
+SLOW_SECONDS = 0.01  # the duration of a notifying send after which no send is quiet
 LOOK_SECONDS = 0.04  # less than each of "burst" in worker.engine.wakeups.AFTER
 
 
 class Notified(NamedTuple):
-    """The last notifying send to a lane of a queue, by the monotonic clock; its table, and how many
-    sends in a row notified.
+    """The last notifying send to a lane of a queue.
+
+    ``began`` and ``ended`` are in seconds of the monotonic clock. ``table`` is the OID of the table
+    into which the task was sent. ``row`` is the number of sends in quick succession that notified.
     """
 
     began: float
@@ -40,8 +42,8 @@ class Notified(NamedTuple):
 class Turn(NamedTuple):
     """A send to a lane of a queue that has begun.
 
-    ``notified``: the OID of the table whose workers know already (a quiet send), else None.
-    ``since``: when the notifying send began.
+    ``notified`` is None, or for a quiet send the OID of the table of the notifying send. ``since``
+    is when that send began. The times are in seconds of the monotonic clock.
     """
 
     queue: str
@@ -52,15 +54,19 @@ class Turn(NamedTuple):
 
 
 class NotifyThrottle:
-    """The notifying sends of this process. Threads share them; entries are replaced as a whole."""
+    """The last notifying sends of this process.
+
+    Threads share them without a lock, because an entry is always replaced as a whole.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.last: dict[tuple[str, str], Notified] = {}
 
     def begin(self, queue: str, lane: str) -> Turn:
-        """Begin a send to ``lane`` of ``queue`` in a transaction of its own; return whether it is
-        quiet.
+        """Return the turn of a send that begins now in its own transaction.
+
+        The attribute ``notified`` of the turn is not None if the send is quiet.
         """
         now = self.clock()
         last = self.last.get((queue, lane))
@@ -74,9 +80,9 @@ class NotifyThrottle:
         return Turn(queue, lane, now, None)
 
     def end(self, turn: Turn, table: int) -> bool:
-        """Record that the send has committed, into ``table``.
+        """Record that a send has committed, and return whether a quiet send must notify after all.
 
-        Return whether it must notify after all.
+        ``table`` is the OID of the table into which the task was sent.
         """
         now = self.clock()
         if turn.notified == table:

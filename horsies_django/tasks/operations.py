@@ -1,6 +1,6 @@
-"""Operations on tasks that were sent: cancel, retry, copy, skip, purge.
+"""Operations on tasks that were sent: cancel, retry, copy, skip and purge.
 
-Used by handles, the admin and ``horsies_task``.
+Handles, the admin and the command ``horsies_task`` use them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ def cancel(
     actor: str | None = None,
     reason: str | None = None,
 ) -> dict[uuid.UUID, str]:
-    """Cancel tasks, in the caller's transaction if it has one, and return the outcome for each task
-    that exists.
+    """Cancel tasks, and return the verdict for each task that exists.
 
-    "CANCELLED": it had not started and never will. "REQUESTED": it is running and was asked to stop
-    (``current_task().cancel_requested``, a CancelledError in async code); with ``terminate`` its
-    process is killed if it does not stop. "FINISHED": it had already finished. With an ``actor``,
-    the operation is audited with ``reason``. Raises ValueError if these cannot be stored.
+    The cancellation is part of the caller's transaction, if one is open. The verdict is "CANCELLED"
+    if the task had not started. It will never start. The verdict is "REQUESTED" if the task is
+    running and was requested to stop: ``current_task().cancel_requested`` becomes True, and in
+    async code CancelledError is raised. With ``terminate``, the process of the task is killed if
+    the task does not stop. The verdict is "FINISHED" if the task had already finished.
+
+    With an ``actor``, the operation is audited with ``reason``. Raises ValueError if the actor or
+    the reason cannot be stored.
     """
     if actor is not None:
         actor, reason = storable_who(ValueError, "no task was cancelled", actor, reason)
@@ -61,16 +64,18 @@ def cancel(
 
 
 def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = None) -> None:
-    """Let a task that failed, expired or was cancelled run again, under its id; in the caller's
-    transaction if it has one.
+    """Run a task again, under the same id, if it failed, expired or was cancelled.
 
-    It is due now and has no ``good_until`` any more. Its attempts are kept and counted on; its
-    retry policy begins anew. A task that waits for a retry is due now. With an ``actor``, the
-    operation is audited with ``reason``. Raises LookupError if there is no such task,
-    TaskNotRetryable for one that completed, has not finished, was redacted or merged into another
-    one, belongs to a workflow run, is unique while another one is the same work, or is held by an
-    open transaction for longer than ``UNIQUE_LOCK_TIMEOUT_MS``, and ValueError for an actor or a
-    reason that cannot be stored.
+    The change is part of the caller's transaction, if one is open. The task is due now and has no
+    ``good_until`` any more. Its attempts are kept, and the next one has the next number. Its retry
+    policy begins anew. If the task waits for a retry, the retry is due now. With an ``actor``, the
+    operation is audited with ``reason``.
+
+    Raises LookupError if there is no such task. Raises TaskNotRetryable if the task completed, has
+    not finished, was redacted or merged into another task, or belongs to a workflow run. It is also
+    raised if the task is unique and another task is the same work, and if an open transaction locks
+    the task for longer than ``UNIQUE_LOCK_TIMEOUT_MS``. Raises ValueError if the actor or the
+    reason cannot be stored.
     """
     if actor is not None:
         actor, reason = storable_who(ValueError, f"task {task_id} was not retried", actor, reason)
@@ -99,12 +104,11 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
 
 
 def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.UUID:
-    """Send a finished task once more and return the id of the copy, which has the same arguments
-    and options, due now.
+    """Send a copy of a finished task, and return the id of the copy.
 
-    The operation is audited. Raises LookupError if there is no such task, TaskNotRetryable for one
-    that has not finished or was redacted, and ValueError for an actor or a reason that cannot be
-    stored.
+    The copy has the same arguments and options, and is due now. The operation is audited. Raises
+    LookupError if there is no such task, TaskNotRetryable if the task has not finished or was
+    redacted, and ValueError if the actor or the reason cannot be stored.
     """
     actor, reason = storable_who(ValueError, f"task {task_id} was not copied", actor, reason)
     alias = config().database
@@ -127,11 +131,11 @@ def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.U
 
 
 def skip(task_id: uuid.UUID, *, actor: str, reason: str) -> bool:
-    """Give up a failed task that stops its key in an ordered queue, so that the next one starts; it
-    stays as it is.
+    """Give up a failed task that stops its key in an ordered queue, so that the next task starts.
 
-    Return whether it stopped one. The operation is audited, for the queue and for the task. Raises
-    ValueError for an actor or a reason that cannot be stored.
+    Return True, or False if the task does not stop a key. The failed task itself does not change.
+    The operation is audited for the queue and for the task. Raises ValueError if the actor or the
+    reason cannot be stored.
     """
     actor, reason = storable_who(ValueError, f"task {task_id} was not skipped", actor, reason)
     alias = config().database
@@ -153,17 +157,20 @@ def purge(
     since: dt.datetime | None = None,
     **attributes: Any,
 ) -> dict[str, int]:
-    """Delete the tasks that finished until then and match, and return how many are ``DELETED``,
-    ``KEPT`` and ``LOCKED``.
+    """Delete finished tasks, and return how many are ``DELETED``, ``KEPT`` and ``LOCKED``.
 
-    ``status`` is a final one, "UNSUCCESSFUL" for all but COMPLETED, or "FINISHED" for all.
-    ``attributes`` are ``queue``, ``name`` (or a part of it), ``code``, ``site``, ``exception``,
-    ``partition`` and ``worker``. Each 500 tasks are a transaction, or else part of the open one,
-    with an entry of the audit. Kept are those that stop their partition; those of workflow runs are
-    left and not counted. Raises ValueError for another status, attributes that do not go together,
-    and an actor or a reason that cannot be stored.
+    Only tasks that finished from ``since`` to ``until``, and have the status and the attributes,
+    are deleted. ``status`` is a final status, "UNSUCCESSFUL" for all but COMPLETED, or "FINISHED"
+    for all. ``attributes`` are ``queue``, ``name`` (or a part of it), ``code``, ``site``,
+    ``exception``, ``partition`` and ``worker``.
+
+    Tasks are deleted in steps of 500. Each step has an entry in the audit, and is a transaction of
+    its own unless one is open. Tasks that stop their partition are kept. Tasks of workflow runs are
+    neither deleted nor counted. Raises ValueError if the status is not a final one, the attributes
+    cannot be combined, or the actor or the reason cannot be stored.
     """
-    from horsies_django.models.fields import aware  # no model is imported before Django is set up
+    # Imported here, because models cannot be imported before Django is set up.
+    from horsies_django.models.fields import aware
     from horsies_django.tasks.selection import ENDED, act_on_all, matching
 
     if status not in ENDED:

@@ -1,5 +1,6 @@
-"""The options of a send, their validation, and its metadata: that of the settings, and above it
-what the sender gave.
+"""The options of a send, their validation, and the metadata of a send.
+
+The metadata consists of that of the settings and that of the sender, which has precedence.
 """
 
 from __future__ import annotations
@@ -35,12 +36,16 @@ NEVER_RUNS = (
 )
 When = float | dt.timedelta | dt.datetime
 T = TypeVar("T", dt.datetime, dt.timedelta)
-# The current time in a test that uses drain(until=...) or travel(); None: the database's clock.
+# The current time in a test that uses drain(until=...) or travel(), or None for the database's
+# clock.
 simulated_now: ContextVar[dt.datetime | None] = ContextVar("horsies_simulated_now", default=None)
 
 
 def metadata_of(task_name: str, given: Mapping[str, Any] | None) -> str | None:
-    """Return the metadata of a send as JSON text, None if there is none. Raises TaskSendError."""
+    """Return the metadata of a send as JSON text, or None if there is none.
+
+    Raises TaskSendError if the metadata is invalid or too large.
+    """
     paths = config().metadata
     if given is None and not paths:
         return None
@@ -63,7 +68,10 @@ def metadata_of(task_name: str, given: Mapping[str, Any] | None) -> str | None:
 
 
 def ask(path: str) -> Mapping[str, Any]:
-    """Return the metadata of one function of the settings. Raises CodecError."""
+    """Call a function that HORSIES["METADATA"] names, and return its metadata.
+
+    Raises CodecError if the function raises an exception or does not return a dict.
+    """
     subject = f"HORSIES['METADATA'] {path!r}"
     try:
         found = import_string(path)()
@@ -76,7 +84,7 @@ def ask(path: str) -> Mapping[str, Any]:
 
 
 class SendOptions(NamedTuple):
-    """The options of a send; None means the option of the task."""
+    """The options of a send. An option that is None is that of the task."""
 
     queue: str | None = None
     priority: int | None = None
@@ -96,18 +104,22 @@ def refuse(
 
 
 def too_large(text: str) -> str | None:
-    """Return the size of a JSON text and the limit of the settings as a part of a sentence, None if
-    it is not above that.
+    """Return the size of a JSON text and the limit of the settings, as a part of a sentence.
+
+    Return None if the text is not too large.
     """
     limit = config().max_payload_bytes
-    # No character takes more than four bytes.
+    # No character takes more than four bytes, so a short text need not be encoded.
     if len(text) <= limit // 4 or (size := len(text.encode())) <= limit:
         return None
     return f"{size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
 
 
 def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> NewTasks:
-    """Validate the options of a send; return NewTasks without calls. Raises TaskSendError."""
+    """Validate the options of a send, and return NewTasks without calls.
+
+    Raises TaskSendError if an option is invalid.
+    """
     conf = config()
     queue = options.queue or task.queue or "default"
     if queue not in conf.queues:
@@ -185,9 +197,10 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
 def due(
     task: TaskDefinition, name: str, when: When | None
 ) -> tuple[dt.timedelta | None, dt.datetime | None]:
-    """Return the delay or the datetime for ``when``.
+    """Return the delay and the datetime of ``when``, one of which is None.
 
-    ``name`` is the name of the option in messages.
+    Return None for both if ``when`` is None. ``name`` is the name of the option in messages. Raises
+    TaskSendError if ``when`` is invalid.
     """
     if when is None:
         return None, None
@@ -219,7 +232,10 @@ def due(
 def deadline(
     task: TaskDefinition, good_until: dt.datetime | dt.timedelta | None
 ) -> tuple[dt.datetime | None, dt.timedelta | None]:
-    """Return the datetime of a deadline, or the time until then."""
+    """Return the datetime of a deadline and the time until the deadline, one of which is None.
+
+    Return None for both if there is no deadline. Raises TaskSendError if it is invalid.
+    """
     if not isinstance(good_until, dt.timedelta):
         if good_until is not None:
             refuse_naive(task, "good_until", good_until)
@@ -234,9 +250,7 @@ def deadline(
 
 
 def refuse_late(new: NewTasks) -> None:
-    """Raise TaskSendError for tasks that are sent now and could not run before their
-    ``good_until``.
-    """
+    """Raise TaskSendError if tasks that are sent now could not run before their ``good_until``."""
     if new.good_until is None and (new.good_for is None or new.due_at is None):
         return
 
@@ -255,8 +269,9 @@ def refuse_late(new: NewTasks) -> None:
 
 
 def never(due: T | None, end: T | None) -> bool:
-    """Return whether what is due then, and not later than at the end, could never run; False if
-    either is not given.
+    """Return whether a task with this due time and this end could never run.
+
+    Return False if one of them is None.
     """
     return due is not None and end is not None and end <= due
 

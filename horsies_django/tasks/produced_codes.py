@@ -1,9 +1,9 @@
-"""Finds error codes in retry policies that nothing in the project produces, because they are
-probably misspelt.
+"""A search for error codes in retry policies that the project never produces.
 
-It searches source files, and reports nothing in case of doubt. A code counts as produced if it is a
-word in a string or a name anywhere in the project's code outside of ``auto_retry_for=``, or if such
-a word is its beginning or end at an underscore, as in ``f"HTTP_{status}"``.
+Such codes are probably misspelt. The search reads source files, and reports nothing in case of
+doubt. A code counts as produced if it is a word in a string or a name anywhere in the project's
+code outside of ``auto_retry_for=``. It also counts if such a word is the beginning or the end of
+the code up to an underscore, as in ``f"HTTP_{status}"``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ INSTALLED = tuple(
 
 
 def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
-    """Return pairs of a task and a code in its policy that is neither ``known`` nor in the
-    project's code.
+    """Return pairs of a task and a code in its retry policy that is never produced.
+
+    Such a code is neither ``known`` nor in the code of the project.
     """
     listed = [
         (task, code)
@@ -49,8 +50,10 @@ def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
 
 
 def sources(modules: Collection[str]) -> Iterator[Path]:
-    """Yield the source files of the project: those of ``modules`` first, then loaded modules and
-    the rest of their packages.
+    """Yield the source files of the project.
+
+    The files of ``modules`` come first, then those of other loaded modules, and then the remaining
+    files in the packages of ``modules``.
     """
     packages = {name.partition(".")[0] for name in modules}
     loaded = sorted(
@@ -92,10 +95,10 @@ def produced(path: Path, codes: Collection[str]) -> set[str]:
         return set()
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # about invalid escapes in strings
+        with warnings.catch_warnings(action="ignore"):  # warnings about invalid escapes in strings
             found = set(words(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):
-        return set(codes)  # cannot be parsed: assume that it produces all
+        return set(codes)  # a file that cannot be parsed may produce all of them
 
     begin = tuple(word for word in found if word.endswith("_") and word.strip("_"))
     end = tuple(word for word in found if word.startswith("_") and word.strip("_"))
@@ -124,7 +127,7 @@ def words(tree: ast.AST) -> Iterator[str]:
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file, "" if it cannot be read."""
+    """Return the text of a file, or "" if it cannot be read."""
     try:
         with tokenize.open(path) as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""Removes personal data from finished tasks: arguments, results and messages."""
+"""Redaction, which removes personal data from finished tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ __all__ = ["TaskNotFinished", "redact"]
 
 
 def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
-    """Remove arguments, result, steps, messages and a partition key made of arguments from a
-    finished task, and audit that.
+    """Remove personal data from a finished task, and return False if it was already redacted.
 
-    Returns False if the task is already redacted. Afterwards ``get()`` returns the error
-    RESULT_REDACTED for a completed task, and the error of the task without message, data and
-    exception for any other. Runs in the open transaction, if any. Raises LookupError if there is no
-    such task, TaskNotFinished while it waits or runs, ValueError for an id that is not a UUID or an
-    empty reason, or an actor or a reason that cannot be stored.
+    The arguments, the result, the steps, the messages and a partition key made of arguments are
+    removed. The operation is audited, and is part of the open transaction, if there is one. Then
+    ``get()`` returns the error RESULT_REDACTED for a completed task, and the error of the task
+    without message, data and exception for any other.
+
+    Raises LookupError if there is no such task, and TaskNotFinished if it has not finished. Raises
+    ValueError if the id is not a UUID, the reason is empty, or the actor or the reason cannot be
+    stored.
     """
     id_ = TaskHandle(task_id).task_id
     actor, reason = storable_who(ValueError, f"task {id_} was not redacted", actor, reason)

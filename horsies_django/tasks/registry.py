@@ -1,12 +1,12 @@
-"""All tasks of this process by name, the import of the ``tasks`` modules that define them, and
-tasks that workers may not know.
+"""The registry of all tasks of this process, by name.
 
-The worker and the checks call ``autodiscover``; nothing is imported when Django starts, and never
-because a row names it.
+This module also imports the ``tasks`` modules that define tasks, and finds tasks that workers may
+not have. The worker and the checks call ``autodiscover``. No module is imported when Django starts,
+or because a row contains its name.
 
-A worker imports what Django imports when it starts, the ``tasks`` modules of apps, those in
-OPTIONS["MODULES"], and what these import. A further module is known to it only if something else
-imports it, as the system checks import the URLconf.
+A worker imports the modules that Django imports when it starts, the ``tasks`` modules of apps, the
+modules in OPTIONS["MODULES"], and all modules that these import. A worker has the tasks of another
+module only if something else imports it. For example, the system checks import the URLconf.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ from horsies_django.tasks.definition import TaskDefinition
 logger = logging.getLogger("horsies.send")
 
 _tasks: dict[str, TaskDefinition] = {}
-# Modules that define tasks and that each worker imports, so far as this process has seen
+# The modules that define tasks and are known to be imported by each worker
 sure: set[str] = set()
-OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
-# Where code belongs that scripts and shells run: ``shell -c`` runs it in its own module, a console
-# in none
+OWN_APP = "horsies_django"  # the package ``tasks`` of this app defines no tasks
+# The modules of code that scripts and shells run. ``shell -c`` runs code in its own module, and a
+# console runs code without a module.
 NOWHERE = ("__main__", "django.core.management.commands.shell", "builtins", None)
 
-TESTS = re.compile(r"(^|\.)(tests?|test_\w+|conftest)(\.|$)")  # such modules need no worker
+TESTS = re.compile(r"(^|\.)(tests?|test_\w+|conftest)(\.|$)")  # workers need not import tests
 _sent: set[str] = set()  # names of tasks that were sent
 
 _discovering = threading.local()
 
 
-# OPTIONS["MODULES"]: of the package ``backends``, of a floor above; ``apps.py`` sets it
+# The function that returns the modules in OPTIONS["MODULES"]. ``apps.py`` sets it, because it is in
+# the package ``backends``, which this package must not import.
 more_modules: Callable[[], Iterable[str]] = tuple
 
 
@@ -61,9 +62,10 @@ class ImportProblem(NamedTuple):
 
 
 def register(task: TaskDefinition) -> None:
-    """Add a task; a reloaded function replaces the old one.
+    """Add a task to the registry.
 
-    Raises TaskDefinitionError if another function has its name.
+    The function of a reloaded module replaces the old one. Raises TaskDefinitionError if another
+    function has the same task name.
     """
     known = _tasks.get(task.name)
     if known is not None and known.origin != task.origin:
@@ -72,20 +74,20 @@ def register(task: TaskDefinition) -> None:
             "them another name: @task(name=...)"
         )
 
-    if not apps.ready:  # each process imports what Django imports when it starts
+    if not apps.ready:  # each process imports the modules that Django imports when it starts
         sure.add(task.function.__module__)
     _tasks[task.name] = task
 
 
 def find(name: str) -> TaskDefinition | None:
-    """Return the task of that name if its module has been imported, else None."""
+    """Return the task of a name, or None if no imported module defines it."""
     return _tasks.get(name)
 
 
 def find_or_import(name: str) -> TaskDefinition | None:
-    """Return the task of that name, or None.
+    """Return the task of a name, or None if there is none.
 
-    Imports the ``tasks`` modules if the name is unknown.
+    The ``tasks`` modules are imported if the name is unknown.
     """
     if name not in _tasks:
         autodiscover()
@@ -93,7 +95,7 @@ def find_or_import(name: str) -> TaskDefinition | None:
 
 
 def _definition(name: str) -> TaskDefinition:
-    """Return the task of a pickle. Raises LookupError if this process has none of its name."""
+    """Return the task in a pickle. Raises LookupError if this process has no task of its name."""
     found = find_or_import(name)
     if found is None:
         raise LookupError(
@@ -104,22 +106,26 @@ def _definition(name: str) -> TaskDefinition:
 
 
 def _reduce_result(codec: ResultCodec) -> tuple[Any, ...]:
-    """Let the codec of a task be pickled by the task. Raises PicklingError for any other."""
+    """Return the pickle of a codec, which refers to its task.
+
+    Raises PicklingError if the codec does not belong to a task of this process.
+    """
     for task in _tasks.values():
         if task.result is codec:
             return attrgetter("result"), (task,)
     raise pickle.PicklingError(f"{codec.origin} is not a task of this process any more")
 
 
-# Tasks are themselves in copies, and names in pickles.
+# A copy of a task is the task itself, and a pickle has only its name.
 copyreg.pickle(TaskDefinition, lambda task: (_definition, (task.name,)))
 for codec_class in (ResultCodec, PlainResult):
     copyreg.pickle(codec_class, _reduce_result)
 
 
 def names() -> list[str]:
-    """Return the names of all tasks that this process has imported, sorted; what a web process has
-    not needed is missing.
+    """Return the sorted names of all tasks that this process has imported.
+
+    In a web process, tasks of modules that it has not needed are missing.
     """
     return sorted(_tasks)
 
@@ -129,8 +135,9 @@ def tasks() -> list[TaskDefinition]:
 
 
 def unimportable(found: Iterable[TaskDefinition]) -> str | None:
-    """Return the problem with tasks of the main module or of a shell, which no other process
-    imports; None without any.
+    """Return the problem with tasks that are defined in the main module or in a shell.
+
+    No other process imports these modules. Return None if there is no such task.
     """
     wrong = [task for task in found if task.function.__module__ in NOWHERE]
     if not wrong:
@@ -147,8 +154,10 @@ def unimportable(found: Iterable[TaskDefinition]) -> str | None:
 
 
 def unsendable(found: Iterable[TaskDefinition]) -> str | None:
-    """Do the same for a send: a worker with --processes=0 may run a task of its script that has a
-    name of its own.
+    """Return the problem with sending tasks that are defined in the main module or in a shell.
+
+    A task of the main module that has an explicit name may be sent, because a worker with
+    --processes=0 may run it in the same script. Return None if there is no problem.
     """
     return unimportable(
         task for task in found if task.name == task.origin or task.function.__module__ != "__main__"
@@ -156,10 +165,10 @@ def unsendable(found: Iterable[TaskDefinition]) -> str | None:
 
 
 def autodiscover() -> list[ImportProblem]:
-    """Import the modules of tasks; return those that failed. Meanwhile, this thread cannot send.
+    """Import the modules of tasks, and return the modules that cannot be imported.
 
-    They are the ``tasks`` modules of the installed apps, and those that OPTIONS["MODULES"] of a
-    backend in TASKS names.
+    They are the ``tasks`` modules of the installed apps, and the modules in OPTIONS["MODULES"] of a
+    backend in TASKS. This thread cannot send tasks during the import.
     """
     before = set(_tasks)
     problems = import_all(modules())
@@ -168,16 +177,16 @@ def autodiscover() -> list[ImportProblem]:
 
 
 def import_all(names: Iterable[str]) -> list[ImportProblem]:
-    """Import modules; return those that failed, also one that raises SystemExit.
+    """Import modules, and return the modules that cannot be imported.
 
-    Meanwhile, this thread cannot send.
+    A module that raises SystemExit is one of them. This thread cannot send tasks during the import.
     """
     problems = []
     with suppressed_sends():
         for module in names:
             try:
                 import_module(module)
-            except (StopRequested, KeyboardInterrupt):  # meant for this process
+            except (StopRequested, KeyboardInterrupt):  # they stop the process, not the import
                 raise
             except BaseException as error:
                 problems.append(ImportProblem(module, error))
@@ -198,9 +207,7 @@ def modules() -> Iterator[str]:
 
 
 def other_modules() -> list[str]:
-    """Return the modules of the tasks that this process knows, less those that each worker imports,
-    sorted.
-    """
+    """Return the sorted modules of tasks that this process has, but that workers may not import."""
     known = {task.function.__module__ for task in _tasks.values()}
     return sorted(known.difference(modules(), NOWHERE))
 
@@ -218,15 +225,14 @@ def suppressed_sends() -> Iterator[None]:
 
 
 def discovering() -> bool:
-    """Whether this thread is importing task modules."""
+    """Return whether this thread is importing modules of tasks."""
     return getattr(_discovering, "active", False)
 
 
 def unsure() -> dict[str, list[str]]:
-    """Return the modules that no worker is sure to import, of those of known tasks, each with the
-    names of its tasks.
+    """Return the modules with tasks that no worker is sure to import, and the names of their tasks.
 
-    Call it once the modules of tasks are imported.
+    The modules of tasks must be imported before the call.
     """
     found = doubtful()
     known = reached(found.keys()) if found else set()
@@ -234,8 +240,10 @@ def unsure() -> dict[str, list[str]]:
 
 
 def doubtful() -> dict[str, list[str]]:
-    """Return the modules of tasks that are no modules of tasks, were not imported by these, and not
-    while Django started.
+    """Return the modules with tasks that workers may not import, and the names of their tasks.
+
+    These are modules that are not among ``modules()`` or inside of one, were not imported during
+    ``autodiscover`` or the start of Django, and are neither tests nor scripts.
     """
     found: dict[str, list[str]] = {}
     roots = tuple(modules())
@@ -252,8 +260,10 @@ def doubtful() -> dict[str, list[str]]:
 
 
 def reached(wanted: Iterable[str]) -> set[str]:
-    """Return the modules whose functions, classes or tasks the modules of tasks name, until the
-    wanted ones are among them.
+    """Return the modules that the modules of tasks import, directly or through other modules.
+
+    A module counts as imported if a variable of another module is that module, or a function, a
+    class or a task of it. The search ends as soon as all ``wanted`` modules are found.
     """
     homes = {
         id(named(task)): task.function.__module__ for task in tasks() if named(task) is not None
@@ -278,9 +288,9 @@ def named(task: TaskDefinition) -> object | None:
 
 
 def home_of(value: Any) -> str | None:
-    """Return the name of a module, or where a function or a class was defined.
+    """Return the name of a module, or of the module that defines a function or a class.
 
-    Calls no user code, such as of lazy objects.
+    Return None for any other value. No user code is called, such as that of lazy objects.
     """
     kind = type(value)
     if kind is ModuleType or kind is FunctionType:
@@ -296,14 +306,14 @@ def home_of(value: Any) -> str | None:
 
 
 def unsure_problem(found: Mapping[str, list[str]]) -> str:
-    """Return what may be wrong with the tasks of these modules."""
+    """Return the text of the problem with tasks that workers may not import."""
     return "no worker is sure to import " + "; ".join(
         f"{module} ({', '.join(found[module])})" for module in found
     )
 
 
 def unsure_advice(found: Iterable[str]) -> str:
-    """Return what makes workers import the tasks of these modules."""
+    """Return the text of the remedy, with which workers import these modules."""
     return (
         "move them to the tasks.py of an app in INSTALLED_APPS, import them there, or add "
         f'"MODULES": {json.dumps(sorted(found))} to the OPTIONS of a HorsiesBackend in TASKS'
@@ -311,9 +321,9 @@ def unsure_advice(found: Iterable[str]) -> str:
 
 
 def warn_once(task: TaskDefinition) -> None:
-    """Log the first send of a task that may be unknown to workers.
+    """Log a warning at the first send of a task that workers may not import.
 
-    Imports the modules of tasks where only they can tell.
+    The modules of tasks are imported if this cannot be decided without them.
     """
     if task.name in _sent:
         return

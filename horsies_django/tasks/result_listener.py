@@ -1,10 +1,12 @@
-"""The result listener: waits for tasks that workers finish.
+"""The result listener, which waits for tasks that workers finish.
 
-One direct connection per process and alias listens for all callers. It is opened for the first one
-(so after a fork, never before) and closed a minute after the last. The order matters: LISTEN,
-commit a row in ``horsies_waiters`` that makes workers notify of finished tasks, read the task, then
-wait. A worker that read the waiters before that commit may not notify, so the listener reads again
-shortly after adding the row, and then at every poll.
+One direct connection per process and alias listens for all callers. It is opened for the first
+caller, so never before a fork, and closed a minute after the last one.
+
+The order of the steps matters. The listener runs LISTEN, commits a row in ``horsies_waiters`` that
+makes workers notify of finished tasks, reads the task, and then waits. A worker that has read the
+waiters before that commit may not notify. So the listener reads the tasks again shortly after it
+has added the row, and then at every poll.
 """
 
 from __future__ import annotations
@@ -37,21 +39,21 @@ logger = logging.getLogger("horsies.waiting")
 LINGER_SECONDS = 60.0
 RENEW_SECONDS = 20.0
 
-# What a waiting caller receives: the task, None if it does not exist, or the error that stopped the
-# listener
+# A caller receives the task, None if the task does not exist, or the error that stopped the
+# listener.
 Update = Found | None | Exception
 Deliver = Callable[[Update], None]
 
 
 class ResultListener:
-    """Waits, in its own thread, for the tasks that callers in this process wait for."""
+    """A thread and a connection that wait for tasks on behalf of all callers in this process."""
 
     def __init__(self, conf: Config) -> None:
         self.alias = conf.listen_database or conf.database
         self.poll_seconds = conf.resilience.notify_poll_interval_ms / 1000
         self.id = uuid.uuid4()
-        # An abandoned coroutine leaves ``expecting`` wherever it is collected as garbage, also
-        # under this lock.
+        # The lock is reentrant, because an abandoned coroutine leaves ``expecting`` where it is
+        # collected as garbage, which may happen while this thread holds the lock.
         self.lock = threading.RLock()
         self.thread: threading.Thread | None = None
         self.callers: dict[uuid.UUID, list[Deliver]] = defaultdict(list)
@@ -60,10 +62,10 @@ class ResultListener:
 
     @contextmanager
     def expecting(self, task_id: uuid.UUID, deliver: Deliver) -> Iterator[None]:
-        """During the block, call ``deliver`` in the listener's thread with the task now and after
-        each notification.
+        """Call ``deliver`` with the task, at once and after each notification, during the block.
 
-        If no thread can be started, ``deliver`` is called with the error at once.
+        It is called in the thread of the listener. If no thread can be started, it is called in
+        this thread with the error.
         """
         with self.lock:
             self.callers[task_id].append(deliver)
@@ -93,14 +95,17 @@ class ResultListener:
                 thread.join(5)
 
     def _start(self) -> None:
-        """Start the thread, if there is none. Raises RuntimeError if the process has too many."""
+        """Start the thread if none is running.
+
+        Raises RuntimeError if the process has too many threads.
+        """
         if self.thread is None:
             thread = threading.Thread(target=self._serve, name="horsies-waiting", daemon=True)
             thread.start()
             self.thread = thread
 
     def _forget(self, task_id: uuid.UUID, deliver: Deliver) -> None:
-        """Remove a caller, who may have been removed already."""
+        """Remove a caller of a task, if it has not been removed already."""
         if task_id in self.callers:
             with suppress(ValueError):
                 self.callers[task_id].remove(deliver)
@@ -113,8 +118,9 @@ class ResultListener:
                 self.waker.send(b".")
 
     def _serve(self) -> None:
-        """Wait until nobody has called for a minute, or until an error; then callers poll, and the
-        next one starts anew.
+        """Wait for tasks until there has been no caller for a minute, or until an error.
+
+        After an error, the callers poll, and the next caller starts another thread.
         """
         listener = Listener(self.alias, "_done", application_name="horsies waiting")
 
@@ -137,9 +143,9 @@ class ResultListener:
 
     @contextmanager
     def _woken(self) -> Iterator[socket.socket]:
-        """Give a socket that becomes readable when a caller arrives.
+        """Yield a socket that becomes readable when a caller arrives.
 
-        Raises OSError without a free descriptor.
+        Raises OSError if the process has no free file descriptor.
         """
         wakeup, waker = socket.socketpair()
         with wakeup, waker:
@@ -152,13 +158,13 @@ class ResultListener:
                 yield wakeup
             finally:
                 with self.lock:
-                    if self.waker is waker:  # not that of the next thread
+                    if self.waker is waker:  # the next thread may have set its own already
                         self.waker = None
 
     def _leave(self, error: Exception | None) -> bool:
-        """Stop the listener, if there is an error or no caller; the next caller starts another.
+        """Stop the listener if there is an error or no caller, and return whether it stopped.
 
-        Return whether it stopped.
+        The callers receive the error. The next caller starts the listener again.
         """
         with self.lock:
             if error is None and self.callers:
@@ -170,7 +176,10 @@ class ResultListener:
             return True
 
     def _deliver(self, task_id: uuid.UUID, item: Update) -> None:
-        """Call the callers of a task. One whose event loop was closed is gone, and is removed."""
+        """Call the callers of a task with an update.
+
+        Remove a caller whose event loop was closed.
+        """
         for deliver in list(self.callers.get(task_id, ())):
             try:
                 deliver(item)
@@ -210,8 +219,8 @@ class ResultListener:
 
             self._tell(tasks, arrived & wanted)
 
-            # Notifications that arrived with the statements above are no longer in the socket: the
-            # selector would miss them.
+            # Notifications that arrived during the statements above are no longer in the socket, so
+            # the selector would not report them.
             if not self._note(listener.payloads()):
                 patience = (
                     min(renew_at, look_at if wanted else last_wanted + linger_seconds())
@@ -223,8 +232,9 @@ class ResultListener:
                 self._note(listener.payloads())
 
     def _note(self, payloads: list[str]) -> bool:
-        """Record the finished tasks for which callers wait; return whether there were any
-        notifications.
+        """Record the finished tasks in notifications for which callers wait.
+
+        Return whether there were any notifications.
         """
         announced = {id_ for payload in payloads for id_ in read_ids(payload)}
         with self.lock:
@@ -241,8 +251,9 @@ class ResultListener:
 
 
 def linger_seconds() -> float:
-    """Return how long the connection stays open after the last wait; 0 in tests, so that the test
-    database can be dropped.
+    """Return how many seconds the connection stays open after the last wait.
+
+    Return 0 in tests, so that the test database can be dropped.
     """
     test_state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
     return 0.0 if hasattr(test_state, "saved_data") else LINGER_SECONDS
@@ -261,7 +272,10 @@ def get_listener() -> ResultListener:
 
 
 def forked() -> None:
-    """Drop the listeners in a forked child. Their threads and connections belong to the parent."""
+    """Drop the listeners in a forked child, because the parent owns their threads and connections.
+
+    The listeners are kept in a list, so that they are not collected as garbage.
+    """
     _inherited.extend(_listeners.values())
     _listeners.clear()
 

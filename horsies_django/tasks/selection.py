@@ -1,10 +1,12 @@
-"""Which tasks are meant: one description for lists, and for acts on all that match, in transactions
-of 500.
+"""Selections of tasks, which are shown in lists or on which operations act.
 
-No index has the status, because each start of a task would have to update it. Partial indexes have
-the tasks that wait, those in flight, those that finished, by time, and of these those that did not
-complete; the rest of a description filters their rows. So a list reads at most the newest 30,000
-entries of its index, an act all of them, 10,000 at a time.
+An operation acts on all tasks of a selection, in transactions of 500 tasks.
+
+No index contains the status, because each start of a task would have to update it. There are
+partial indexes of the waiting tasks, of the tasks in flight, of the finished tasks by time, and of
+the finished tasks that did not complete. The other attributes of a selection filter the rows of one
+of these indexes. So a list reads at most the newest 30,000 entries of its index. An operation reads
+all entries, 10,000 at a time.
 """
 
 from __future__ import annotations
@@ -53,9 +55,9 @@ __all__ = [
     "preview",
 ]
 
-BATCH = 500  # tasks in a transaction
-READ = 10_000  # entries of an index for one batch
-DEEPEST = 30_000  # entries of an index that a page reads, and tasks in a preview
+BATCH = 500  # the most tasks in a transaction
+READ = 10_000  # the most entries of an index that are read for a batch
+DEEPEST = 30_000  # the most entries of an index that a page reads, and the most tasks of a preview
 EXAMPLES = 5
 UNSUCCESSFUL = "UNSUCCESSFUL"
 FINISHED = "FINISHED"
@@ -64,7 +66,7 @@ FAILED = frozenset({UNSUCCESSFUL, *GROUPS[UNSUCCESSFUL]})
 UNFINISHED = frozenset(status.value for status in Status) - FINAL
 ENDED = FINAL | {UNSUCCESSFUL, FINISHED}
 
-# What can be done to all tasks of a selection, and the statuses that allow it
+# The operations on all tasks of a selection, and the statuses that allow them
 VERBS = {
     "retry": FAILED,
     "cancel": UNFINISHED,
@@ -85,11 +87,12 @@ def described(
     exception: str | None = None,
     **times: Any,
 ) -> Selection:
-    """Return the tasks that have all of these attributes: those of ``Selection``.
+    """Return the selection of the tasks that have all of these attributes.
 
-    ``name`` is the name of a task, or a part of names that are known from the code or from the
-    history. A code, a site or an exception without a status means tasks that did not complete.
-    Raises ValueError for attributes that tasks of that status do not have.
+    For the attributes, see ``Selection``. ``name`` is the name of a task, or a part of names that
+    are in the code or in the history. If a code, a site or an exception is given without a status,
+    only tasks that did not complete are selected. Raises ValueError if tasks of the status do not
+    have one of the attributes, or a partition is given without a queue.
     """
     if (code or site or exception) and (status := status or UNSUCCESSFUL) not in FAILED:
         raise ValueError(
@@ -115,8 +118,9 @@ def described(
 def stored_key(text: str) -> str:
     """Return the key of a partition, which a person has entered, as it is stored.
 
-    It is given as stored, as a JSON object of the arguments in its rule, or of one argument as
-    ``customer_id=7``, where a value that is not JSON is a text.
+    The text is the stored key, a JSON object of the arguments in the partition rule, or one
+    argument as ``customer_id=7``, whose value is a text if it is not JSON. Raises ValueError if the
+    key cannot be written as JSON.
     """
     name, separator, value = text.partition("=")
     if separator and name.isidentifier():
@@ -142,9 +146,10 @@ def stored_key(text: str) -> str:
 
 
 def matching(status: str, *, until: dt.datetime | None = None, **attributes: Any) -> Selection:
-    """Return what is described as of now, or ``until``, for an act: what fits later is not in it.
+    """Return the selection of the tasks with these attributes, without tasks of a later time.
 
-    See ``described``.
+    The selection ends now, or at ``until`` if that is earlier, so tasks that match later are not in
+    it. For the attributes and the exceptions, see ``described``.
     """
     return as_of_now(described(status, until=until, **attributes))
 
@@ -155,8 +160,10 @@ def as_of_now(chosen: Selection) -> Selection:
 
 
 def names_with(text: str) -> list[str]:
-    """Return a text that is a known name; else the known names that contain it, and itself: tasks
-    of long ago have names, too.
+    """Return the names of tasks that match a text.
+
+    If the text is a known name, return only that name. Otherwise return the known names that
+    contain the text, and the text itself, because old tasks may have a name that is not known.
     """
     if text in registry.names():
         return [text]
@@ -165,12 +172,15 @@ def names_with(text: str) -> list[str]:
 
 
 def known_names() -> set[str]:
-    """Return the names of the tasks in the code, and of those that were counted in the history."""
+    """Return the names of the tasks in the code and in the history."""
     return set(registry.names()) | HistoryStore(connections[config().database]).names()
 
 
 def fitting(chosen: Selection, rows: QuerySet[Task]) -> QuerySet[Task]:
-    """Return those of ``rows`` that are in a selection, those of workflow runs too, in no order."""
+    """Return the tasks among ``rows`` that are in a selection, in no order.
+
+    Tasks of workflow runs are included.
+    """
     at = "finished_at" if chosen.status in ENDED else "sent_at"
     wanted = {
         "status__in": GROUPS.get(chosen.status or "", chosen.status and [chosen.status]),
@@ -197,12 +207,12 @@ def fitting(chosen: Selection, rows: QuerySet[Task]) -> QuerySet[Task]:
 
 
 def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[QuerySet[Task], bool]:
-    """Return the tasks of a selection among ``rows``, with those of workflow runs, and whether only
-    the newest were searched.
+    """Return the tasks of a selection among ``rows``, and whether only the newest were searched.
 
-    The newest come first: those of a final status that finished last, else those sent last. Those
-    that wait are in the order in which they will start, queue by queue, those whose partition is at
-    its limit last. Reads how far 30,000 entries go.
+    Tasks of workflow runs are included. The newest come first, which are the tasks that finished
+    last for a final status, and the tasks that were sent last otherwise. Waiting tasks are in the
+    order in which they will start, queue by queue. Tasks whose partition is at its limit come last.
+    One query finds where the newest 30,000 entries of the index end.
     """
     everything = Task.objects.using(config().database)
     found = fitting(chosen, everything if rows is None else rows)
@@ -231,11 +241,11 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
         order = ("-pk",)
 
     found = found.filter(index).order_by(*order)
-    if chosen == Selection():  # whatever is read is shown
+    if chosen == Selection():  # nothing is filtered, so a page reads no more rows than it shows
         return found, False
 
     column = order[0].removeprefix("-")
-    # F: see Moment.
+    # For the reason of F, see Moment.
     window = everything.filter(index).order_by(order[0]).values_list(F(column), flat=True)
 
     last = next(iter(window[DEEPEST - 1 : DEEPEST]), None)
@@ -243,8 +253,10 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
 
 
 class Preview(NamedTuple):
-    """How many tasks an act would concern, up to 30,000 (``more``: or more), by name and code, and
-    some of them.
+    """The tasks on which an operation would act, as numbers and examples.
+
+    ``many`` is their number, which is counted up to 30,000. ``more`` is True if there may be more.
+    ``kinds`` has the number for each task name and error code.
     """
 
     many: int
@@ -254,9 +266,9 @@ class Preview(NamedTuple):
 
 
 def preview(selection: Selection, *, first: bool = False) -> Preview:
-    """Return what an act on a selection would concern.
+    """Return how many tasks an operation on a selection would act on, and some of them.
 
-    Reads, without locks. ``first``: only 30,000 entries of the index.
+    The tasks are read without locks. With ``first``, only 30,000 entries of the index are read.
     """
     store = SelectionStore(connections[config().database])
     found: list[Selected] = []
@@ -267,7 +279,7 @@ def preview(selection: Selection, *, first: bool = False) -> Preview:
         page, after = store.page(selection, after, many=DEEPEST - len(found), read=DEEPEST)
         found, more = found + page, after is not None
 
-        if first and after and after[-1]:  # it goes on in the same index
+        if first and after and after[-1]:  # the next page is in the same index
             break
 
     kinds = Counter((task.task_name, task.error_code) for task in found)
@@ -277,8 +289,10 @@ def preview(selection: Selection, *, first: bool = False) -> Preview:
 
 
 class Step(NamedTuple):
-    """A part of an act: how many tasks there were, of each verdict, and where to go on; None: that
-    was all.
+    """One step of an operation on a selection.
+
+    ``tasks`` is the number of its tasks, and ``verdicts`` their number by verdict. ``after`` is the
+    position at which the next step begins, or None if there are no more tasks.
     """
 
     tasks: int
@@ -296,13 +310,15 @@ def act(
     spread: dt.timedelta | None = None,
     act_id: uuid.UUID | None = None,
 ) -> Step:
-    """Do something to up to 500 tasks of a selection, in one transaction with an entry of the
-    audit, from ``after`` on.
+    """Run an operation on up to 500 tasks of a selection, in one transaction.
 
-    ``verb`` is a key of ``VERBS``. ``spread``: retries are due within that time, at random. Rows
-    that others hold are left, and counted as LOCKED. ``act_id`` is the same for all parts of an
-    act. Raises ValueError for a verb that the status does not allow, and for an actor or a reason
-    that cannot be stored; a redaction needs a reason.
+    The step begins at ``after``, and has an entry in the audit. ``verb`` is a key of ``VERBS``.
+    With ``spread``, retries are due at random times within that time. Rows that other transactions
+    have locked are skipped, and counted as LOCKED. ``act_id`` is the same for all steps of an
+    operation.
+
+    Raises ValueError if the status does not allow the verb, if the actor or the reason cannot be
+    stored, and if a redaction has no reason.
     """
     actor, reason = refuse(selection, verb, actor, reason)
 
@@ -325,11 +341,11 @@ def act(
 def act_on(
     ids: Sequence[uuid.UUID], verb: str, *, actor: str, reason: str | None = None
 ) -> dict[str, int]:
-    """Do something to these tasks in one transaction with one entry of the audit, and return how
-    many there are of each verdict.
+    """Run an operation on tasks in one transaction, and return their number by verdict.
 
-    ``verb`` is "copy", or a key of ``VERBS``. Rows that others hold are left, and counted as
-    LOCKED. Raises ValueError for an actor or a reason that cannot be stored.
+    The operation has one entry in the audit. ``verb`` is "copy" or a key of ``VERBS``. Rows that
+    other transactions have locked are skipped, and counted as LOCKED. Raises ValueError if the
+    actor or the reason cannot be stored.
     """
     actor, reason = storable_who(ValueError, f"{verb}: no task was changed", actor, reason)
     if not ids:
@@ -357,8 +373,10 @@ def _act(
     status: str | None,
     **how: Any,
 ) -> dict[str, int]:
-    """Do it to those of these tasks that still have the status (None: any), and write the entry of
-    the audit.
+    """Run an operation on tasks, and write the entry in the audit.
+
+    Tasks that no longer have the status are skipped. With the status None, no task is skipped for
+    its status.
     """
     connection = connections[config().database]
     statuses = None if status is None else GROUPS.get(status, [status])
@@ -374,7 +392,10 @@ def _act(
 
 
 def act_on_all(selection: Selection, verb: str, **how: Any) -> Iterator[Step]:
-    """Do something to all tasks of a selection, and yield each part; see ``act``."""
+    """Run an operation on all tasks of a selection, and yield each step.
+
+    For the arguments and the exceptions, see ``act``.
+    """
     how = {"act_id": uuid7(), "after": None, **how}
 
     while True:
@@ -390,8 +411,9 @@ def act_on_all(selection: Selection, verb: str, **how: Any) -> Iterator[Step]:
 
 
 def rest(seconds: float) -> None:
-    """Leave the server to others after a part of an act that took so long: workers beside it keep
-    0.87 of their rate.
+    """Pause after a step that took so many seconds, so that the server has time for workers.
+
+    With this pause, workers keep 0.87 of their rate during an operation.
     """
     time.sleep(2 * seconds)
 
@@ -399,9 +421,10 @@ def rest(seconds: float) -> None:
 def refuse(
     selection: Selection, verb: str, actor: str, reason: str | None
 ) -> tuple[str, str | None]:
-    """Return who acts and why, as they are stored.
+    """Return the actor and the reason of an operation as they are stored.
 
-    Raises ValueError if a verb is not allowed for these tasks, or for them.
+    Raises ValueError if the status of the selection does not allow the verb, if the actor or the
+    reason cannot be stored, and if a redaction has no reason.
     """
     if (allowed := VERBS.get(verb)) is None:
         raise ValueError(f"{verb!r} is not one of {', '.join(VERBS)}")
@@ -418,8 +441,9 @@ def refuse(
 
 
 def as_json(selection: Selection) -> str:
-    """Return a selection as JSON for the audit; the key of a partition has values of arguments, and
-    is left out.
+    """Return a selection as JSON for the audit.
+
+    The key of a partition is replaced by "...", because it contains values of arguments.
     """
     given = {key: value for key, value in selection._asdict().items() if value is not None}
     if "partition" in given:

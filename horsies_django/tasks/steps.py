@@ -1,13 +1,15 @@
-"""Durable steps: calls that a task makes once, and whose recorded results its later attempts get
-instead.
+"""Durable steps: calls that a task makes only once.
 
-An atomic step is one transaction on the alias HORSIES["DATABASE"]: the function, then the record.
-The record is written only if the task still belongs to this worker and claim, and it locks the task
-until the commit. So if two attempts run a step at the same time, only the current one commits it;
-and no attempt begins while an earlier one commits a step.
+The result of a call is recorded, and later attempts of the task get the recorded result instead of
+a call.
 
-The names of recorded steps are read once per attempt, because nobody else can record one meanwhile.
-Under the first claim of a task there are none.
+An atomic step is one transaction on the alias HORSIES["DATABASE"], which contains the call of the
+function and then the record. The record is written only if the task still belongs to this worker
+and claim, and it locks the task until the commit. So if two attempts run a step at the same time,
+only the current one commits it, and no attempt begins while an earlier one commits a step.
+
+The names of recorded steps are read once per attempt, because only this attempt can record steps
+until it ends. Under the first claim of a task there are no recorded steps.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 class Call:
-    """A call of a step, checked before anything is run.
+    """A call of a step, which is checked before anything is run.
 
-    Raises StepError, and TypeError if the arguments do not fit.
+    Raises StepError if the name, the function or the arguments are invalid, and TypeError if the
+    arguments do not fit the function.
     """
 
     def __init__(
@@ -77,7 +80,10 @@ class Call:
         return self.function(*self.args, **self.kwargs)
 
     def encode(self, value: Any) -> str:
-        """Return the result as JSON text. Raises StepError."""
+        """Return the result as JSON text.
+
+        Raises StepError if the result cannot be encoded or is too large.
+        """
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
@@ -104,9 +110,9 @@ class Call:
         return text
 
     def decode(self, text: str) -> Any:
-        """Return the result that ``encode`` wrote.
+        """Return the result from the text of ``encode``.
 
-        Raises StepError if it does not fit the present annotation.
+        Raises StepError if the text does not fit the current annotation.
         """
         try:
             return self.shape.decode(read_json(text, "result"), "")
@@ -116,13 +122,14 @@ class Call:
 
 
 class Steps:
-    """The steps of one attempt of a task; without a fence, outside a worker, they are run and not
-    recorded.
+    """The steps of one attempt of a task.
+
+    Outside a worker there is no fence, so steps are run and not recorded.
     """
 
     def __init__(self, fence: Fence | None) -> None:
         self.fence = fence
-        # The names of steps that may be recorded; None: not read yet
+        # The names of steps that may be recorded, or None if they have not been read yet
         self.recorded: set[str] | None = set() if fence is None or fence.generation == 1 else None
 
     def run(
@@ -136,7 +143,8 @@ class Steps:
     ) -> Any:
         """Run a step, or return its recorded result.
 
-        Raises StepError, and what the function raises.
+        Raises StepError if the step is invalid or cannot be recorded, StaleAttempt if the task no
+        longer belongs to this attempt, and any exception of the function.
         """
         if in_event_loop():
             raise StepError(
@@ -162,9 +170,9 @@ class Steps:
         *,
         atomic: bool,
     ) -> Any:
-        """Run a step from async code; a sync function runs in Django's thread for sync code.
+        """Run a step from async code, or return its recorded result.
 
-        Raises as ``run`` does.
+        A sync function runs in Django's thread for sync code. For the exceptions, see ``run``.
         """
         call = Call(name, function, args, kwargs)
         if not call.is_async:
@@ -202,9 +210,9 @@ class Steps:
         return self.record(call, value)
 
     def look_up(self, call: Call) -> str | None:
-        """Return the recorded result of a step as JSON text, None if there is none.
+        """Return the recorded result of a step as JSON text, or None if there is none.
 
-        Raises StepError.
+        Raises StepError if a transaction is open, or the step was recorded with other arguments.
         """
         alias = config().database
         if in_transaction(alias):
@@ -237,7 +245,11 @@ class Steps:
         return result
 
     def record(self, call: Call, value: Any) -> Any:
-        """Record the result of a step, and return it as later attempts get it. Raises StepError."""
+        """Record the result of a step, and return it in the form that later attempts get.
+
+        Raises StepError if the result cannot be recorded, and StaleAttempt if the task no longer
+        belongs to this attempt.
+        """
         text = call.encode(value)
         fence = self.fence
 
@@ -267,11 +279,12 @@ class Steps:
 
 
 def in_transaction(alias: str) -> bool:
-    """Return whether a transaction is open that could roll a step back; the one that a TestCase
-    opens does not count.
+    """Return whether a transaction is open on an alias that could roll a step back.
+
+    The transaction of a TestCase does not count.
     """
     connection: Any = connections[alias]
-    if connection.in_atomic_block:  # as durable=True sees it
+    if connection.in_atomic_block:  # the same condition as that of atomic(durable=True)
         return not connection.atomic_blocks or not connection.atomic_blocks[-1]._from_testcase
     return (
         not connection.get_autocommit() or connection.connection.pgconn.transaction_status in OPEN

@@ -1,1 +1,1 @@
-"""Tags of the templates of the admin."""
+"""Template tags of the admin."""

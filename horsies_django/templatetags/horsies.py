@@ -1,4 +1,7 @@
-"""The tag that shows the overview on the page of the app, whose view belongs to the site."""
+"""The template tag of the overview, which is shown on the page of the app.
+
+The view of that page belongs to the site, so only a tag can add the overview to it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ register = template.Library()
 
 @register.inclusion_tag("admin/horsies/overview.html", takes_context=True)
 def horsies_overview(context: dict[str, Any]) -> dict[str, Any]:
-    """Return what the overview shows to the user of the request, on the site whose page it is."""
-    # Projects without the admin load this module, too.
+    """Return the context of the overview for the user and the site of the request."""
+    # Projects without the admin also import this module.
     from horsies_django.admin.overview import overview
 
     return overview(context["request"], context["app_list"])

@@ -1,7 +1,7 @@
-"""Runs tasks inside tests, and asserts what was sent; see docs/howto/test-your-tasks.md.
+"""Test tools: they run tasks inside a test, and check which tasks were sent.
 
-Names are imported at their first use, so that the pytest plugin in this package imports no Django
-when pytest starts.
+See docs/howto/test-your-tasks.md. Names are imported at their first use, so that the pytest plugin
+in this package does not import Django when pytest starts.
 """
 
 from __future__ import annotations

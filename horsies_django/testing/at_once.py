@@ -1,4 +1,4 @@
-"""``immediate()``: runs tasks as soon as the transaction in which they were sent has ended."""
+"""``immediate()``: runs tasks as soon as the transaction that sent them has ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horsies_django.store.base import watching
 from horsies_django.testing.contexts import Context
 from horsies_django.testing.draining import declared, draining, failed_tasks, is_broken, run_all
 
-# The statements of the store after which there may be something to run.
+# The statements of the store after which there may be tasks to run.
 STARTS_WORK = frozenset(
     {
         "tasks/send",
@@ -38,19 +38,21 @@ STARTS_WORK = frozenset(
 
 
 def immediate(*, queues: list[str] | None = None, raise_errors: bool = True) -> Context[None]:
-    """Run what is sent in the block as soon as it could run: after the send, or after the outermost
-    ``atomic()`` around it.
+    """Run each task that is sent in the block as soon as it can run.
+
+    A task can run after the send, or after the outermost ``atomic()`` around the send. The
+    transaction that a ``TestCase`` or pytest's ``db`` opens does not count. Tasks whose send is
+    rolled back do not run. Tasks that are left when the block ends run then.
 
     Tasks are really sent: their rows are written, and their arguments validated and encoded. Then
-    everything that is due in ``queues`` (default: all) runs as by ``drain()``, in the thread of the
-    test. The transaction that a ``TestCase`` or pytest's ``db`` opens does not count; what is
-    rolled back does not run. What is left when the block ends runs then.
+    all due tasks of ``queues`` (default: all) run as in ``drain()``, in the thread of the test.
 
-    A send does not raise the error of a task, as it never does. At the end of the block, an
-    ExceptionGroup with a TaskFailed for each task that ended as FAILED is raised, as by
-    ``drain()``; if the block itself raises, the failures are notes of its error.
-    ``raise_errors=False`` prevents both. Sees the sends of this thread, or with ``async with``
-    those of async code. Raises ValueError for a queue that is not declared.
+    A send never raises the error of a task. At the end of the block, an ExceptionGroup with a
+    TaskFailed for each task that ended as FAILED is raised, as by ``drain()``. If the block itself
+    raises an error, the failures become notes of that error. ``raise_errors=False`` prevents both.
+
+    Only sends of this thread are seen, or those of async code if ``async with`` is used. Raises
+    ValueError if a queue is not declared.
     """
     return Context(
         "immediate", lambda: running_at_once(queues, raise_errors=raise_errors), connected=True
@@ -59,7 +61,7 @@ def immediate(*, queues: list[str] | None = None, raise_errors: bool = True) -> 
 
 @contextmanager
 def running_at_once(queues: list[str] | None, *, raise_errors: bool) -> Iterator[None]:
-    """Run what is sent in the block, and raise what failed at its end."""
+    """Run the tasks that are sent in the block, and raise the failures at its end."""
     connection = connections[config().database]
     runner = Runner(connection, declared(queues))
 
@@ -80,7 +82,7 @@ def running_at_once(queues: list[str] | None, *, raise_errors: bool) -> Iterator
 
 
 class Runner:
-    """Runs what is due on a connection once nothing is left that could roll it back."""
+    """Runs due tasks on a connection when no open transaction can roll back their sends."""
 
     def __init__(self, connection: Any, queues: list[str]) -> None:
         self.connection = connection
@@ -89,35 +91,33 @@ class Runner:
         self.failures: list[TaskFailed] = []
 
     def executed(self, name: str, params: Any) -> None:
-        """Run what a statement has sent if no transaction is open."""
+        """Run the tasks that a statement has sent if no transaction is open."""
         if name in STARTS_WORK:
             self.owed = True
             self.run_if_committed()
 
     def atomic_ended(self, connection: Any) -> None:
-        """Run what was sent in an ``atomic()`` that ended, if it was the outermost one."""
+        """Run the tasks that were sent in an ``atomic()`` if it was the outermost one."""
         if connection is self.connection:
             self.run_if_committed()
 
     def run_if_committed(self) -> None:
-        """Run what is owed, unless a transaction of the code under test is open, or tasks are being
-        run already.
-        """
+        """Run the tasks that were sent, unless they may be rolled back or tasks already run."""
         if self.owed and not draining.get() and is_committed(self.connection):
             self.run()
 
     def run(self) -> None:
-        """Run what is due."""
+        """Run the tasks that are due."""
         run_all(self.connection, self.queues, self.failures)
-        self.owed = False  # what tasks have sent, has run as well
+        self.owed = False  # tasks that were sent by tasks have run as well
 
 
 @contextmanager
 def after_atomic(call: Callable[[Any], None]) -> Iterator[None]:
     """Call a function with the connection after each ``atomic()`` that ends without an error.
 
-    Django has no hook for this: in a ``TestCase`` nothing is committed, so ``on_commit`` is never
-    called, and an ``atomic()`` without a savepoint ends without a statement.
+    Django has no hook for this: in a ``TestCase`` no transaction is committed, so ``on_commit`` is
+    never called, and an ``atomic()`` without a savepoint ends without a statement.
     """
     original = Atomic.__exit__
 
@@ -139,7 +139,7 @@ def after_atomic(call: Callable[[Any], None]) -> Iterator[None]:
 
 
 def is_committed(connection: Any) -> bool:
-    """Whether no transaction is open, or only those of a ``TestCase``."""
+    """Return whether no transaction is open, apart from those of a ``TestCase``."""
     if connection.atomic_blocks:
         return not connection.needs_rollback and all(
             block._from_testcase for block in connection.atomic_blocks

@@ -1,8 +1,7 @@
-"""Django's backends for tests, for tasks of ``django.tasks`` that use options of
-``HorsiesBackend``.
+"""Django's backends for tests, for tasks of ``django.tasks`` with options of ``HorsiesBackend``.
 
-In Django's own, ``@task(max_attempts=3)`` cannot be imported. These take the options; they neither
-retry nor send anything.
+A module with ``@task(max_attempts=3)`` cannot be imported with Django's own backends. The backends
+here accept the options, but neither retry tasks nor send them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ else:
 
 
 class Twin(BaseTaskBackend):
-    """Takes the tasks that ``HorsiesBackend`` takes."""
+    """A backend that accepts the tasks that ``HorsiesBackend`` accepts."""
 
     task_class = HorsiesTask
 
@@ -35,7 +34,7 @@ class Twin(BaseTaskBackend):
         super().__init__(alias, {"QUEUES": [], **params})
 
     def validate_task(self, task: Any) -> None:
-        """Raise InvalidTask for a task that cannot be run.
+        """Raise InvalidTask if a task cannot be run.
 
         ``run_after`` may also be a timedelta.
         """
@@ -45,8 +44,11 @@ class Twin(BaseTaskBackend):
 
 
 class ImmediateBackend(Twin, Immediate):
-    """Runs each task in ``enqueue``, once, in the thread of the caller, without the queue."""
+    """A backend that runs each task once in ``enqueue``, in the thread of the caller.
+
+    It does not use the queue.
+    """
 
 
 class DummyBackend(Twin, Dummy):
-    """Runs nothing, and keeps what is enqueued in ``results``, until ``clear()``."""
+    """A backend that runs no task, and keeps the enqueued ones in ``results`` until ``clear()``."""

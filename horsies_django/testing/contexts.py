@@ -1,5 +1,6 @@
-"""What the functions of this package share: ``with``, ``async with`` and use as a decorator; and
-the names of tasks.
+"""The base of the test tools: a context manager that is also a decorator, and the look-up of tasks.
+
+The context manager works with ``with`` and ``async with``.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ Kind = type[BaseException] | None
 class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
     """A context manager for sync and async code, and a decorator of test functions and methods.
 
-    ``make`` returns the context manager for one block. It is entered in the thread in which Django
-    runs sync code, which has the connection on which ``asend`` inserts. With ``connected``, a plain
-    ``with`` on a running event loop, which would watch another connection, is refused.
+    ``make`` returns the context manager for one block. With ``async with``, it is entered in the
+    thread in which Django runs sync code, whose connection ``asend`` uses. If ``connected`` is
+    true, a plain ``with`` on a running event loop raises RuntimeError, because it would watch
+    another connection.
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
         return await sync_to_async(self.__exit__)(kind, error, trace)
 
     def __call__(self, function: F) -> F:
-        """Run each call of a function in a block of its own.
+        """Return a function that runs each call of the given one in a block of its own.
 
-        Raises TypeError for anything but a function.
+        Raises TypeError if it is not a function.
         """
         if not inspect.isfunction(function):
             raise TypeError(
@@ -89,13 +91,13 @@ class DjangoTask(Protocol):
     def module_path(self) -> str: ...
 
 
-AnyTask = Sender[..., Any] | DjangoTask | str  # a task, or the name of one
+AnyTask = Sender[..., Any] | DjangoTask | str  # a task, or its name
 
 
 def definition_of(task: AnyTask) -> TaskDefinition:
     """Return the definition of a task.
 
-    Raises TypeError for what is none, LookupError for an unknown name.
+    Raises TypeError if it is neither a task nor a name, and LookupError if the name is unknown.
     """
     if isinstance(task, Sender):
         return task._task

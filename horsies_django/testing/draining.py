@@ -1,5 +1,6 @@
-"""Runs tasks inside a test, in its process, transaction and thread; lets time pass, attempts fail,
-and waits end.
+"""Runs tasks inside a test, in its process, transaction and thread.
+
+The other functions set the time, make attempts fail, and end waits.
 """
 
 from __future__ import annotations
@@ -49,17 +50,18 @@ CRASH = OperationalErrorCode.WORKER_CRASHED.value
 TIMEOUT = OutcomeCode.TASK_TIMEOUT.value
 # A retry policy treats a code like an exception that was mapped to it.
 AS_RAISED = class_names(Exception())
-SLOTS = 100  # of each lane, per pass
+SLOTS = 100  # slots of each lane, per pass
 # The statements of the store that may cancel running tasks.
 MAY_CANCEL = frozenset(
     {"horsies_act", "horsies_cancel", "horsies_control_run", "horsies_decide", "horsies_skip_node"}
 )
-draining: ContextVar[bool] = ContextVar("horsies_draining", default=False)  # tasks are being run
+# True while tasks are running
+draining: ContextVar[bool] = ContextVar("horsies_draining", default=False)
 
 
 @dataclass(eq=False)
 class Demand:
-    """Attempts of a task that are to fail; ``left`` is how many of them are still to come."""
+    """Attempts of a task that have to fail. ``left`` is the number of attempts still to come."""
 
     task: TaskDefinition
     error: Error
@@ -73,15 +75,20 @@ _demands: list[Demand] = []
 def fail_next(
     task: AnyTask, error: Error, *, times: int = 1, message: str = "made to fail by fail_next()"
 ) -> Context[None]:
-    """Let the next ``times`` attempts of a task that ``drain()`` or ``immediate()`` runs in the
-    block fail, instead of running.
+    """Make the next ``times`` attempts of a task fail instead of running.
 
-    ``error`` is an error code, with ``message``, as if an exception had been mapped to it, or
-    "WORKER_CRASHED" or "TASK_TIMEOUT"; an exception, as if the task had raised it, also ``Retry``
-    and ``Skip``; or a TaskError, as if the task had returned it. Retry policies, workflows and
-    undos treat it as they would in production. The block raises AssertionError if the task made
-    fewer attempts. Raises ValueError for a code that no attempt can end with, TypeError,
-    LookupError for an unknown task. It has no effect on real workers, which are other processes.
+    These are attempts that ``drain()`` or ``immediate()`` runs in the block. There is no effect on
+    real workers, which are other processes. ``error`` is one of these:
+
+    - an error code, with ``message``, as if an exception had been mapped to it, or "WORKER_CRASHED"
+      or "TASK_TIMEOUT";
+    - an exception, also ``Retry`` and ``Skip``, as if the task had raised it;
+    - a TaskError, as if the task had returned it.
+
+    Retry policies, workflows and undos treat the failure as they would in production. The block
+    raises AssertionError if the task made fewer attempts. Raises ValueError for a code that no
+    attempt can end with or a wrong number of times, TypeError for another type of error, and
+    LookupError if the task is unknown.
     """
     definition = definition_of(task)
     if not isinstance(error, str | TaskError | Exception):
@@ -106,7 +113,7 @@ def fail_next(
 
 @contextmanager
 def demanded(task: TaskDefinition, error: Error, message: str, times: int) -> Iterator[None]:
-    """Demand failures for a block. Raises AssertionError if fewer attempts were made."""
+    """Make attempts of a task fail in a block. Raise AssertionError if fewer attempts were made."""
     demand = Demand(task, error, message, times)
     _demands.append(demand)
 
@@ -124,7 +131,7 @@ def demanded(task: TaskDefinition, error: Error, message: str, times: int) -> It
 
 
 def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
-    """Return the outcome that is demanded for an attempt, None if it is to run."""
+    """Return the outcome that is demanded for an attempt, or None if the attempt is to run."""
     demand = next(
         (each for each in _demands if each.left and each.task.name == claim.task_name), None
     )
@@ -145,21 +152,22 @@ def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
 
 
 def travel(to: dt.datetime | dt.timedelta) -> Context[dt.datetime]:
-    """Let the time of the queue be ``to`` in the block.
+    """Set the time of the queue to ``to`` in the block, and yield that time.
 
-    ``to`` is an aware datetime, or a timedelta from the current time of the database, which may be
-    negative: a clock that the test has moved does not count. What is sent in the block is sent at
-    that time, and ``drain()`` and ``immediate()`` run what is due by then, at that time: as if no
+    ``to`` is an aware datetime, or a timedelta, which may be negative, from the current time of the
+    database, even if the test has mocked Python's clock. Tasks are sent at that time in the block.
+    ``drain()`` and ``immediate()`` run the tasks that are due by then, at that time, as if no
     worker had run since. Time stands still in the block; ``drain(until=...)`` moves on from there.
-    Only the queue's rows move in time: neither Python's clock nor schedules do. Yields the time.
-    Raises ValueError for a naive datetime, TypeError.
+
+    Only the rows of the queue move in time, not Python's clock and not schedules. Raises ValueError
+    for a naive datetime, and TypeError for another type.
     """
     return Context("travel", lambda: moved(to), connected=isinstance(to, dt.timedelta))
 
 
 @contextmanager
 def moved(to: dt.datetime | dt.timedelta) -> Iterator[dt.datetime]:
-    """Set the time for a block."""
+    """Set the time of the queue in a block, and yield that time."""
     before = simulated_now.get()
     moment = moment_of(to, "to")
     simulated_now.set(moment)
@@ -167,13 +175,13 @@ def moved(to: dt.datetime | dt.timedelta) -> Iterator[dt.datetime]:
     try:
         yield moment
     finally:
-        simulated_now.set(before)  # a token would be bound to the thread that entered
+        simulated_now.set(before)  # a token works only in the thread that entered
 
 
 def moment_of(given: dt.datetime | dt.timedelta, name: str) -> dt.datetime:
-    """Return a datetime for a datetime or a timedelta from the database's time.
+    """Return a datetime, or the datetime that is a timedelta after the time of the database.
 
-    Raises ValueError, TypeError.
+    Raises ValueError for a naive datetime, and TypeError for another type.
     """
     if isinstance(given, dt.timedelta):
         now = simulated_now.get() or base.now(connections[config().database])
@@ -199,21 +207,22 @@ def drain(
 ) -> int:
     """Run all due tasks, including those that they send, and return how many ran.
 
-    Runs passes as with ``--processes=0`` on Django's connection: inside a ``TestCase`` the tasks
-    see what the test wrote, and their writes are rolled back with it. ``queues`` restricts it to
-    some queues (default: all).
+    The tasks run as with ``--processes=0``, on Django's connection. Inside a ``TestCase`` they see
+    the writes of the test, and their own writes are rolled back with those. ``queues`` are the
+    names of the queues to run (default: all).
 
-    With ``until``, an aware datetime or a timedelta from the database's time, retries and tasks
-    that become due until then also run, and timers and timeouts of workflows end. Each runs at its
-    simulated due time, without waiting. Later tasks stay PENDING.
+    ``until`` is an aware datetime, or a timedelta from the time of the database. With it, retries
+    and tasks that become due until then run as well, and timers and timeouts of workflows end. Each
+    task runs at its simulated due time, without waiting. Later tasks stay PENDING.
 
-    After all tasks have run, raises an ExceptionGroup with a TaskFailed for each task that ended as
-    FAILED; its notes contain the name and id of the task and the traceback. ``raise_errors=False``
-    prevents that. A task that code of the test, or a task, cancels while it runs is asked to stop,
-    as by a worker, only at once. Raises ValueError for a queue that is not declared, and for a
-    naive or negative ``until``, RuntimeError on a running event loop, and WorkflowError if the
-    database refuses to advance a run of a workflow, or if another transaction holds its lock for 10
-    s.
+    After all tasks have run, an ExceptionGroup is raised with a TaskFailed for each task that ended
+    as FAILED. Its notes contain the name and id of the task and the traceback.
+    ``raise_errors=False`` prevents that. If the test or a task cancels a running task, that task is
+    asked to stop at once; a worker would ask it a little later.
+
+    Raises ValueError if a queue is not declared or ``until`` is naive or negative, and RuntimeError
+    on a running event loop. Raises WorkflowError if the database refuses to advance a run of a
+    workflow, or if another transaction holds the lock of a run for about 10 seconds.
     """
     if in_event_loop():
         raise RuntimeError("drain() was called on a running event loop: use 'await adrain()'")
@@ -235,8 +244,9 @@ async def adrain(
     until: dt.datetime | dt.timedelta | None = None,
     raise_errors: bool = True,
 ) -> int:
-    """Do what ``drain`` does, from async code, on the connection of Django's thread for sync code,
-    which ``asend`` uses.
+    """Run all due tasks as ``drain`` does, from async code, and return how many ran.
+
+    The tasks run on the connection of Django's thread for sync code, which ``asend`` uses.
     """
     return await sync_to_async(drain)(queues=queues, until=until, raise_errors=raise_errors)
 
@@ -244,8 +254,9 @@ async def adrain(
 def run_all(
     connection: Any, queues: list[str], failures: list[TaskFailed], end: dt.datetime | None = None
 ) -> int:
-    """Run all due tasks, and with ``end`` also those that become due until then; return how many
-    ran, and append the failures.
+    """Run all due tasks and return how many ran; append the failures to ``failures``.
+
+    With ``end``, tasks that become due until then run as well.
     """
     registry.autodiscover()
     middleware.load()
@@ -270,8 +281,9 @@ def run_all(
 
 
 def make_order(connection: Any, queues: list[str]) -> None:
-    """Let queues start tasks that wait for their order by a new rule, as the maintenance of a
-    worker does.
+    """Apply a new rule of order to the waiting tasks of queues.
+
+    The maintenance of a worker does this in production.
     """
     store = QueueStore(connection)
     for queue in Queue.objects.using(connection.alias).filter(
@@ -282,7 +294,10 @@ def make_order(connection: Any, queues: list[str]) -> None:
 
 
 def declared(queues: list[str] | None) -> list[str]:
-    """Return the queues to run, all by default. Raises ValueError for one that is not declared."""
+    """Return the names of the queues to run, all by default.
+
+    Raises ValueError if a queue is not declared.
+    """
     known = config().queues
     if unknown := [name for name in queues or () if name not in known]:
         names = ", ".join(sorted(known))
@@ -293,14 +308,17 @@ def declared(queues: list[str] | None) -> list[str]:
 
 
 def failed_tasks(failures: list[TaskFailed], function: str) -> ExceptionGroup[TaskFailed]:
-    """Return the error of a function after which tasks have failed."""
+    """Return the error that ``function`` raises after tasks have failed."""
     group = ExceptionGroup(f"tasks that failed: {len(failures)}", failures)
     group.add_note(f"With {function}(raise_errors=False), the test can check the results itself")
     return group
 
 
 def end_of(until: dt.datetime | dt.timedelta) -> dt.datetime:
-    """Return the end as a datetime. Raises ValueError, TypeError."""
+    """Return the end of a drain as a datetime.
+
+    Raises ValueError if it is naive or a negative timedelta, and TypeError for another type.
+    """
     if isinstance(until, dt.timedelta) and until < dt.timedelta(0):
         raise ValueError(f"until={until!s} is in the past; pass a timedelta from now on")
     return moment_of(until, "until")
@@ -309,8 +327,9 @@ def end_of(until: dt.datetime | dt.timedelta) -> dt.datetime:
 def due_times(
     connection: Any, queues: list[str], start: dt.datetime | None, end: dt.datetime | None
 ) -> Iterator[dt.datetime | None]:
-    """Yield the times at which to run due tasks, from ``start`` (None: the database's clock) until
-    ``end``, if there is one.
+    """Yield the times at which due tasks have to run, from ``start`` until ``end``.
+
+    A ``start`` of None is the time of the database. Only ``start`` is yielded if ``end`` is None.
     """
     if end is None:
         yield start
@@ -329,7 +348,7 @@ def run_due(
     now: dt.datetime | None,
     failures: list[TaskFailed],
 ) -> int:
-    """Run due tasks until none is left; return how many ran, and append the final failures."""
+    """Run due tasks until none is left, return how many ran, and append the final failures."""
     store = TaskStore(connection, now)
     channel = channel_prefix(connection)
     task_log = TaskLog()
@@ -367,7 +386,7 @@ def run_due(
 
 
 def advance_all(advancer: Advancer, store: WorkflowStore) -> bool:
-    """Advance all workflows that have something to advance; return whether tasks were sent."""
+    """Advance all workflows that need it, and return whether tasks were sent."""
     sent = False
     while advancer.find(store, None, 1_000) or advancer.owed:
         sent = advancer.turn(store) or sent
@@ -398,7 +417,7 @@ def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
 
 def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Outcome]:
     """Run claims in this thread: sync tasks one by one, async tasks together in an event loop."""
-    # Nothing interrupts the sync ones.
+    # No timer or signal interrupts the runs of sync tasks here.
     runs = {claim.id: Run(CurrentTask(claim, str(worker))) for claim in claims}
     outcomes = list[Outcome]()
     together = list[Claim]()
@@ -429,7 +448,7 @@ def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Ou
 
 
 async def run_alone(runs: dict[uuid.UUID, Run], claim: Claim) -> Reply:
-    """Run an async task, which a cancel interrupts, also one that came before it began."""
+    """Run an async task, which a cancel interrupts, even one that came before the task began."""
     early = runs[claim.id]
     run = runs[claim.id] = AsyncRun(early.current, asyncio.get_running_loop())
     if early.current.cancel_requested:
@@ -440,7 +459,7 @@ async def run_alone(runs: dict[uuid.UUID, Run], claim: Claim) -> Reply:
 
 @contextmanager
 def passing_on_cancels(worker: uuid.UUID, runs: dict[uuid.UUID, Run]) -> Iterator[None]:
-    """Ask running tasks to stop once code of this process cancels them, as a worker does."""
+    """Ask running tasks to stop as soon as code of this process cancels them, as a worker does."""
 
     def executed(connection: base.Connection, name: str, _params: Any) -> None:
         if name not in MAY_CANCEL:
@@ -460,8 +479,8 @@ def passing_on_cancels(worker: uuid.UUID, runs: dict[uuid.UUID, Run]) -> Iterato
 def usable_transaction(connection: Any) -> Iterator[None]:
     """Keep the transaction of the test usable if the SQL of a task fails.
 
-    The writes of such a task are rolled back. Where that matters, use ``TransactionTestCase`` or a
-    real worker.
+    The writes of such a task are rolled back. Use ``TransactionTestCase`` or a real worker for
+    tests in which that matters.
     """
     if not connection.in_atomic_block:
         yield
@@ -471,34 +490,33 @@ def usable_transaction(connection: Any) -> Iterator[None]:
     yield
 
     if is_broken(connection):
-        connection.needs_rollback = False  # before the statement, which Django refuses otherwise
+        connection.needs_rollback = False  # Django refuses the next statement otherwise
         connection.savepoint_rollback(savepoint)
     else:
         connection.savepoint_commit(savepoint)
 
 
 def is_broken(connection: Any) -> bool:
-    """Whether the open transaction can only be rolled back."""
+    """Return whether the open transaction can only be rolled back."""
     session = connection.connection
     failed = session is not None and session.info.transaction_status == TransactionStatus.INERROR
     return bool(connection.needs_rollback or failed)
 
 
 def signal(handle: WorkflowHandle, name: str, data: Any = None, *, key: str | None = None) -> None:
-    """Send a signal to a run, also before a node waits for it; the next ``drain()`` continues the
-    run.
+    """Send a signal to a run. The next ``drain()`` continues the run.
 
-    Raises LookupError if no node of the run waits for the name, WorkflowError if the signal cannot
-    be taken.
+    The signal may be sent before a node waits for it. Raises LookupError if no node of the run
+    waits for the name, and WorkflowError if the signal cannot be taken.
     """
     handle.signal(name, data, key=key, actor="test")
 
 
 def open_gate(handle: WorkflowHandle, name: str, reason: str | None = None) -> None:
-    """Approve an open gate of a run, whatever its permission; the next ``drain()`` continues the
-    run.
+    """Approve an open gate of a run without checking its permission.
 
-    Raises LookupError if there is no such gate, WorkflowError if it is not open: ``drain()`` what
-    comes before it first. To reject it, use ``handle.reject``.
+    The next ``drain()`` continues the run. To reject a gate, use ``handle.reject``. Raises
+    LookupError if there is no such gate, and WorkflowError if it is not open; call ``drain()``
+    first to run the nodes before the gate.
     """
     handle.approve(name, actor="test", reason=reason)

@@ -32,10 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let a test with the marker request the fixture."""
+    """Add the fixture to a test that has the marker."""
     names = getattr(item, "fixturenames", (IMMEDIATE,))
     if IMMEDIATE not in names and item.get_closest_marker(IMMEDIATE) is not None:
-        # A new list, because parameters of a test share the old one.
+        # A new list, because the variants of a parametrized test share the old one.
         item.fixturenames = [*names, IMMEDIATE]  # type: ignore[attr-defined]
 
 
@@ -48,9 +48,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.fixture
 def horsies(request: pytest.FixtureRequest) -> Iterator[Kit]:
-    """The functions of ``horsies_django.testing``; ``sent`` and the assertions are about this test.
+    """The functions of ``horsies_django.testing``, limited to tasks that were sent in this test.
 
-    Requests ``db``.
+    The limit applies to ``sent`` and the assertions. Requests the fixture ``db``.
     """
     require_django()
     request.getfixturevalue("db")
@@ -60,13 +60,14 @@ def horsies(request: pytest.FixtureRequest) -> Iterator[Kit]:
 
 @pytest.fixture
 def horsies_immediate(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run what the test sends at once, as in ``immediate()``, with the arguments of the marker of
-    the same name.
+    """Run the tasks that the test sends at once, as ``immediate()`` does.
+
+    The arguments are those of the marker with the same name.
     """
     require_django()
 
-    # Django runs the coroutine of a TestCase in this thread; plugins of pytest run theirs where
-    # this fixture sees nothing.
+    # Django runs the coroutine of a TestCase in this thread. Plugins of pytest run coroutines
+    # where this fixture does not see their sends.
     if inspect.iscoroutinefunction(request.function) and not issubclass(
         request.cls or object, unittest.TestCase
     ):
@@ -83,7 +84,7 @@ def horsies_immediate(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def require_django() -> None:
-    """Fail the test if Django is not set up, or without the app."""
+    """Fail the test if Django is not set up, or if the app is not installed."""
     from django.apps import apps
 
     if not apps.ready or not apps.is_installed("horsies_django"):

@@ -1,6 +1,4 @@
-"""What was sent: ``captured_tasks()`` and the assertions; and the value of the pytest fixture
-``horsies``.
-"""
+"""The tasks that were sent: ``captured_tasks()``, the assertions, and the fixture ``horsies``."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ from horsies_django.testing.draining import (
     travel,
 )
 
-# The statements that send; the last one may find a task.
+# The statements that send. The last one may find an existing task instead.
 SENDS = ("tasks/send", "tasks/send_timed", "tasks/send_once")
 SHOWN = 20  # tasks in a message
 
@@ -44,9 +42,9 @@ SHOWN = 20  # tasks in a message
 class SentTask:
     """A task that was sent.
 
-    ``kwargs`` are its arguments by name, decoded, without defaults of omitted ones. ``due_at`` is
-    None if it was due when it was sent. ``rolled_back``: the transaction in which it was sent was
-    rolled back, so it was never there for others.
+    ``kwargs`` are its arguments by name, decoded, without the defaults of omitted ones. ``due_at``
+    is None if the task was due when it was sent. ``rolled_back`` is true if the transaction that
+    sent the task was rolled back, so that no worker could see it.
     """
 
     name: str
@@ -67,8 +65,9 @@ class SentTask:
 
 
 class SentTasks(Sequence[SentTask]):
-    """Tasks that were sent, in the order in which that happened; read anew at each use until the
-    block ends.
+    """The tasks that were sent, in the order of their sends.
+
+    They are read again at each use until the block ends.
     """
 
     def __init__(self, read: Callable[[], list[SentTask]]) -> None:
@@ -102,7 +101,10 @@ class SentTasks(Sequence[SentTask]):
         queue: str | None = None,
         count: int | None = None,
     ) -> list[SentTask]:
-        """Do what the function ``assert_sent`` does, for these tasks."""
+        """Assert that one of these tasks is the given one, and return the sends that match.
+
+        The arguments are those of the function ``assert_sent``.
+        """
         definition = definition_of(task)
         tasks = self._tasks()
         wanted = None if kwargs is None else normal(definition, kwargs)
@@ -133,19 +135,19 @@ class SentTasks(Sequence[SentTask]):
         raise AssertionError(f"{wish} {verdict}. {shown(tasks)}")
 
     def assert_nothing_sent(self) -> None:
-        """Do what the function ``assert_nothing_sent`` does, for these tasks."""
+        """Assert that there are no tasks, apart from those that were rolled back."""
         tasks = self._tasks()
         if not all(each.rolled_back for each in tasks):
             raise AssertionError(f"Tasks were sent. {shown(tasks)}")
 
 
 def captured_tasks() -> Context[SentTasks]:
-    """Yield the tasks that are sent in the block, as a sequence of SentTask with ``assert_sent``
-    and ``assert_nothing_sent``.
+    """Yield the tasks that are sent in the block, as a sequence of SentTask.
 
-    They are those whose rows appear in the block, whoever sends them: the code, other tasks,
-    workflows, other processes. Sends that are rolled back are seen if they are made in this thread,
-    or with ``async with`` in async code. After the block, the sequence does not change any more.
+    The sequence has the methods ``assert_sent`` and ``assert_nothing_sent``. It has all tasks whose
+    rows appear in the block, sent by the code, other tasks, workflows or other processes. Sends
+    that are rolled back are seen if they are made in this thread, or in async code with
+    ``async with``. After the block, the sequence does not change any more.
     """
     return Context("captured_tasks", capturing, connected=True)
 
@@ -159,18 +161,19 @@ def assert_sent(
 ) -> list[SentTask]:
     """Assert that a task was sent, whether or not it has run, and return the sends that match.
 
-    Looks at all tasks in the database that the test can see. ``kwargs`` are all arguments by name;
-    omitted ones have their defaults. ``count`` is the exact number of matching sends; without,
-    there must be at least one. Raises AssertionError with what was sent instead, ValueError for
-    arguments that the task does not take, LookupError for an unknown task.
+    All tasks in the database that the test can see are searched. ``kwargs`` are all arguments by
+    name; omitted ones have their defaults. ``count`` is the exact number of matching sends; without
+    it, at least one send must match. Raises AssertionError with the sent tasks if the assertion
+    fails, ValueError if the task does not take these arguments, and LookupError if the task is
+    unknown.
     """
     return SentTasks(in_database).assert_sent(task, kwargs=kwargs, queue=queue, count=count)
 
 
 def assert_nothing_sent() -> None:
-    """Assert that no task was sent, and that no workflow has sent one.
+    """Assert that no task was sent, neither by code nor by a workflow.
 
-    Raises AssertionError with what was sent.
+    Raises AssertionError with the sent tasks if there are any.
     """
     SentTasks(in_database).assert_nothing_sent()
 
@@ -211,8 +214,9 @@ def capturing() -> Iterator[SentTasks]:
 
 
 def in_database(without: Collection[uuid.UUID] = ()) -> list[SentTask]:
-    """Return the tasks in the database that are not among ``without``, in the order of their ids,
-    which grow with time.
+    """Return the tasks in the database, in the order of their ids, which grow with time.
+
+    Tasks with ids in ``without`` are left out.
     """
     rows = (
         Task.objects.using(config().database)
@@ -236,7 +240,7 @@ def in_database(without: Collection[uuid.UUID] = ()) -> list[SentTask]:
 
 
 def of_statement(params: Mapping[str, Any]) -> Iterator[SentTask]:
-    """Yield the tasks that a statement has sent; see ``TaskStore.send``."""
+    """Yield the tasks that a statement has sent, from its parameters; see ``TaskStore.send``."""
     due_at = params["due_at"]
     if params["delay"] is not None:
         due_at = (params["now"] or dt.datetime.now(dt.UTC)) + params["delay"]
@@ -263,8 +267,9 @@ def sent_task(
 
 
 def by_name(definition: TaskDefinition, text: str) -> dict[str, Any]:
-    """Return stored arguments by name, those without a name as "*", or as plain JSON if the task
-    does not take them.
+    """Return stored arguments by name, and further positional arguments as "*".
+
+    The arguments are plain JSON if the task does not accept them.
     """
     try:
         args, kwargs = definition.arguments.decode(text)
@@ -278,9 +283,9 @@ def by_name(definition: TaskDefinition, text: str) -> dict[str, Any]:
 
 
 def normal(definition: TaskDefinition, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as they would be after being stored.
+    """Return arguments in the form that they have after being stored and read.
 
-    Raises ValueError if the task does not take them.
+    Raises ValueError if the task does not accept them.
     """
     by_place = [each.name for each in parameters(definition) if each.kind is each.POSITIONAL_ONLY]
     unnamed = [name for name in by_place if name in kwargs]
@@ -297,19 +302,19 @@ def normal(definition: TaskDefinition, kwargs: Mapping[str, Any]) -> dict[str, A
 
 
 def complete(definition: TaskDefinition, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with the defaults of omitted ones."""
+    """Return arguments, with the defaults of those that are omitted."""
     return {
         each.name: each.default for each in parameters(definition) if each.default is not each.empty
     } | dict(kwargs)
 
 
 def parameters(definition: TaskDefinition) -> list[Parameter]:
-    """Return the parameters for which a send gives arguments."""
+    """Return the parameters of a task that a send gives arguments for."""
     return list(definition.arguments.signature.parameters.values())
 
 
 def shown(tasks: Sequence[SentTask]) -> str:
-    """Return the tasks as lines of a message."""
+    """Return the tasks as text for the error of an assertion."""
     if not tasks:
         return "Nothing was sent."
     more = f"\n- and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else ""
@@ -317,9 +322,9 @@ def shown(tasks: Sequence[SentTask]) -> str:
 
 
 class Kit:
-    """The functions of ``horsies_django.testing``.
+    """The functions of ``horsies_django.testing``, as the fixture ``horsies``.
 
-    ``sent``, and the assertions, are about what was sent since the test began.
+    ``sent`` and the assertions are limited to tasks that were sent since the test began.
     """
 
     adrain = staticmethod(adrain)

@@ -1,6 +1,4 @@
-"""The worker: an engine that claims and settles tasks, a pool of processes that run them, and
-heartbeats.
-"""
+"""The worker: an engine that claims and settles tasks, a pool of processes, and heartbeats."""
 
 from __future__ import annotations
 

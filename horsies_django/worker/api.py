@@ -1,5 +1,6 @@
-"""Runs a worker or a scheduler from code, like ``manage.py horsies_worker`` and
-``horsies_scheduler``.
+"""Functions that run a worker or a scheduler from code.
+
+They do the same as ``manage.py horsies_worker`` and ``manage.py horsies_scheduler``.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ def run(
     health_port: int | None = None,
     health_host: str = "127.0.0.1",
 ) -> int:
-    """Run a worker in this process until it is stopped, and return its exit code. The options are
-    those of horsies_worker.
+    """Run a worker in this process until it is stopped, and return its exit code.
 
-    It handles the signals of the process, so it must be called in the main thread. It sets Django
-    up if necessary. With ``processes=0``, tasks that were ended may continue in daemon threads
-    until the process ends.
+    The options are those of the command horsies_worker; ``shutdown_timeout`` is in seconds. It
+    handles the signals of the process, so it must be called in the main thread. It sets up Django
+    if necessary. With ``processes=0``, tasks that were ended may continue in daemon threads until
+    the process ends.
 
-    Raises WorkerStartError if it cannot start, ImproperlyConfigured for invalid settings.
+    Raises WorkerStartError if the worker cannot start, and ImproperlyConfigured for invalid
+    settings.
     """
     options = dict(locals())  # all arguments, by name
 
@@ -63,12 +65,14 @@ def run(
 
 
 def run_scheduler(*, loglevel: str = "INFO") -> int:
-    """Send the tasks of schedules in this process until it is told to stop, and return its exit
-    code, as horsies_scheduler does.
+    """Run a scheduler in this process until it is stopped, and return its exit code.
 
-    It takes the signals of the process meanwhile, so it has to be called on the main thread. Django
-    is set up if it is not yet. Raises what ``run`` raises, ScheduleError for a schedule in the code
-    that cannot be, and Django's DatabaseError when the database refuses it.
+    It does the same as the command horsies_scheduler. It handles the signals of the process, so it
+    must be called in the main thread. It sets up Django if necessary.
+
+    Raises WorkerStartError if the scheduler cannot start, ImproperlyConfigured for invalid
+    settings, ScheduleError for an invalid schedule in the code, and Django's DatabaseError if the
+    database refuses a schedule.
     """
 
     def action(stopping: Shutdown) -> int:
@@ -87,11 +91,11 @@ def under_signals(
     final_message: str = WORKER_HANGS,
     nothing_was: str = "claimed",
 ) -> int:
-    """Handle the signals of this process while ``action`` runs; return its exit code, 0 after a
-    signal before it had started.
+    """Handle the signals of this process while ``action`` runs; return its exit code.
 
-    It sets Django up if necessary. Raises ImproperlyConfigured without settings, and
-    WorkerStartError in any thread but the main one, where signals cannot be handled.
+    The exit code is 0 if a signal arrives before the worker or scheduler has started. Django is set
+    up if necessary. Raises ImproperlyConfigured if there are no settings, and WorkerStartError if
+    this is not the main thread, because other threads cannot handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         raise WorkerStartError(

@@ -1,5 +1,6 @@
-"""Messages between the engine and a lane of an executor, also if that runs in a thread of the same
-process.
+"""Messages between the engine and a lane of an executor.
+
+The executor runs in a child, or in a thread of the same process.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-HEADER = struct.Struct("!2sI")  # of a frame: the mark, and the length of its message
+HEADER = struct.Struct("!2sI")  # of a frame: MARK, and the length of the message
 MARK = b"h2"
 # glibc maps new memory for each larger buffer, which takes longer than most reads
 READ_BYTES = 1 << 16
 CONGESTED_BYTES = 1 << 24
-# the kind of the last message of a channel through which something else has come, with the reason
+# the kind of the last message of a channel on which other data than messages has arrived
 ODD = "odd"
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Reads values of Python's own types.
+    """An unpickler for values of Python's own types.
 
-    It refuses classes and functions, by which a message could run code here.
+    It refuses classes and functions, with which a message could run code here.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -33,28 +34,35 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 class Channel:
-    """Pickled plain values in frames over one end of a socket pair. Sending never blocks."""
+    """One end of a socket pair, over which pickled plain values are sent in frames.
+
+    Sending never blocks.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self.end = end
         self.unread = bytearray()
         self.unsent: deque[memoryview] = deque()
-        # much of what was sent waits here, because the peer has not read what came before
+        # whether much data is unsent, because the peer has not read earlier data
         self.congested = False
-        self.odd = False  # something else than messages has come: nothing is read any more
+        # whether other data than messages has arrived, after which no more data is read
+        self.odd = False
 
     def fileno(self) -> int:
         return self.end.fileno()
 
     def send(self, message: Any) -> None:
-        """Send what the socket accepts now, and keep the rest for ``flush``."""
+        """Send as much of a message as the socket accepts now, and keep the rest for ``flush``."""
         body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         self.unsent.append(memoryview(HEADER.pack(MARK, len(body)) + body))
         self.flush()
 
     def flush(self) -> bool:
-        """Send the rest; return whether all is sent. If the peer is gone, discard everything."""
+        """Send unsent data; return whether all data is sent.
+
+        If the peer is gone, all data is discarded.
+        """
         while self.unsent:
             try:
                 sent = self.end.send(self.unsent[0])
@@ -74,10 +82,10 @@ class Channel:
         return True
 
     def receive(self) -> list[Any]:
-        """Return the complete messages that have arrived. Raises EOFError if there is none and the
-        other side is gone.
+        """Return the complete messages that have arrived.
 
-        If something else has arrived, the last one is (ODD, the reason), and there are no more.
+        If other data has arrived, the last message is (ODD, the reason), and no more follow. Raises
+        EOFError if there are no messages and the other side is gone.
         """
         ended = False
         while True:
@@ -112,7 +120,7 @@ class Channel:
 
             try:
                 messages.append(self._message(mark, size, start + HEADER.size))
-            except Exception as error:  # whatever bytes make of the unpickler
+            except Exception as error:  # arbitrary bytes may make the unpickler raise any exception
                 messages.append((ODD, f"{type(error).__name__}: {error}"))
                 self.odd = True
                 self.unread.clear()
@@ -134,8 +142,9 @@ class Channel:
 
 
 def wait_readable(files: Iterable[Any], seconds: float | None) -> bool:
-    """Wait until one of ``files`` can be read or the time is over, None for ever; return whether
-    one can be read.
+    """Wait until one of ``files`` can be read; return whether one can be read.
+
+    It waits ``seconds`` at most; None means without a limit.
     """
     poll = select.poll()
     for file in files:
@@ -144,7 +153,10 @@ def wait_readable(files: Iterable[Any], seconds: float | None) -> bool:
 
 
 def wait_receive(channel: Channel) -> list[Any]:
-    """Wait for messages and return them. Raises EOFError if the other side is gone."""
+    """Wait for messages and return them.
+
+    Raises EOFError if the other side is gone.
+    """
     messages: list[Any] = []
     while not messages:
         wait_readable([channel], None)

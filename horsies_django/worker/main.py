@@ -1,4 +1,4 @@
-"""Runs a worker or a scheduler, for the commands and for ``horsies_django.worker``."""
+"""The main functions of a worker and of a scheduler, for the commands and ``worker.api``."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ schedule_logger = logging.getLogger("horsies.scheduler")
 def work(
     stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | None, **others: Any
 ) -> int:
-    """Run a worker until a signal stops it; return its exit code. ``others`` are the options of
-    ``WorkerOptions``.
+    """Run a worker until a signal stops it; return its exit code.
 
-    Raises HorsiesError, and ImproperlyConfigured for invalid settings.
+    ``others`` are further options of ``WorkerOptions``. Raises HorsiesError, and
+    ImproperlyConfigured for invalid settings.
     """
     if isinstance(queues, str):
         raise WorkerStartError(f"queues must be a list of names, not the str {queues!r}")
@@ -62,7 +62,8 @@ def work(
         options = load(options, forker, stopping)
         stopping.end_if_it_hangs()
         worker = Supervisor(config(), options, stopping, forker)
-        configure_logging(options.loglevel)  # again: the project's code may have added a handler
+        # again, because the project's code may have added a handler
+        configure_logging(options.loglevel)
         with relayed_logs():
             return worker.run()
     finally:
@@ -70,9 +71,10 @@ def work(
 
 
 def load(options: WorkerOptions, forker: Forker, stopping: Shutdown) -> WorkerOptions:
-    """Load the tasks, and fork what forks children, before the first thread, socket and connection.
+    """Load the tasks and fork the template, before the first thread, socket and connection.
 
-    Returns the options, with spawn for a project that cannot be forked. Raises WorkerStartError.
+    Return the options, with the start method spawn if the project cannot be forked. Raises
+    WorkerStartError.
     """
     refuse_unready_tasks(config())
 

@@ -1,19 +1,20 @@
-"""The scheduler: sends the tasks of schedules at their fire times.
+"""The scheduler, which sends the tasks of schedules at their fire times.
 
 Any number of schedulers may run; none of them is a leader. A scheduler that finds a due schedule
 locks its row and, in one transaction, records the fire times, sends their tasks and updates the
-row: each fire time becomes one task, or none yet if any of that fails. It is recorded as skipped if
-the task of an earlier one has not finished and must not overlap. All schedulers use the database's
-clock. A schedule that cannot be sent does not delay the others. During a deploy a scheduler of the
-other release may have the code that it needs, so for a grace period it is left to those; only then
-is the error written to its row.
+row. So each fire time becomes one task, or no task yet if any of these steps fails. A fire time is
+recorded as skipped if the task of an earlier one has not finished and must not overlap. All
+schedulers use the database's clock.
 
-The scheduler loop: sleeps until the next fire time, and wakes when a schedule is changed.
+A schedule that cannot be sent does not delay the others. During a deploy a scheduler of the other
+release may have the code that it needs. So this scheduler skips it for a grace period, and only
+then writes the error to its row.
 
-It runs in ``horsies_scheduler``, and on a thread of its own in a worker started with
-``--with-scheduler``. It also writes the schedules of its code to the table, and disables those that
-are no longer in any scheduler's code. It writes them only when it starts: if two releases run side
-by side during a deploy, the one that started last decides.
+The scheduler loop sleeps until the next fire time, and wakes when a schedule is changed. It runs in
+``horsies_scheduler``, and in a thread of its own in a worker with ``--with-scheduler``. It also
+writes the schedules of its code to the table, and disables those that are no longer in any
+scheduler's code. It writes them only when it starts. So if two releases run side by side during a
+deploy, the schedules of the one that started last apply.
 """
 
 from __future__ import annotations
@@ -63,33 +64,35 @@ logger = logging.getLogger("horsies.scheduler")
 
 MANY = 100  # schedules per round
 LONGEST_WAIT_SECONDS = 60.0
-# before the next try of a schedule that others hold or may be able to send, or that failed for now
+# the wait before the next try of a schedule that another scheduler holds or may be able to send, or
+# that failed for now
 LEFT_SECONDS = 1.0
 # classes of SQLSTATE: invalid values and violated constraints; trying again does not help
 REFUSED = ("22", "23")
-# A schedule is gone if for so long no scheduler has recorded that its code has it, while this
+# A schedule is gone if no scheduler has recorded for so long that it is in its code, while this
 # scheduler was connected.
 GONE_AFTER = dt.timedelta(minutes=10)
 
 
 class Scheduler:
-    """``tick`` is one round. ``grace`` is for how long schedules that this process cannot send are
-    left to other schedulers.
+    """The rounds that send due tasks; ``tick`` runs one round.
 
-    Tests set ``now`` in place of the database's clock.
+    Schedules that this process cannot send are skipped for the time ``grace``, because other
+    schedulers may be able to send them. Tests set ``now`` in place of the database's clock.
     """
 
     def __init__(self, grace: dt.timedelta) -> None:
         self.grace = grace
         self.now: dt.datetime | None = None
         self.stopping = False  # set by any thread; the round ends after the current schedule
-        self.left: dict[str, float] = {}  # schedules to skip, until when by the monotonic clock
+        # schedules to skip -> until when, by the monotonic clock
+        self.left: dict[str, float] = {}
         self.repeats = Repeats()
-        # by name: last fire time, since when
+        # schedules that cannot be sent -> their last fire time, and since when they cannot be sent
         self.unsendable: dict[str, tuple[dt.datetime | None, dt.datetime]] = {}
 
     def tick(self, connection: psycopg.Connection[Any]) -> float:
-        """Send what is due; return the seconds until the next round.
+        """Send the tasks of due schedules; return the seconds until the next round.
 
         Raises psycopg.Error if the connection is lost.
         """
@@ -109,9 +112,9 @@ class Scheduler:
     def attend(
         self, connection: psycopg.Connection[Any], name: str, problem: str | None = None
     ) -> None:
-        """Send what is due of a schedule, or with a ``problem`` skip it and record why.
+        """Send the due tasks of a schedule, or with a ``problem`` skip them and record it.
 
-        Raises only if the connection is lost.
+        Raises psycopg.Error only if the connection is lost.
         """
         store = ScheduleStore(connection, self.now)
         try:
@@ -148,7 +151,7 @@ class Scheduler:
         schedule, wrong = read_definition(taken.definition)
 
         if taken.rules is not None and taken.rules > RULES:
-            self.leave(taken.name)  # a newer release computed its fire times
+            self.leave(taken.name)  # a newer release has computed its fire times
         elif schedule is None:
             if not self.others_may(taken):
                 problem = "; ".join(as_texts(wrong))
@@ -195,10 +198,10 @@ class Scheduler:
         schedule: ScheduleConfig,
         found: Due,
     ) -> None:
-        """Record the due fire times and send their tasks, or skip them while an earlier task has
-        not finished.
+        """Record the due fire times and send their tasks.
 
-        Raises LookupError and TaskSendError before anything is written.
+        With the overlap "skip", a fire time is skipped if an earlier task has not finished. Raises
+        LookupError and TaskSendError before anything is written.
         """
         if found.fire_times:
             task = task_of(schedule, found.fire_times[0])
@@ -225,7 +228,7 @@ class Scheduler:
     def advance(
         self, store: ScheduleStore, taken: Taken, timing: Timing, found: Due, problem: str | None
     ) -> None:
-        """Record how far a schedule came, and its next fire time."""
+        """Record the last and the next fire time of a schedule."""
         following = timing.following(
             max(filter(None, (found.last, taken.last_fire_at, taken.since)))
         )
@@ -240,12 +243,13 @@ class Scheduler:
         )
 
     def others_may(self, taken: Taken) -> bool:
-        """Leave a schedule that this process cannot send to others; return False once the grace
-        period is over.
+        """Return whether other schedulers may still send a schedule that this process cannot send.
+
+        If so, the schedule is skipped for a while. Return False once the grace period is over.
         """
         last, since = self.unsendable.get(taken.name, (taken.last_fire_at, taken.now))
         if last != taken.last_fire_at:
-            since = taken.now  # another scheduler sent it in the meantime
+            since = taken.now  # another scheduler has sent it in the meantime
         self.unsendable[taken.name] = (taken.last_fire_at, since)
 
         if taken.now - since >= self.grace:
@@ -263,10 +267,11 @@ class Scheduler:
 def copies(
     task: NewTasks, first: dt.datetime, fire_times: dict[uuid.UUID, dt.datetime]
 ) -> Iterator[NewTasks]:
-    """Yield the tasks of fire times, copied from the first one's; with a deadline, a batch each,
-    because each has its own.
+    """Yield the tasks of fire times in batches, as copies of the task of the first one.
+
+    With a deadline, each task is a batch of its own, because the deadlines differ.
     """
-    # each task has its arguments, and PostgreSQL accepts at most 256 MB of them at once
+    # each copy has the arguments, and PostgreSQL accepts at most 256 MB of them at once
     ids = list(fire_times)
     together = 100 if task.good_until is None else 1
 
@@ -277,11 +282,11 @@ def copies(
 
 
 class SchedulerLoop(threading.Thread, Link):
-    """Runs the scheduler's rounds until ``stop``, which any thread or signal handler may call.
+    """The loop that runs the scheduler's rounds until ``stop``.
 
-    With ``gives_up`` it ends if the database is unavailable for longer than RESILIENCE allows.
-    ``wakeup`` becomes readable when a signal arrives, so that on the main thread a signal that
-    arrives just before it sleeps is not missed.
+    Any thread or signal handler may call ``stop``. With ``gives_up`` the loop ends if the database
+    is unavailable for longer than RESILIENCE allows. ``wakeup`` becomes readable when a signal
+    arrives, so that the main thread does not miss a signal that arrives just before it sleeps.
     """
 
     def __init__(
@@ -302,10 +307,10 @@ class SchedulerLoop(threading.Thread, Link):
         self.backoff = Backoff(config.resilience)
         self.poll_seconds = config.resilience.notify_poll_interval_ms / 1000
 
-        self.channel = ""  # of changed schedules; a pooler may deliver other channels too
+        self.channel = ""  # of changed schedules; a pooler may deliver other channels, too
         self.names: list[str] = []  # of the schedules in the code
-        self.signed_at = -math.inf  # by the monotonic clock
-        self.in_touch_since = math.inf
+        self.signed_at = -math.inf  # when ``sign`` was called last, by the monotonic clock
+        self.in_touch_since = math.inf  # since when it is connected
 
         self.waker, self.woken = socket.socketpair()
         self.wakeup = wakeup or self.woken
@@ -329,7 +334,10 @@ class SchedulerLoop(threading.Thread, Link):
             connections[self.config.database].close()
 
     def run(self) -> None:
-        """Run until stopped; failures are retried. Raises DatabaseGaveUp if it ``gives_up``."""
+        """Run until stopped; failures are retried.
+
+        Raises DatabaseGaveUp if it ``gives_up``.
+        """
         try:
             while not self.scheduler.stopping:
                 self.sleep(self.turn())
@@ -339,7 +347,10 @@ class SchedulerLoop(threading.Thread, Link):
             self.waker.close()
 
     def turn(self) -> float:
-        """Run one round; return the seconds until the next. Raises DatabaseGaveUp."""
+        """Run one round and handle its errors; return the seconds until the next round.
+
+        Raises DatabaseGaveUp if no further try is allowed.
+        """
         try:
             wait = self.tick(self.connection or self.connect())
         except (psycopg.Error, DatabaseError) as error:
@@ -365,9 +376,11 @@ class SchedulerLoop(threading.Thread, Link):
         return wait
 
     def tick(self, connection: psycopg.Connection[Any]) -> float:
-        """Do what is due now; return the seconds until the next round. Raises psycopg.Error."""
+        """Send due tasks and sign the schedules; return the seconds until the next round.
+
+        Raises psycopg.Error.
+        """
         now = time.monotonic()
-        # it records now and then that the schedules are still in the code
         if now >= self.signed_at + 60.0:
             self.sign(ScheduleStore(connection))
             self.signed_at = now
@@ -375,11 +388,12 @@ class SchedulerLoop(threading.Thread, Link):
         return min(self.scheduler.tick(connection), self.poll_seconds)
 
     def sign(self, store: ScheduleStore) -> None:
-        """Record that the schedules of the code are still in use, and disable those that no
-        scheduler has any more.
+        """Record that the schedules of the code are still in use, and disable abandoned ones.
+
+        These are the schedules that are not in the code of any scheduler any more.
         """
         if missed := store.declared(self.names):
-            self.declare(missed)  # no record was written for so long that they were disabled
+            self.declare(missed)  # they were disabled, because no record was written for too long
 
         if time.monotonic() - self.in_touch_since >= GONE_AFTER.total_seconds():
             for name in store.gone(GONE_AFTER, self.actor):
@@ -392,7 +406,7 @@ class SchedulerLoop(threading.Thread, Link):
         """Wait until the time is over, a schedule is changed, or ``stop`` is called."""
         try:
             if self.heard():
-                return  # this round may have missed the change
+                return  # the round before may have missed the change
 
             wait_readable(
                 {self.woken, self.wakeup} | ({self.connection} if self.connection else set()),
@@ -403,18 +417,24 @@ class SchedulerLoop(threading.Thread, Link):
             self.disconnect()  # the next round connects again
 
     def heard(self) -> bool:
-        """Return whether a schedule has been changed since the last call. Raises psycopg.Error."""
+        """Return whether a schedule has been changed since the last call.
+
+        Raises psycopg.Error.
+        """
         arrived = [] if self.connection is None else list(self.connection.notifies(timeout=0))
         return any(one.channel == self.channel for one in arrived)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Open the connection and listen for changes. Raises psycopg.Error."""
+        """Open and return the connection, and listen for changes of schedules.
+
+        Raises psycopg.Error.
+        """
         connection = direct_connection(
             self.alias, application_name=session_name(), prepare=True, statement_timeout_ms=10_000
         )
 
         self.connection = connection
-        self.signed_at = -math.inf  # it may have been disconnected for long
+        self.signed_at = -math.inf  # sign soon: the loop may have been disconnected for long
         self.in_touch_since = time.monotonic()
         self.channel = f"{channel_prefix(connection)}_schedules"
         connection.execute(f"LISTEN {self.channel}")
@@ -422,7 +442,7 @@ class SchedulerLoop(threading.Thread, Link):
         return connection
 
     def stop(self) -> None:
-        """End the loop after what it is sending now."""
+        """End the loop after the schedule that it is sending now."""
         self.scheduler.stopping = True
         with suppress(OSError):  # the loop has ended
             self.waker.send(b".")

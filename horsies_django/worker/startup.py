@@ -1,9 +1,8 @@
-"""Startup: steps that need the database are retried until they succeed or a signal stops the
-process.
+"""The startup of a worker or a scheduler: checks of the project and the database, and retries.
 
-After a boot, the worker may start before its database. So a worker or scheduler that cannot reach
-the database retries as RESILIENCE says. If the database can be reached but is not usable, the
-process ends at once.
+After a boot, the worker may start before its database. So steps that need the database are retried
+by the rules of RESILIENCE, until they succeed or a signal stops the process. If the database can be
+reached but is not usable, the process ends at once.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ logger = logging.getLogger("horsies.worker")
 
 
 class Start:
-    """Retries the steps of a start; ``stopping`` interrupts it (``Shutdown.interruptible``)."""
+    """The retries of the steps of a start, which ``stopping`` interrupts."""
 
     def __init__(self, link: Link, resilience: Resilience, stopping: Shutdown) -> None:
         self.link = link
@@ -45,11 +44,10 @@ class Start:
         self.stopping = stopping
 
     def retry(self, action: Callable[[], None], *, connected: bool = True) -> None:
-        """Call ``action`` until the database can be reached; with ``connected``, connect the link
-        first.
+        """Call ``action`` again until the database can be reached.
 
-        Raises DatabaseGaveUp if RESILIENCE allows no further try, WorkerStartError for other
-        database errors.
+        With ``connected``, the link is connected first. Raises DatabaseGaveUp if RESILIENCE allows
+        no further try, and WorkerStartError for other errors of the driver.
         """
         backoff = Backoff(self.resilience)
         alias = self.link.alias
@@ -80,11 +78,10 @@ class Start:
 
 
 def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
-    """Add missing queues to the database; log where it differs from the settings, without changing
-    it.
+    """Add missing queues to the database, and log where existing ones differ from the settings.
 
-    A worker that was started with old settings must not undo a change: the values in the database
-    apply.
+    The existing rows are not changed, and their values apply. Otherwise a worker that was started
+    with old settings would undo a change.
     """
     store = QueueStore(outbox.connection_or_raise())
     wanted = declared(config)
@@ -107,8 +104,9 @@ def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
 
 
 def durable_behind_pooler(engine: Engine) -> None:
-    """Let claims be durable behind a pooler: it hides a crash of the server, after which nobody
-    would look for lost claims.
+    """Make claims durable if the database is reached through a pooler.
+
+    A pooler hides a crash of the server, so the worker would not check for lost claims after it.
     """
     outbox = engine.outbox
     if not engine.capacity.durable and through_pooler(outbox.connection_or_raise()):
@@ -122,23 +120,25 @@ def durable_behind_pooler(engine: Engine) -> None:
 
 
 def refuse_main_module() -> None:
-    """Raise WorkerStartError if tasks are defined in the main module of this process, which no
-    other process imports.
+    """Raise WorkerStartError if tasks are defined in the main module of this process.
+
+    No other process imports that module.
     """
     if problem := registry.unimportable(registry.tasks()):
         raise WorkerStartError(problem)
 
 
 def refuse_paths(key: str, paths: Iterable[str]) -> None:
-    """Raise WorkerStartError if a dotted path of a setting does not name something that can be
-    called.
-    """
+    """Raise WorkerStartError if a dotted path of a setting is not that of a callable."""
     if problems := path_problems(paths):
         raise WorkerStartError(f"HORSIES[{key!r}]: {'; '.join(problems)}")
 
 
 def refuse_unready_database(config: Config) -> None:
-    """Raise WorkerStartError if the database or its schema is not usable."""
+    """Raise WorkerStartError if the database or its schema is not usable.
+
+    Raises one of AWAY_ERRORS if the database cannot be reached.
+    """
     connection = connections[config.database]
     try:
         with naming_receivers(config.database):
@@ -157,7 +157,7 @@ def refuse_unready_database(config: Config) -> None:
         targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
         missing = [migration.name for migration, _ in executor.migration_plan(targets)]
     except AWAY_ERRORS:
-        raise  # cannot be reached: the caller tries again
+        raise  # the database cannot be reached; the caller tries again
     except DatabaseError as error:
         raise WorkerStartError(
             f"the database {config.database!r} cannot be used: {said(error)}"
@@ -175,9 +175,9 @@ def refuse_unready_database(config: Config) -> None:
 
 
 def refuse_unready_tasks(config: Config) -> None:
-    """Raise WorkerStartError if the tasks of the project are not usable; log tasks in odd places.
+    """Raise WorkerStartError if the tasks of the project are not usable.
 
-    Opens no connection.
+    A warning is logged for tasks that other processes may not import. No connection is opened.
     """
     if problems := registry.autodiscover():
         raise WorkerStartError(

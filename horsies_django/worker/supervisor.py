@@ -1,4 +1,4 @@
-"""The supervisor: checks that the worker can run, and builds, starts and stops its parts."""
+"""The supervisor, which checks that a worker can run, and builds, starts and stops its parts."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ logger = logging.getLogger("horsies.worker")
 
 
 class Supervisor:
-    """One run of a worker. ``run`` returns the exit code: 0 if every task that it started was
-    finished and written.
+    """One run of a worker.
 
-    A worker that others declared dead, or whose claims the database lost, ends its processes and
-    starts again under a new id.
+    ``run`` returns the exit code, which is 0 if every task that was started has finished and its
+    outcome is written. A worker that others declared dead, or whose claims the database has lost,
+    ends its processes and starts again under a new id.
     """
 
     def __init__(
@@ -165,9 +165,7 @@ class Supervisor:
         )
 
     def build_reaper(self, heartbeat: HeartbeatSender) -> Reaper:
-        """Create the reaper, which declares workers dead only while the heartbeats of this one are
-        fresh.
-        """
+        """Return a reaper, which declares workers dead only while this one has fresh heartbeats."""
         forgotten = self.config.forget_overrides_after_ms
         return Reaper(
             self.config.recovery,
@@ -180,21 +178,24 @@ class Supervisor:
         )
 
     def stop(self) -> None:
-        """Stop starting tasks; called in a signal handler."""
+        """Stop claiming tasks and firing schedules; called in a signal handler."""
         self.engine.stop()
         if self.scheduler_loop is not None:
             self.scheduler_loop.stop()
 
     def run(self) -> int:
-        """Run the worker until it is stopped. Raises WorkerStartError and StopRequested."""
+        """Run the worker until it is stopped, and return its exit code.
+
+        Raises WorkerStartError and StopRequested.
+        """
         with serving_health(self.options, lambda: self.engine):
             return self.live()
 
     def live(self) -> int:
-        """Work until stopped; start again under a new id if this worker was declared dead or the
-        database lost its claims.
+        """Work until the worker is stopped, and return its exit code.
 
-        Without the template, which cannot be forked again once there are threads, it ends.
+        It starts again under a new id if it was declared dead or the database has lost its claims.
+        It ends if the template was killed, which cannot be forked again once there are threads.
         """
         while True:
             try:
@@ -234,7 +235,7 @@ class Supervisor:
                 self.open()
         except StopRequested:
             self.pool.kill("was not needed any more")
-            # one that the pool has not recorded yet
+            # a child that the pool has not recorded yet
             for process in multiprocessing.active_children():
                 process.kill()
             raise
@@ -243,7 +244,7 @@ class Supervisor:
             self.stop()
 
     def open(self) -> None:
-        """Do the steps of ``start``, which signals may interrupt."""
+        """Connect, check the database, start the pool and the threads; signals may interrupt it."""
         self.startup.retry(lambda: refuse_unready_database(self.config), connected=False)
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
@@ -266,7 +267,7 @@ class Supervisor:
             self.scheduler_loop.start()
 
     def register(self) -> None:
-        """Add the rows of the worker."""
+        """Insert the row of the worker."""
         WorkerStore(self.outbox.connection_or_raise()).register(
             self.worker,
             hostname=socket.gethostname(),
@@ -313,14 +314,15 @@ class Supervisor:
             )
 
     def end_tasks(self) -> int:
-        """End the running tasks, which count as crashed, record that if the database can be
-        reached, and return 1.
+        """End the running tasks, which count as crashed, and return the exit code 1.
+
+        Their outcomes are written if the database can be reached.
         """
         count = self.pool.running("sync") + self.pool.running("async")
         logger.error("stopping now; ending %s running task(s)", count)
         self.pool.kill("was ended while the worker shut down")
 
-        # time for writing the outcomes of tasks that were ended
+        # time to write the outcomes of the tasks that were ended
         give_up_at = time.monotonic() + 3.0
         try:
             self.engine.turn(0.0)
@@ -332,7 +334,7 @@ class Supervisor:
         return 1
 
     def write_last_outcomes(self) -> None:
-        """Write what the processes that were ended have left, without claiming anything."""
+        """Write the outcomes and releases of the processes that were ended, without a claim."""
         self.outbox.outcomes += self.pool.outcomes
         self.outbox.releases += [*self.pool.releases, *self.engine.prefetched.values()]
 

@@ -1,1 +1,1 @@
-"""Workflows: building graphs of tasks, sending them, and controlling their runs."""
+"""Workflows: graphs of tasks, their runs, and the control of these runs."""

@@ -1,12 +1,14 @@
-"""Advances runs whose tasks have finished: a worker does it between passes, ``drain()`` in a test.
+"""Advances runs of workflows whose tasks have finished.
 
-What is owed is only a reminder: finished tasks that were not counted are found in the tables as
-well. A run that another transaction holds is tried again soon, because that transaction may not see
-these tasks.
+A worker does this between passes, and ``drain()`` does it in a test.
 
-Elements of a map that end one after another are counted together, because an advance takes as long
-as a pass. Where max_in_flight lets others start as they end, none waits, so that no slot stays
-empty.
+The advancer keeps its list of tasks to count in memory, and may lose it: finished tasks that were
+not counted are also found in the tables. A run is tried again soon if another transaction holds its
+lock, because that transaction may not see these tasks.
+
+Elements of a map that end shortly after one another are counted together, because an advance takes
+as long as a pass. They are counted at once if max_in_flight allows a new element to start for each
+one that ends, so that no slot stays empty.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ logger = logging.getLogger("horsies.worker")
 
 LIMIT = 200  # tasks sent per turn and run
 WAKING = 50  # runs with waits whose time is over, per transaction; see horsies_wake
-GATHER_SECONDS = 0.005  # for so long elements of a map may wait to be counted
-BUSY_SECONDS = (0.005, 0.01, 0.02)  # until a busy run is tried again; the last one repeats
-BUSY_TRIES = 500  # of a strict advancer, about 10 s
+GATHER_SECONDS = 0.005  # how long completed elements of a map may wait to be counted
+BUSY_SECONDS = (0.005, 0.01, 0.02)  # pauses before a busy run is tried again; the last repeats
+BUSY_TRIES = 500  # the most tries of a strict advancer, about 10 s
 HALTED = {
     "stop": "workflow run %s: a node failed, and on_error is 'stop'",
     "pause": "workflow run %s: a node failed, and on_error is 'pause'",
@@ -47,13 +49,13 @@ HALTED = {
 
 @dataclass
 class Debt:
-    """What one run is owed."""
+    """The finished tasks and child runs that still have to be counted in one run."""
 
     tasks: set[uuid.UUID] = field(default_factory=set)
     children: set[uuid.UUID] = field(default_factory=set)
-    at: float = 0.0  # not before, by the monotonic clock
+    at: float = 0.0  # the earliest time to advance the run, by the monotonic clock
     tries: int = 0
-    gathered: bool = False  # only elements of a map: see ``Advancer.owe``
+    gathered: bool = False  # all tasks are elements of maps; see ``Advancer.owe``
 
 
 Handed = tuple[uuid.UUID, Debt]
@@ -61,36 +63,38 @@ Handed = tuple[uuid.UUID, Debt]
 
 @dataclass(eq=False, repr=False)
 class Advancer:
-    """Keeps what is owed to runs, and advances them. ``max_bytes`` is the most that arguments may
-    take.
+    """The runs that have to be advanced, and the methods that advance them.
 
-    ``hand_over`` gets the runs whose advance takes longer than the connection lets a statement run.
-    One that is ``strict`` raises WorkflowError for a run that it cannot advance.
+    ``max_bytes`` is the maximum size of the arguments of a task. ``hand_over`` is called with a run
+    whose advance takes longer than the statement timeout of the connection. A ``strict`` advancer
+    raises WorkflowError for a run that it cannot advance.
     """
 
     max_bytes: int
-    now: datetime | None = None  # in tests, in place of the database's clock
+    now: datetime | None = None  # the time in tests, in place of the database's clock
     hand_over: Callable[[Handed], None] | None = None
     strict: bool = False
     repeats: Repeats = field(default_factory=Repeats)
-    handed: deque[Handed] = field(default_factory=deque, init=False)  # by another thread
+    # Runs that another thread has handed over to this one
+    handed: deque[Handed] = field(default_factory=deque, init=False)
     owed: dict[uuid.UUID, Debt] = field(default_factory=dict, init=False)
-    # Runs; another worker may have seen the signals
+    # Runs that got a signal, which another worker may have given to a node already
     signalled: set[uuid.UUID] = field(default_factory=set, init=False)
-    # Whether the last count of elements sent no others
+    # False if new tasks were sent when elements were last counted
     gathers: bool = field(default=True, init=False)
 
     def twin(self, hand_over: Callable[[Handed], None]) -> Advancer:
         """Return an advancer for another thread.
 
-        What both would log again and again is logged as if one did.
+        The two share their record of repeated warnings, so that each of these is logged as if by
+        one.
         """
         return Advancer(self.max_bytes, self.now, hand_over, repeats=self.repeats)
 
     def owe(self, tasks: Iterable[Sequence[uuid.UUID]], *, gather: bool = False) -> None:
-        """Note finished tasks, each after its run.
+        """Note finished tasks, given as pairs of run and task.
 
-        ``gather``: they are completed elements of maps, and others soon follow.
+        ``gather`` is true if all of them are completed elements of maps, and more will follow soon.
         """
         at = time.monotonic() + GATHER_SECONDS if gather and self.gathers else 0.0
         for run, task in tasks:
@@ -103,13 +107,16 @@ class Advancer:
     def tell(self, run: uuid.UUID) -> None:
         """Note that a run got a signal.
 
-        All workers are told, so each looks first whether nobody has seen it yet.
+        All workers are notified of a signal, so each first checks that no other one has advanced
+        the run.
         """
         self.signalled.add(run)
 
     def find(self, store: WorkflowStore, age: timedelta | None, many: int) -> int:
-        """Note what the tables say is owed, ``many`` of a kind at most, and return how much that
-        is.
+        """Note the runs that have to be advanced according to the tables, and return their number.
+
+        At most ``many`` finished tasks, child runs and runs of each kind are noted. If ``age`` is
+        given, only tasks that finished at most so long ago are noted.
         """
         found = store.owed(age, many)
         for run, task, child in found:
@@ -121,8 +128,9 @@ class Advancer:
     def debt(
         self, run: uuid.UUID, tasks: Iterable[uuid.UUID] = (), children: Iterable[uuid.UUID] = ()
     ) -> Debt:
-        """Note what a run is owed, and return all that it is owed; it is advanced even if that is
-        nothing.
+        """Note finished tasks and child runs of a run, and return all that have to be counted.
+
+        The run is advanced even if there are none.
         """
         debt = self.owed.setdefault(run, Debt())
         debt.tasks.update(tasks)
@@ -131,7 +139,7 @@ class Advancer:
 
     @property
     def next_at(self) -> float:
-        """When to advance next, by the monotonic clock; infinite if nothing is owed."""
+        """The time of the next advance, by the monotonic clock, or infinity if there is none."""
         if self.signalled or self.handed:
             return 0.0
         return min(debt.at for debt in self.owed.values()) if self.owed else math.inf
@@ -140,7 +148,7 @@ class Advancer:
         return WorkflowStore(connection, channel, self.max_bytes, self.now)
 
     def turn(self, store: WorkflowStore, seconds: float = 0.02) -> bool:
-        """Advance the runs that are due, for a short time; return whether tasks were sent.
+        """Advance the runs that are due, for about ``seconds``, and return whether tasks were sent.
 
         A run that cannot be advanced is logged and tried again later. Raises psycopg.Error if the
         connection is lost.
@@ -168,11 +176,10 @@ class Advancer:
         return sent
 
     def wake(self, store: WorkflowStore) -> bool:
-        """Advance some runs with waits whose time is over, in one transaction; return whether there
-        were any.
+        """Advance some runs with waits whose time is over, and return whether there were any.
 
-        After an error there are none: they are found and advanced one by one then. Raises
-        psycopg.Error if the connection is lost.
+        They are advanced in one transaction. Returns False if it fails: the runs are then found and
+        advanced one by one. Raises psycopg.Error if the connection is lost.
         """
         try:
             found = store.wake(WAKING, LIMIT)
@@ -187,8 +194,9 @@ class Advancer:
         return bool(found)
 
     def attempt(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
-        """Advance runs, one by one if that raises an error; log and put off those that cannot be
-        advanced alone.
+        """Advance runs together, or one by one after an error, and return whether tasks were sent.
+
+        A run that cannot be advanced alone is logged and tried again later.
         """
         try:
             return self.advance(store, runs)
@@ -197,7 +205,7 @@ class Advancer:
                 raise
 
             if len(runs) > 1:
-                # All of them, not only until one sent tasks.
+                # A list, because any() would stop at the first run that sent tasks.
                 return sum(self.attempt(store, [run]) for run in runs) > 0
 
             if self.strict:
@@ -222,8 +230,9 @@ class Advancer:
             return False
 
     def advance(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
-        """Advance runs, each in a transaction of its own, in one round trip if the driver can;
-        return whether tasks were sent.
+        """Advance runs, each in its own transaction, and return whether tasks were sent.
+
+        Several runs take one round trip if the driver supports pipelines.
         """
         debts = [self.debt(run) for run in runs]
 
@@ -247,8 +256,8 @@ class Advancer:
 
             found = [Advanced(*cursor.fetchall()[0]) for cursor in cursors]
 
-        # This comes before anything is learned: what a child has done is owed to its parent, which
-        # may be among them.
+        # The old debts are deleted before new ones are noted: a child may add a debt to its parent,
+        # which may be among these runs.
         for run in runs:
             del self.owed[run]
 
@@ -258,7 +267,7 @@ class Advancer:
         return any(advanced.many for advanced in found)
 
     def learn(self, store: WorkflowStore, run: uuid.UUID, debt: Debt, advanced: Advanced) -> None:
-        """Note what a run still owes, and what its parent and its children are owed."""
+        """Note what is left to be done for a run, its parent and its children after an advance."""
         if advanced.busy:
             if self.strict and debt.tries == BUSY_TRIES:
                 raise WorkflowError(

@@ -1,9 +1,9 @@
-"""The arguments of a node: constants are encoded, other nodes become inputs, if their results fit
-by their annotations.
+"""The arguments of a node: constants are encoded, and nodes become inputs if their results fit.
 
-The functions write into the node, and yield what is wrong, without its name; the rules ask all of
-them. ``Results[T]`` is the argument that has the results of many nodes, and reads them when they
-are needed.
+Results are compared with annotations. The functions write into the node and yield its problems,
+without its name. The rules of the kinds call all of them.
+
+``Results[T]`` is an argument with the results of many nodes, which are read when they are needed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ CHUNK = 500  # results per query
 
 
 class Given(NamedTuple):
-    """The arguments of a node as they were given, and the options beside them that could be meant
-    as arguments.
+    """The arguments of a node as they were given.
+
+    ``options`` has the names of options given beside them that could be meant as arguments.
     """
 
     args: tuple[Any, ...]
@@ -69,7 +70,7 @@ def take_arguments(node: Node, task: TaskDefinition, given: Given) -> Problems:
 
 
 def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) -> Problems:
-    """Give a map the plain values that it maps over."""
+    """Store the plain values that a map maps over, and yield the problems."""
     if not isinstance(elements, list | tuple):
         yield (
             f"the first keyword argument of map() is what it maps over, a list or a node; {over!r} "
@@ -92,7 +93,10 @@ def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) ->
 def connected(
     node: Node, values: Mapping[str, Any], types: Mapping[str, Any]
 ) -> Problems[dict[str, Any]]:
-    """Let the results of nodes among the values be arguments; return the other values."""
+    """Make nodes among the values inputs of a node, and return the other values.
+
+    Yields the problems.
+    """
     constants = {}
     for name, value in values.items():
         several = value if isinstance(value, list | tuple) else [value]
@@ -108,7 +112,10 @@ def connected(
 def connect(
     node: Node, parameter: str, several: list[Any], annotation: Any, *, alone: bool
 ) -> Problems:
-    """Let the results of several nodes, or of one that is given ``alone``, be an argument."""
+    """Make one or several nodes the input for a parameter, and yield the problems.
+
+    ``alone`` is true if the argument is one node, not a list.
+    """
     if not all(isinstance(each, Node) for each in several):
         yield f"the list for {parameter!r} mixes nodes and values: give nodes only"
         return
@@ -159,8 +166,10 @@ def connect(
 
 
 def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
-    """Return how results become an argument ("value", "result", "results", "list"), and the type
-    that each must have.
+    """Return how results become an argument, and the type that each result must have.
+
+    The first is "value", "result", "results" or "list". The type is None if there are several
+    results and the parameter takes no list.
     """
     origin = get_origin(parameter)
     args = get_args(parameter)
@@ -173,9 +182,7 @@ def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
 
 
 def unsure(node: Node) -> Problems:
-    """Yield which arguments may be missing when a node runs although upstream nodes did not
-    complete.
-    """
+    """Yield the arguments that may be missing if upstream nodes do not complete."""
     if not may_miss(node):
         return
 
@@ -195,13 +202,14 @@ def unsure(node: Node) -> Problems:
 
 
 def may_miss(node: Node) -> bool:
-    """Return whether a node may run although upstream nodes did not complete."""
+    """Return whether a node may run although some upstream nodes did not complete."""
     return node.allow_failed or node.rule == "quorum"
 
 
 def dropped(node: Node, taker: str = "") -> Problems:
-    """Yield whether the value of a node is taken, by a node or by the run, and its task does not
-    keep it.
+    """Yield a problem if the value of a node is used, but its task does not keep its result.
+
+    The value may be used by another node or by the run. ``taker`` begins the message.
     """
     if drops_result(node.texts.get("options")):
         yield (
@@ -212,8 +220,9 @@ def dropped(node: Node, taker: str = "") -> Problems:
 
 
 def unclear(node: Node, names: Iterable[str], options: Collection[str], what: str) -> list[str]:
-    """Return the problems of options that are ``names`` of parameters or inputs, too: they may be
-    meant for either.
+    """Return the problems of given options that are also names of parameters or inputs.
+
+    A reader cannot see which of the two is meant.
     """
     return [
         f"{name}= is an option of {node.kind.verb}(), and {what} {name!r}: give that in "
@@ -225,9 +234,7 @@ def unclear(node: Node, names: Iterable[str], options: Collection[str], what: st
 
 
 def why_not(error: Exception, values: Mapping[str, Any]) -> str:
-    """Return why values cannot be arguments: the error, unless nodes inside of one of them are the
-    reason.
-    """
+    """Return why values cannot be arguments: the error, or that a value has nodes inside."""
     inside = [name for name, value in values.items() if holds_node(value)]
     if not inside:
         return str(error)
@@ -237,7 +244,7 @@ def why_not(error: Exception, values: Mapping[str, Any]) -> str:
 
 
 def holds_node(value: Any, levels: int = 50) -> bool:
-    """Return whether there is a node in lists and tables, however deep."""
+    """Return whether there is a node inside a value, in nested lists, tuples, sets or mappings."""
     if isinstance(value, Mapping | list | tuple | set | frozenset) and levels:
         return any(
             holds_node(each, levels - 1)
@@ -247,8 +254,9 @@ def holds_node(value: Any, levels: int = 50) -> bool:
 
 
 def hints(task: TaskDefinition) -> dict[str, Any]:
-    """Return the annotations of a task; empty if they cannot be resolved yet, or its values are
-    plain JSON.
+    """Return the annotations of a task.
+
+    They are empty if they cannot be resolved yet, or if the task takes plain JSON.
     """
     try:
         return {} if task.codec is not None else resolved(task)
@@ -258,7 +266,7 @@ def hints(task: TaskDefinition) -> dict[str, Any]:
 
 @functools.cache
 def resolved(task: TaskDefinition) -> dict[str, Any]:
-    """Return the annotations of a task. Raises TaskDefinitionError."""
+    """Return the annotations of a task. Raises TaskDefinitionError if one cannot be resolved."""
     return {name: plain(hint) for name, hint in hints_of(task.function).items()}
 
 
@@ -273,9 +281,9 @@ def produced(task: TaskDefinition) -> Any:
 class Results(Sequence[T], Generic[T]):
     """The values of the upstream nodes of an argument, in order: of a map, or of a list of nodes.
 
-    It keeps none of them: every iteration, also with ``async for``, reads them from the database in
-    chunks. Results of upstream nodes that did not complete are left out. Raises WorkflowError for a
-    result that was redacted or deleted.
+    No value is kept in memory: each iteration, also one with ``async for``, reads all of them from
+    the database in chunks. Results of upstream nodes that did not complete are left out. Raises
+    WorkflowError if a result was redacted or deleted.
     """
 
     def __init__(self, workflow: uuid.UUID, node: int, parameter: str, item: Shape) -> None:
@@ -287,7 +295,7 @@ class Results(Sequence[T], Generic[T]):
 
     @staticmethod
     def horsies_shape(item: Shape) -> Shape:
-        """Return the shape of ``Results[item]``, for the codec."""
+        """Return the shape of ``Results[item]``, which the codec uses."""
 
         def dump(_value: Any) -> Any:
             raise CodecError(

@@ -1,7 +1,8 @@
-"""The builder of workflows, and ``Batch``: tasks that do not depend on one another, and callbacks.
+"""The builder of workflows, and ``Batch``, for tasks that do not depend on one another.
 
-Nothing raises while a graph is built; ``send`` names all problems at once. Each method records a
-node, with what it was given and the rule of its kind, which turns that into what is stored.
+No method raises while a graph is built; ``send`` names all problems at once. Each method records a
+node and the arguments that it was given. The rule of the kind of the node turns these into the
+columns that are stored.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ CALLBACKS = ("succeeded", "failed", "finished")  # their rules
 
 
 class Workflow(Graph[T]):
-    """A graph of tasks to be sent as one run; ``Workflow[int]`` is one whose value is an int, for
-    type checkers.
+    """A graph of tasks to be sent as one run.
 
-    ``on_error`` says what a failed node does to the run, unless a node that depends on it runs
-    nevertheless: "fail" (independent nodes still run), "stop" (no other node starts, running ones
-    are cancelled) or "pause". Sending the same name, ``key`` and graph again returns the first run.
-    ``good_until``, an aware datetime or a timedelta from sending, is the latest start of its tasks.
-    ``max_in_flight`` limits how many tasks of the run are sent and not finished at the same time.
+    For type checkers, ``Workflow[int]`` is a workflow whose value is an int.
+
+    ``on_error`` is the effect of a failed node on the run, unless a node that depends on it runs
+    nevertheless: "fail" (independent nodes still run), "stop" (no other node starts, and running
+    ones are cancelled) or "pause". A workflow is sent once per name and ``key``: the first run is
+    returned if the same graph is sent with them again. ``good_until``, an aware datetime or a
+    timedelta from sending, is the latest start of its tasks. ``max_in_flight`` limits how many
+    tasks of the run are sent and not finished at the same time.
     """
 
     def add(
@@ -66,14 +69,20 @@ class Workflow(Graph[T]):
     ) -> Node[N]:
         """Add a node that runs a task, or another workflow as a run of its own, and return it.
 
-        ``what`` is a task, what its ``with_options()`` returns, the name of a task, or a Workflow,
-        whose inputs are the keyword arguments. An argument that is a node, or a list of nodes,
-        becomes their results. The node waits for those nodes and for ``after``. ``join``: "all"
-        must complete, or "any" or ``quorum(n)`` of those in ``after`` and in lists.
-        ``allow_failed``: it runs even if some did not. ``when``: it is skipped unless the condition
-        holds. ``name``, unique in the workflow, is that of the function without one. ``undo``: a
-        task that undoes what this one did, if the run fails or is cancelled. ``kwargs`` are
-        arguments by name as well, also those that are named like one of these options.
+        ``what`` is a task, the return value of its ``with_options()``, the name of a task, or a
+        Workflow. The keyword arguments are those of the task, or the inputs of the Workflow. If an
+        argument is a node or a list of nodes, their results become the argument, and the node waits
+        for them. The other arguments are options:
+
+        - ``after``: further nodes that the node waits for.
+        - ``join``: "all" if all of these nodes must complete; "any" or ``quorum(n)`` if one or n of
+          the nodes in ``after`` and in lists must complete.
+        - ``allow_failed``: the node runs even if some of these nodes did not complete.
+        - ``when``: the node is skipped if this condition does not hold.
+        - ``name``: the name of the node, unique in the workflow. The default is the name of the
+          function.
+        - ``undo``: a task that undoes the work of this one if the run fails or is cancelled.
+        - ``kwargs``: more arguments by name, which may have the names of these options.
         """
         options = Options(after, join, allow_failed, when, name, undo)
         given = self._given(options, args, kwargs, others)
@@ -98,10 +107,11 @@ class Workflow(Graph[T]):
     ) -> Node[list[N]]:
         """Add a node that runs a task once per element of a list, and return it.
 
-        The first keyword argument is the list: a node whose value is one, a map, a list of nodes,
-        or plain values. The others are the same for every element; those in ``kwargs`` come before
-        those beside it. The node completes if all its tasks do; its value is the list of their
-        values. Its ``undo`` runs once per element.
+        The first keyword argument is the list: a node whose value is a list, a map, a list of
+        nodes, or plain values. The other arguments are the same for every element. Arguments in
+        ``kwargs`` come before those beside it. The node completes if all its tasks complete, and
+        its value is the list of their values. Its ``undo`` runs once per element. The options are
+        those of ``add``.
         """
         options = Options(after, join, allow_failed, when, name, undo)
         return self._call(
@@ -121,12 +131,12 @@ class Workflow(Graph[T]):
         kwargs: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> Node[None]:
-        """Add a node that ends the run, as COMPLETED, and begins another one in the same
-        transaction, which takes over its key.
+        """Add a node that ends the run and begins another one, and return it.
 
-        Nodes that have not begun are CANCELLED, running tasks are asked to stop. The keyword
-        arguments are the inputs of ``what``; for the others see ``add``. A loop is built by a task:
-        ``current_task().workflow.continue_as(...)``.
+        The run is COMPLETED, and the other run begins in the same transaction and takes over its
+        key. Nodes that have not begun are CANCELLED, and running tasks are asked to stop. The
+        keyword arguments are the inputs of ``what``; the options are those of ``add``. A loop is
+        built by a task, which calls ``current_task().workflow.continue_as(...)``.
         """
         options = Options(after, join, allow_failed, when, name)
         given = self._given(options, (), kwargs, others)
@@ -137,7 +147,10 @@ class Workflow(Graph[T]):
     @overload
     def input(self, name: str, annotation: Any = ...) -> Node: ...
     def input(self, name: str, annotation: Any = Any) -> Node:
-        """Add an input, whose value another workflow gives when this one is a node of it."""
+        """Add an input, and return it.
+
+        If this workflow becomes a node of another one, the other one gives the value of the input.
+        """
         return self._record(kinds.INPUT, name, Options(name=name), rules.take_input, annotation)
 
     def sleep(
@@ -151,9 +164,9 @@ class Workflow(Graph[T]):
         when: Condition | None = None,
         name: str | None = None,
     ) -> Node[None]:
-        """Add a timer: a node that completes ``delay`` after it is ready, a timedelta or seconds.
+        """Add a timer, and return it: a node that completes some time after it is ready.
 
-        Its value is None.
+        ``delay`` is a timedelta or a number in seconds. The value of the node is None.
         """
         return self._record(
             kinds.TIMER, "sleep", Options(after, join, allow_failed, when, name), rules.sleep, delay
@@ -170,9 +183,9 @@ class Workflow(Graph[T]):
         when: Condition | None = None,
         name: str | None = None,
     ) -> Node[None]:
-        """Add a timer that completes at an aware datetime, or when it is ready if that is later.
+        """Add a timer that completes at an aware datetime, and return it.
 
-        Its value is None.
+        If the node is ready later than that, it completes when it is ready. Its value is None.
         """
         return self._record(
             kinds.TIMER,
@@ -197,14 +210,16 @@ class Workflow(Graph[T]):
         when: Condition | None = None,
         name: str | None = None,
     ) -> Node:
-        """Add a node that waits for a signal of this name, whose data becomes its value; see
-        ``WorkflowHandle.signal``.
+        """Add a node that waits for a signal of this name, and return it.
 
-        Each signal is taken by one node, the oldest first, also if it was sent before the node
-        began to wait. With a ``key``, only signals with that key are taken. ``annotation`` is the
-        type of the data, which is checked when it is sent. After ``timeout``, a timedelta or
-        seconds from when the node is ready, it is FAILED ("fail"), SKIPPED ("skip") or COMPLETED
-        with None ("complete").
+        The data of the signal becomes the value of the node. Each signal is taken by one node, the
+        oldest signal first, even if it was sent before the node began to wait. With a ``key``, the
+        node takes only signals with that key. ``annotation`` is the type of the data, which is
+        checked when the signal is sent.
+
+        ``timeout`` is a timedelta or a number in seconds, counted from when the node is ready. The
+        node then ends as FAILED ("fail"), SKIPPED ("skip"), or COMPLETED with None ("complete").
+        See also ``WorkflowHandle.signal``.
         """
         options = Options(after, join, allow_failed, when, name)
         title = signal if isinstance(signal, str) else "signal"
@@ -226,20 +241,20 @@ class Workflow(Graph[T]):
         allow_failed: bool = False,
         when: Condition | None = None,
     ) -> Node:
-        """Add a node that waits until a person approves or rejects it; see
-        ``WorkflowHandle.approve``.
+        """Add a node that waits until a person approves or rejects it, and return it.
 
-        Its value is ``{"by": ..., "reason": ...}``; a rejection fails it with GATE_REJECTED.
-        ``permission``, as in "shop.approve", is what users need. ``timeout`` and ``on_timeout`` are
-        those of ``signal``. ``announce`` is a task that is sent when the gate opens, with the name
-        of the gate as its argument ``gate``.
+        Its value is ``{"by": ..., "reason": ...}``. A rejection fails it with GATE_REJECTED.
+        ``permission``, as in "shop.approve", is the permission that a user needs. ``timeout`` and
+        ``on_timeout`` are those of ``signal``. ``announce`` is a task that is sent when the gate
+        opens, with the name of the gate as its argument ``gate``. See also
+        ``WorkflowHandle.approve``.
         """
         options = Options(after, join, allow_failed, when, name)
         node = self._record(
             kinds.GATE, "gate", options, rules.gate, permission, timeout, on_timeout
         )
 
-        if announce is not None:  # it waits for the same nodes
+        if announce is not None:  # the announcement waits for the same nodes
             title = f"announce {node.title[:180]}"
             self.add(
                 announce,
@@ -254,7 +269,7 @@ class Workflow(Graph[T]):
         return node
 
     def returns(self, node: Node[T]) -> None:
-        """Let the value of a node be the value of the workflow."""
+        """Make the value of a node the value of the workflow."""
         self.change("a value")
         if problem := self.foreign(node):
             self.problems.append(f"returns(): {problem}")
@@ -266,7 +281,7 @@ class Workflow(Graph[T]):
         """Send the workflow in the caller's transaction and return its handle.
 
         Raises WorkflowDefinitionError, which names all problems of the graph, and TaskSendError if
-        the database refuses it. If a ``key`` is given that another open transaction is sending, it
+        the database refuses it. If another open transaction is sending the same ``key``, the call
         waits for that transaction.
         """
         return send_graphs([self])[0]
@@ -275,17 +290,16 @@ class Workflow(Graph[T]):
 
     @staticmethod
     def send_many(workflows: Iterable[Workflow[T]]) -> list[WorkflowHandle[T]]:
-        """Send workflows in the caller's transaction, all or none of them, and return their handles
-        in order.
+        """Send workflows in the caller's transaction, all or none, and return their handles.
 
-        They are inserted by few statements: for many runs this takes a part of the time that as
-        many sends take. Raises what ``send`` does.
+        The handles are in the order of the workflows. Few statements insert all runs, so this takes
+        a fraction of the time of one send per run. The errors are those of ``send``.
         """
         return send_graphs(list(workflows))
 
     @staticmethod
     async def asend_many(workflows: Iterable[Workflow[T]]) -> list[WorkflowHandle[T]]:
-        """Send from async code, as ``send_many`` does."""
+        """Send workflows as ``send_many`` does, from async code."""
         return await sync_to_async(send_graphs)(list(workflows))
 
     def handle(self, workflow_id: UUID | str) -> WorkflowHandle[T]:
@@ -295,8 +309,10 @@ class Workflow(Graph[T]):
     def _given(
         self, options: Options, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any]
     ) -> Given:
-        """Return the arguments of a node: those in ``kwargs``, which leaves no doubt about options,
-        and those beside it.
+        """Return the arguments of a node: those in ``kwargs``, and those beside it.
+
+        If ``kwargs`` is not used, the names of changed options are returned with them, because they
+        could be meant as arguments.
         """
         if kwargs is None:
             changed = {
@@ -317,9 +333,9 @@ class Workflow(Graph[T]):
         return Given(args, {**kwargs, **others})
 
     def _called(self, what: Any, expected: str) -> Called | None:
-        """Return a task and its options.
+        """Return a task and its options, or note a problem and return None.
 
-        One of django.tasks has them as its attributes ``definition`` and ``send_options``.
+        A task of django.tasks has them as its attributes ``definition`` and ``send_options``.
         """
         if isinstance(what, Sender):
             return what._task, what._options
@@ -344,9 +360,9 @@ class Workflow(Graph[T]):
         return self._record(kind, title, options, rules.take_task, called, given)
 
     def _record(self, kind: Kind, title: Any, options: Options, rule: Rule, *given: Any) -> Node:
-        """Add a node, and compile it.
+        """Add a node, compile it, and note its problems.
 
-        Its title is its name, unless the options have one, or the title is taken.
+        The title becomes its name, unless the options have a name or the title is taken.
         """
         if len(self.nodes) >= MOST_NODES:
             raise WorkflowDefinitionError(
@@ -371,8 +387,9 @@ class Workflow(Graph[T]):
         return node
 
     def _name(self, given: Any, title: str) -> str:
-        """Return the name of a node: the one that was given, else its title, with a number if that
-        is taken.
+        """Return the name of a node: the given name, or its title.
+
+        A number is appended to a title that is taken.
         """
         if given is not None and (problem := name_problem("a node's name", given, 200)):
             self.problems.append(problem)
@@ -396,28 +413,28 @@ class Workflow(Graph[T]):
 
 
 class Batch(Workflow[T]):
-    """Tasks that do not depend on one another, with callbacks for when they have all finished."""
+    """Tasks that do not depend on one another, with callbacks that run when all have finished."""
 
     def on_success(
         self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any
     ) -> Node[N]:
-        """Add a task that runs when all have finished and none failed."""
+        """Add a task that runs when all tasks have finished and none has failed."""
         return self._callback("succeeded", what, args, kwargs)
 
     def on_failure(
         self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any
     ) -> Node[N]:
-        """Add a task that runs when all have finished and one failed."""
+        """Add a task that runs when all tasks have finished and at least one has failed."""
         return self._callback("failed", what, args, kwargs)
 
     def on_finish(
         self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any
     ) -> Node[N]:
-        """Add a task that runs when all have finished."""
+        """Add a task that runs when all tasks have finished."""
         return self._callback("finished", what, args, kwargs)
 
     def finish(self) -> None:
-        """Let the callbacks wait for all other nodes."""
+        """Make the callbacks wait for all other nodes."""
         others = {node.number for node in self.nodes if node.rule not in CALLBACKS}
         for node in self.nodes:
             if node.rule in CALLBACKS:

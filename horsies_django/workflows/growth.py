@@ -1,9 +1,10 @@
-"""Growth: a running task adds nodes to its own workflow.
+"""Growth of workflows: a running task adds nodes to its own workflow.
 
-Nodes are inserted without the lock of the run, in the transaction of the task's code, and take part
-once the run is advanced: at the latest when the task has finished. They belong to the node of the
-task by name, so a second attempt adds none of them twice. The tasks of a map share their node: the
-names of what they add end with the place of the element, as in ``fetch[3]``.
+The nodes are inserted in the transaction of the task's code, without the lock of the run. They take
+part in the run when it is next advanced, at the latest when the task has finished. They belong to
+the node of the task by name, so a second attempt adds none of them twice. The tasks of a map share
+one node, so the names of the nodes that they add end with the place of the element, as in
+``fetch[3]``.
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ from horsies_django.workflows.send import path_problem
 logger = logging.getLogger("horsies.worker")
 
 ARGUMENTS = ("kwargs", "inputs", "value")
-# What is compared of two nodes
+# The members that are compared of two nodes
 SAID = ("kind", "task", *ARGUMENTS, "signal", "signal_key", "graph")
-PASSING = (*ABSOLUTE, "options")  # may differ each time that the same workflow is built
+PASSING = (*ABSOLUTE, "options")  # members that may differ each time a workflow is built
 
 
 class RunningWorkflow(Workflow):
-    """The run of the current task. Each method inserts its node at once; in async code use those
-    that begin with an "a".
+    """The run of the current task. Each method inserts its node at once.
 
-    They raise WorkflowDefinitionError for a node that is wrong, and WorkflowError if the task is
-    not part of a workflow, or if a later attempt of the task has begun.
+    Async code uses the methods that begin with an "a". The methods raise WorkflowDefinitionError if
+    a node is wrong, and WorkflowError if the task is not part of a workflow, or if a later attempt
+    of the task has begun.
     """
 
     def __init__(self, current: CurrentTask) -> None:
         super().__init__("the workflow of the current task")
         self.current = current
-        self.place: Place | None = None  # of the task, once it was looked up
-        self.changed = 0  # of nodes that an earlier attempt added otherwise
+        self.place: Place | None = None  # the place of the task, once it was read
+        self.changed = 0  # how many nodes an earlier attempt has added with other arguments
 
     def note(self, problem: str) -> None:
-        """Raise WorkflowDefinitionError for a problem with a node that is inserted already."""
+        """Raise WorkflowDefinitionError for a problem of a node that is inserted already."""
         raise WorkflowDefinitionError(self.name, [problem])
 
     aadd = async_form(Workflow.add)
@@ -62,7 +63,7 @@ class RunningWorkflow(Workflow):
     agate = async_form(Workflow.gate)
 
     def send(self) -> Any:
-        """Refuse: the run was sent already. Raises WorkflowError."""
+        """Raise WorkflowError, because the run was sent already."""
         raise WorkflowError(
             "the workflow of the current task is running: add() and map() insert their nodes at "
             "once"
@@ -91,13 +92,13 @@ class RunningWorkflow(Workflow):
         return node
 
     def _refuse(self, problems: Iterable[str]) -> None:
-        """Raise WorkflowDefinitionError if anything is wrong with the node that is recorded."""
+        """Raise WorkflowDefinitionError if there are problems with the node that is being added."""
         found, self.problems = [*self.problems, *problems], []
         if found:
             raise WorkflowDefinitionError(self.name, found)
 
     def _insert(self, store: WorkflowStore, task: UUID, node: Node, place: Place) -> None:
-        """Insert a node, unless an earlier attempt did."""
+        """Insert a node, unless an earlier attempt has inserted it."""
         if node.kind is CONTINUE:
             node.upstream.add(place.node)  # the run ends once the current task has completed
         if place.element is not None:
@@ -123,8 +124,9 @@ class RunningWorkflow(Workflow):
             node.number = number
 
     def _tell(self, store: WorkflowStore, place: Place, node: Node) -> None:
-        """Note on the run, and in the log, that a node stays as an earlier attempt added it; of an
-        attempt, some.
+        """Log, and note in the audit of the run, that the node of an earlier attempt is kept.
+
+        Only the first 20 such nodes of an attempt are noted.
         """
         self.changed += 1
         if self.changed > 20:
@@ -141,7 +143,7 @@ class RunningWorkflow(Workflow):
 
 
 def misplaced(node: Node, place: Place) -> Problems:
-    """Yield why a node cannot be in the run of the task that adds it."""
+    """Yield a problem if a node cannot be in the run of the task that adds it."""
     if place.nested and "undo" in node.texts:
         yield "its run is a node of another one, where nothing can be undone: remove undo="
     if node.kind is CONTINUE and node.child is not None:
@@ -151,7 +153,10 @@ def misplaced(node: Node, place: Place) -> Problems:
 
 
 def different(earlier: str, later: str) -> bool:
-    """Return whether two nodes, as JSON, run or wait for other things, or with other arguments."""
+    """Return whether two nodes, given as JSON, run or wait for different things.
+
+    Different arguments count as well.
+    """
     one, other = (
         {name: node.get(name) for name in SAID} for node in (json.loads(earlier), json.loads(later))
     )
@@ -159,7 +164,7 @@ def different(earlier: str, later: str) -> bool:
 
 
 def lasting(graph: Any) -> Any:
-    """Return a node, or a graph, without absolute times and metadata."""
+    """Return a node or a graph without absolute times and options, which may differ each time."""
     if isinstance(graph, list):
         return [lasting(each) for each in graph]
     if not isinstance(graph, dict):

@@ -1,6 +1,6 @@
 """Handles of workflow runs: status, progress, results and control; and the codecs of their values.
 
-The end of a run is announced like that of a task.
+The end of a run is announced by the same notification as the end of a task.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ from horsies_django.workflows import operations
 from horsies_django.workflows.nodes import Graph, Node, T
 from horsies_django.workflows.operations import reading, rows
 
-# Characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
+# More than the characters in the result of a run that continued:
+# {"ok": null, "continued_as": "..."}
 LONGEST = 100
 
 
 class RunResult(TaskHandle[T]):
-    """Waits for the end of one run. ``continued``: it has ended and goes on as another run."""
+    """The result of one run, once it has ended.
+
+    ``continued`` is true if the run has ended and goes on as another run.
+    """
 
     noun = "workflow run"
     continued = False
@@ -52,13 +56,13 @@ class RunResult(TaskHandle[T]):
 
 
 def left_ms(deadline: float | None) -> int | None:
-    """Return the milliseconds until a deadline, None without one."""
+    """Return the milliseconds until a deadline, or None if there is no deadline."""
     left = remaining(deadline)
     return None if left is None else int(left * 1_000)
 
 
 class Change(NamedTuple):
-    """An operation on a run: who did what, when and why."""
+    """An operation on a run, with its time, actor and reason."""
 
     at: dt.datetime
     actor: str
@@ -70,12 +74,12 @@ class Change(NamedTuple):
 class WorkflowHandle(Generic[T]):
     """A run of a workflow, whose value has the type ``T``.
 
-    ``workflow_id`` is its UUID. Raises ValueError for an id that is not a UUID.
+    ``workflow_id`` is its UUID. Raises ValueError if the id is not a UUID.
 
     If the run continued as another one, ``get``, ``signal``, ``approve``, ``reject``, ``pause``,
-    ``resume`` and ``cancel`` are about the last of the runs that continued one another, the others
-    about the run of this id. Methods that change the run take a ``reason``, which is audited, and
-    raise LookupError if there is no such run.
+    ``resume`` and ``cancel`` apply to the last of the runs that continued one another. The other
+    methods apply to the run with this id. Methods that change the run take a ``reason``, which is
+    stored in the audit, and raise LookupError if there is no such run.
     """
 
     def __init__(
@@ -91,12 +95,14 @@ class WorkflowHandle(Generic[T]):
     def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
         """Wait for the end of the run and return its result, as ``TaskHandle.get`` does.
 
-        The value is that of the node given to ``returns()``, else None. The error is
-        WORKFLOW_FAILED, whose ``data`` names the first failed node, WORKFLOW_CANCELLED, or
-        COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone; or it says
-        why there is no value, as PAYLOAD_TOO_LARGE does. A paused run does not end before it is
-        resumed. If the run continued as another one, the result is that of the last one, whose
-        value is plain JSON if that is a run of another workflow.
+        The value is that of the node given to ``returns()``, or None without such a node. The error
+        is WORKFLOW_FAILED, whose ``data`` names the first failed node, or WORKFLOW_CANCELLED, or
+        COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone, or a code for
+        a value that could not be given, such as PAYLOAD_TOO_LARGE.
+
+        A paused run does not end before it is resumed. If the run continued as another one, the
+        result is that of the last run. The value is plain JSON if the last run is one of another
+        workflow.
         """
         deadline = deadline_of(timeout_ms)
         waiting = RunResult[T](self.workflow_id, self._codec)
@@ -109,7 +115,7 @@ class WorkflowHandle(Generic[T]):
         return result
 
     async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
-        """Wait as ``get`` does, without blocking the event loop."""
+        """Wait for the end of the run as ``get`` does, without blocking the event loop."""
         deadline = deadline_of(timeout_ms)
         waiting = RunResult[T](self.workflow_id, self._codec)
         result = await waiting.aget(timeout_ms)
@@ -131,7 +137,7 @@ class WorkflowHandle(Generic[T]):
         return str(found[0])
 
     def successor(self) -> WorkflowHandle | None:
-        """Return the run as which this one continued, None if it has not.
+        """Return the run as which this one continued, or None if it did not continue.
 
         Raises LookupError if there is no such run.
         """
@@ -141,9 +147,9 @@ class WorkflowHandle(Generic[T]):
         return None if found[0] is None else WorkflowHandle(found[0])
 
     def latest(self) -> WorkflowHandle:
-        """Return the last of the runs that continued one another: this one if it has not.
+        """Return the last of the runs that continued one another, or this run if it did not.
 
-        Raises LookupError.
+        Raises LookupError if there is no such run.
         """
         found = operations.last(reading(), self.workflow_id)
         if found == self.workflow_id:
@@ -153,22 +159,24 @@ class WorkflowHandle(Generic[T]):
         return WorkflowHandle(found, self._codec if len(set(names)) == 1 else None)
 
     def progress(self) -> Progress:
-        """Return how far the run is. Raises LookupError if there is no such run."""
+        """Return how many nodes have ended, and how many are open.
+
+        Raises LookupError if there is no such run.
+        """
         found = reading().progress([self.workflow_id])
         if self.workflow_id not in found:
             raise operations.missing(self.workflow_id)
         return found[self.workflow_id]
 
     def results(self) -> dict[str, TaskResult[Any] | None]:
-        """Return the results of all nodes by name, None for those that have not finished; of a map,
-        a list of values.
+        """Return the results of all nodes by name, with None for nodes that have not finished.
 
-        Elements of a map that were skipped are left out. Values of tasks have their types; those of
-        workflows, signals and inputs have theirs if the handle is that of ``send`` or of
-        ``Workflow.handle``, else they are plain JSON.
+        The result of a map is a list of values, without elements that were skipped. Values of tasks
+        have their types. Values of workflows, signals and inputs have their types if the handle was
+        returned by ``send`` or ``Workflow.handle``; otherwise they are plain JSON.
 
-        Tasks may add nodes of the same name; the names of the later ones are followed by their
-        number, as in "part (1000002)".
+        If tasks have added several nodes of one name, the names of the later ones are followed by
+        their number, as in "part (1000002)".
         """
         store = reading()
         found: dict[str, TaskResult[Any] | None] = {}
@@ -194,23 +202,24 @@ class WorkflowHandle(Generic[T]):
         return found
 
     def children(self) -> dict[str, WorkflowHandle]:
-        """Return the runs inside this one that have begun, by the names of their nodes, as in
-        ``results``. Raises LookupError.
+        """Return the runs inside this one that have begun, by the names of their nodes.
 
-        They are there while this run lasts and after it. A retry may replace one; their values are
-        plain JSON.
+        The names are those of ``results``. A run stays in this dict after it has ended. A retry may
+        replace one by a new run. The values of the runs are plain JSON. Raises LookupError if there
+        is no such run.
         """
         found: dict[str, WorkflowHandle] = {}
         for name, number, run in reading().inner(self.workflow_id):
             found[f"{name} ({number})" if name in found else name] = WorkflowHandle(run)
 
         if not found:
-            self.status()  # if there is no such run, this says so
+            self.status()  # raises LookupError if there is no such run
         return found
 
     def history(self) -> list[Change]:
-        """Return who paused, resumed, cancelled or retried the run, skipped nodes of it, or decided
-        about gates, oldest first.
+        """Return the operations of people and code on the run, oldest first.
+
+        They are pauses, resumes, cancels, retries, skipped nodes, and decisions about gates.
         """
         entries = rows("AuditEntry", subject=str(self.workflow_id)).order_by("at", "pk")
         return [
@@ -219,41 +228,40 @@ class WorkflowHandle(Generic[T]):
         ]
 
     def pause(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """Start nothing, also no retry of a task, until the run is resumed; running tasks end.
+        """Pause the run: nothing starts, not even a retry, until it is resumed. Running tasks end.
 
-        False: it was not running.
+        Returns False if the run was not running.
         """
         return operations.control(self.workflow_id, "pause", actor=actor, reason=reason)
 
     def resume(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """Continue a paused run. False: it was not paused."""
+        """Continue a paused run. Return False if it was not paused."""
         return operations.control(self.workflow_id, "resume", actor=actor, reason=reason)
 
     def cancel(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """End the run: nodes that have not started are CANCELLED, running tasks are asked to stop.
-        False: it had ended.
+        """End the run: cancel nodes that have not started, and ask running tasks to stop.
 
         If nodes have an ``undo`` and have begun, the run is COMPENSATING until all of them are
-        undone.
+        undone. Returns False if the run had ended already.
         """
         return operations.control(self.workflow_id, "cancel", actor=actor, reason=reason)
 
     def retry(self, *, actor: str = "code", reason: str | None = None) -> None:
-        """Run the failed nodes again, and those skipped because of them; keep what completed.
-        Raises WorkflowError.
+        """Run the failed nodes again, and those skipped because of them; keep the completed nodes.
 
-        Of a run whose nodes were undone, run only the failed undos again.
+        If the nodes of the run were undone, only the undos that failed run again. Raises
+        WorkflowError if the run cannot be retried.
         """
         operations.retry(self.workflow_id, actor=actor, reason=reason)
 
     def skip(
         self, node: str, *, user: Any = None, actor: str = "code", reason: str | None = None
     ) -> None:
-        """Skip a node that has not begun, by its name. Raises WorkflowError if it has begun,
-        LookupError if there is none.
+        """Skip a node that has not begun, by its name.
 
-        A Django ``user`` is the actor, and needs the permission of a gate to skip it. Raises
-        PermissionDenied.
+        A Django ``user`` is noted as the actor, and needs the permission of a gate to skip it.
+        Raises WorkflowError if the node has begun, LookupError if there is no such node or if
+        several nodes have this name, and PermissionDenied if the user lacks the permission.
         """
         named = rows("WorkflowNode", workflow_id=self.workflow_id, name=node).order_by("added_by")
         numbers = (
@@ -272,12 +280,11 @@ class WorkflowHandle(Generic[T]):
     def signal(
         self, name: str, data: Any = None, *, key: str | None = None, actor: str = "code"
     ) -> None:
-        """Send a signal, which one node that waits for ``name`` takes, with ``data`` as its value;
-        it is kept until then.
+        """Send a signal, which one node that waits for ``name`` takes, with ``data`` as its value.
 
-        Raises LookupError if no node of the run waits for the name, WorkflowError if the run has
-        ended, if all of these nodes have finished, or if the data cannot be encoded or is larger
-        than HORSIES["MAX_PAYLOAD_BYTES"].
+        The signal is kept until a node takes it. Raises LookupError if no node of the run waits for
+        the name. Raises WorkflowError if the run has ended, if all of these nodes have finished, or
+        if the data cannot be encoded or is larger than HORSIES["MAX_PAYLOAD_BYTES"].
         """
         operations.signal(self.workflow_id, name, data, key=key, actor=actor)
 
@@ -289,13 +296,14 @@ class WorkflowHandle(Generic[T]):
         actor: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Approve the open gate of a name, or of a number, an int, if several have the name. It
-        counts for this opening only.
+        """Approve an open gate, given by its name, or by its number (an int).
 
-        A Django ``user`` is the actor; they must be active and have the permission of the gate.
-        Code that decides without a user names an ``actor``. Raises PermissionDenied, LookupError if
-        there is no such gate, WorkflowError if it is not open: not yet, or because it was decided,
-        its time is over or the run has ended.
+        The number is needed if several gates have the same name. The approval counts for this
+        opening of the gate only. A Django ``user`` is noted as the actor, and must be active and
+        have the permission of the gate. Code that decides without a user passes an ``actor``.
+        Raises PermissionDenied if the user must not decide, LookupError if there is no such gate,
+        and WorkflowError if the gate is not open: not yet, or because it was decided, its time is
+        over or the run has ended.
         """
         operations.decide(
             self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason
@@ -309,8 +317,9 @@ class WorkflowHandle(Generic[T]):
         actor: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Reject the open gate of a name or number, which fails with GATE_REJECTED; otherwise as
-        ``approve``.
+        """Reject an open gate, which then fails with GATE_REJECTED.
+
+        The arguments and errors are those of ``approve``.
         """
         operations.decide(
             self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason
@@ -343,32 +352,36 @@ class WorkflowHandle(Generic[T]):
 
 
 def get_workflow(workflow_id: uuid.UUID | str) -> WorkflowHandle:
-    """Return the handle of a run; its value is plain JSON.
+    """Return the handle of a run; the values that it returns are plain JSON.
 
-    Raises ValueError for an id that is not a UUID.
+    Raises ValueError if the id is not a UUID.
     """
     return WorkflowHandle(workflow_id)
 
 
 def handle_of(flow: Graph[T], id_: uuid.UUID | str) -> WorkflowHandle[T]:
-    """Return the handle of a run of a workflow, which knows the types of values.
+    """Return the handle of a run of a workflow, with the types of its values.
 
-    Raises ValueError for an id that is no UUID.
+    Raises ValueError if the id is not a UUID.
     """
-    # Tasks have theirs.
+    # Nodes with a task use the codec of the task.
     codecs = {node.number: codec_of(node) for node in flow.nodes if node.task is None}
     return WorkflowHandle(id_, codec_of(flow.output), codecs)
 
 
 class ValueCodec(NamedTuple):
-    """Decodes the value of a node by a function, which can be pickled, as handles can."""
+    """A decoder of the value of a node.
+
+    It is a function, which can be pickled, because handles can be pickled.
+    """
 
     load: Callable[[Any], Any]
 
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the value in an envelope.
 
-        Raises CodecError, TaskDefinitionError for an annotation that nothing can be.
+        Raises CodecError if the value does not fit, and TaskDefinitionError if no value can have
+        the annotation.
         """
         found = opened(envelope)
         return (
@@ -379,17 +392,17 @@ class ValueCodec(NamedTuple):
 
 
 def load_elements(codec: ResultCodec, values: list[Any]) -> list[Any]:
-    """Return the values of the tasks of a map."""
+    """Return the decoded values of the tasks of a map."""
     return [codec.decode({"ok": each}).ok_value for each in values]
 
 
 def load_declared(annotation: Any, name: str, value: Any) -> Any:
-    """Return the value of an input, or of a signal, whose data has an annotation."""
+    """Return the decoded value of an input, or of a signal whose data has an annotation."""
     return shape_of(annotation, name).load(value)
 
 
 def codec_of(node: Node | None) -> Any:
-    """Return the codec for the value of a node, None for plain JSON."""
+    """Return the codec for the value of a node, or None if the value is plain JSON."""
     if node is None:
         return None
     if node.kind is kinds.WORKFLOW:

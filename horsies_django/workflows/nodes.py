@@ -1,9 +1,9 @@
-"""The graph of a workflow that is being built: its nodes and options, their JSON for the database,
-and checks of it as a whole.
+"""The graph of a workflow that is being built: its nodes, their JSON, and checks of the whole.
 
-``inputs`` says how results become arguments: ``{"node": 3, "as": "value"}`` or ``{"nodes": [3, 4],
-"as": "list"}`` by parameter. ``as`` is "value", "result" (a TaskResult), "list" (the values of
-many), "results" (the same, read when they are needed), or "elements" (what a map maps over).
+The ``inputs`` of a node describe how results become arguments. They map each parameter to
+``{"node": 3, "as": "value"}`` or ``{"nodes": [3, 4], "as": "list"}``. The values of ``as`` are
+"value", "result" (a TaskResult), "list" (the values of several nodes), "results" (the same, but
+read when they are needed), and "elements" (the list that a map maps over).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if sys.version_info >= (3, 13):
 else:
     from typing_extensions import TypeVar  # psycopg brings it below 3.13
 
-T = TypeVar("T", default=Any)  # of the value of a workflow
-N = TypeVar("N", default=Any)  # of the value of one of its nodes
+T = TypeVar("T", default=Any)  # the type of the value of a workflow
+N = TypeVar("N", default=Any)  # the type of the value of one of its nodes
 R = TypeVar("R", default=None)
 V = TypeVar("V", default=Any, covariant=True)
 
 
 class Condition(NamedTuple):
-    """A JSON path that the value of a node must match; see ``Node.matches``."""
+    """A JSON path that the value of a node must match. It is returned by ``Node.matches``."""
 
     node: Node
     path: str
@@ -49,21 +49,21 @@ class Quorum(NamedTuple):
 Join = Literal["all", "any"] | Quorum
 ABSOLUTE = ("good_until", "due_at")  # columns that differ each time a workflow is built
 ON_ERROR = ("fail", "stop", "pause")
-# PostgreSQL begins workflows in one another on one stack, which ends at 165 to 190 of them.
+# PostgreSQL begins nested workflows on one stack, which overflows at 165 to 190 levels.
 MOST_LEVELS = 100
 
 
 def quorum(needs: int) -> Quorum:
-    """Return a join that runs a node once ``needs`` of its branches completed; ``quorum(1)`` is any
-    of them.
+    """Return a join that runs a node once ``needs`` of its branches have completed.
 
-    Branches are the nodes in ``after=`` and in lists of nodes that are arguments.
+    ``quorum(1)`` needs any one of them. Branches are the nodes in ``after=`` and in lists of nodes
+    that are arguments.
     """
     return Quorum(needs)
 
 
 class Options(NamedTuple):
-    """What most nodes take, as it was given."""
+    """The options that most kinds of nodes take, as they were given."""
 
     after: Any = ()
     join: Any = "all"
@@ -76,51 +76,51 @@ class Options(NamedTuple):
 class Node(Generic[V]):
     """A node of a workflow, whose value has the type ``V``.
 
-    Given as an argument to another node, it stands for its result.
+    If a node is given as an argument to another node, its result becomes the argument.
     """
 
     def __init__(self, flow: Graph, number: int, name: str, kind: Kind) -> None:
         self.flow = flow
         self.number = number
         self.name = name
-        # Without the place of an element, which is appended when a task of a map adds it
+        # The name without the place of an element, which is appended to nodes that a map adds
         self.title = name
         self.kind = kind
 
-        self.inserted = False  # by a running task
-        self.type: Any = Any  # of its value; of a map, the type of each element's
+        self.inserted = False  # true if a running task has inserted it
+        self.type: Any = Any  # the type of its value, or of the value of each element of a map
         self.task: TaskDefinition | None = None
         self.over: str | None = None  # the parameter that a map maps over
 
         self.inputs: dict[str, dict[str, Any]] = {}
         self.kwargs = "{}"
-        self.columns: dict[str, Any] = {}  # what else is stored, unless it is None
-        self.texts: dict[str, str | None] = {}  # of that, what is JSON already
-        # What counts in its place for the hash of the graph
+        self.columns: dict[str, Any] = {}  # further columns; None is not stored
+        self.texts: dict[str, str | None] = {}  # further columns that are JSON already
+        # Texts that replace those for the hash of the graph
         self.hashed: dict[str, str | None] = {}
 
-        self.child: Graph | None = None  # the workflow that it runs, or as which the run continues
-        self.output: Node | None = None  # of the child, when it became a node
-        self.levels = 1  # of the workflows in one another that it runs, with its own
+        # The workflow that it runs, or as which the run continues
+        self.child: Graph | None = None
+        self.output: Node | None = None  # the output of the child when it became a node
+        self.levels = 1  # how deep the workflows are nested that it runs, including its own
 
         self.rule = "all"
         self.needs: int | None = None
         self.allow_failed = False
         self.when: Condition | None = None
         self.upstream: set[int] = set()
-        self.branches: set[int] = set()  # those among them that a quorum counts
+        self.branches: set[int] = set()  # the upstream nodes that a quorum counts
 
     def matches(self, path: str) -> Condition:
-        """Return the condition that this node's value matches a JSON path predicate of PostgreSQL,
-        as in ``'$.pages > 10'``.
+        """Return the condition that this node's value matches a JSON path predicate of PostgreSQL.
 
-        A value that does not fit the path does not match, and neither does a node that did not
-        complete.
+        An example is ``'$.pages > 10'``. A value that does not fit the path does not match. Neither
+        does the value of a node that did not complete.
         """
         return Condition(self, path)
 
     def after(self, *nodes: Node) -> Node[V]:
-        """Let this node wait for others, whose results it does not take. Return this node."""
+        """Make this node wait for others, without taking their results, and return this node."""
         if nodes and self.inserted:
             self.flow.note(
                 f"{self.name}: after() comes too late, the node is inserted already: give add() "
@@ -133,7 +133,7 @@ class Node(Generic[V]):
         return self
 
     def wait_after(self, nodes: Iterable[Any]) -> Problems:
-        """Let this node wait for others; yield which are none."""
+        """Make this node wait for others, and yield a problem if one is not in its workflow."""
         for node in nodes:
             if problem := self.flow.foreign(node):
                 yield f"after(): {problem}"
@@ -141,9 +141,10 @@ class Node(Generic[V]):
                 self.wait_for([node], counts=True)
 
     def wait_for(self, nodes: Iterable[Node], *, counts: bool) -> None:
-        """Let this node wait for others of its workflow.
+        """Make this node wait for others of its workflow.
 
-        An input is there from the start, so it never counts.
+        They become branches if ``counts`` is true. An input is never a branch, because its value is
+        there from the start.
         """
         for node in nodes:
             self.upstream.add(node.number)
@@ -173,8 +174,8 @@ class Node(Generic[V]):
     def json(self, *, hashing: bool = False) -> str:
         """Return this node as the JSON object that ``horsies_add_nodes`` reads.
 
-        ``hashing`` leaves out what differs each time the same workflow is built: absolute times and
-        metadata.
+        If ``hashing`` is true, absolute times and metadata are left out, because they differ each
+        time that the same workflow is built.
         """
         stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind.name}
         stored |= {"is_wait": True} if self.kind.waits else {}
@@ -200,21 +201,22 @@ class Node(Generic[V]):
 
 
 def json_object(members: Mapping[str, Any], texts: Mapping[str, str | None]) -> str:
-    """Return members as a JSON object, with those ``texts`` that are not None, which are JSON
-    already.
+    """Return a JSON object of members, and of texts that are JSON already.
+
+    Texts that are None are left out.
     """
     more = "".join(f',"{name}":{text}' for name, text in texts.items() if text is not None)
     return f"{json.dumps(members)[:-1]}{more}}}"
 
 
-# Yields the problems that it finds, without the name of the node, and returns something.
+# A generator of the problems of a node, without its name, that returns a value.
 Problems = Generator[str, None, R]
-Rule = Callable[..., Problems]  # how a node is compiled, from what only its kind takes
+Rule = Callable[..., Problems]  # compiles a node from the arguments that only its kind takes
 
 
 @dataclass(eq=False, repr=False)
 class Graph(Generic[T]):
-    """The options and the nodes of a workflow, and what is wrong with them."""
+    """A workflow: its options, its nodes, and the problems found in them."""
 
     name: str
     _: KW_ONLY
@@ -225,29 +227,27 @@ class Graph(Generic[T]):
     nodes: list[Node] = field(default_factory=list, init=False)
     output: Node[T] | None = field(default=None, init=False)
     problems: list[str] = field(default_factory=list, init=False)
-    # How many nodes were named after each
+    # How many nodes were named after each title
     titles: Counter[str] = field(default_factory=Counter, init=False)
     taken: set[str] = field(default_factory=set, init=False)  # names of nodes
-    # Those that have this one as a node, or continue as it
+    # The workflows that have this one as a node, or continue as it
     outer: set[Graph] = field(default_factory=set, init=False)
 
     def foreign(self, node: object) -> str | None:
-        """Return the problem of what should be a node of this workflow and is not."""
+        """Return the problem of a value that is not a node of this workflow, or None."""
         if isinstance(node, Node) and node.flow is self:
             return None
         return f"{node!r:.80} is not a node of this workflow; use what its add() returned"
 
     def note(self, problem: str) -> None:
-        """Note a problem, also for the workflows that contain this one."""
+        """Note a problem of this workflow, and of the workflows that contain it."""
         self.problems.append(problem)
         for flow in self.outer:
             flow.note(problem)
 
     def change(self, what: str) -> None:
-        """Note that this workflow gets something new if another one contains it already, with the
-        graph that it had.
-        """
-        while self.outer:  # it is told once
+        """Note a problem if another workflow contains this one already, and so lacks a change."""
+        while self.outer:  # emptied, so that each of them notes only the first change
             flow = self.outer.pop()
             flow.note(
                 f"{self.name!r} got {what} after it was added to {flow.name!r}: add it when it is "
@@ -282,7 +282,8 @@ class Graph(Generic[T]):
     def hash(self) -> str:
         """Return a hash of the graph.
 
-        Absolute deadlines and metadata do not count: they differ each time a workflow is built.
+        Absolute deadlines and metadata are not part of it, because they differ each time that a
+        workflow is built.
         """
         head = {name: value for name, value in self.head().items() if name != "good_until"}
         digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
@@ -292,7 +293,7 @@ class Graph(Generic[T]):
 
 
 def graph_problems(flow: Graph) -> Problems:
-    """Yield what is wrong with a graph as a whole."""
+    """Yield the problems of a graph as a whole."""
     if problem := name_problem("a workflow's name", flow.name):
         yield problem
     if flow.on_error not in ON_ERROR:
@@ -345,7 +346,10 @@ def both(name: str) -> str:
 
 
 def impossible(node: Node) -> Problems:
-    """Yield whether a node needs more branches than it has; some may be added after it."""
+    """Yield a problem if a node needs more branches than it has.
+
+    The check runs when the graph is complete, because branches may be added after the node.
+    """
     if node.rule != "quorum":
         return
     needs = node.needs
@@ -360,8 +364,8 @@ def impossible(node: Node) -> Problems:
 
 
 def circle(nodes: Sequence[Node]) -> Problems:
-    """Yield a sentence that names the nodes of a cycle, if there is one."""
-    # This is quick, and nearly always so.
+    """Yield a problem that names the nodes of a cycle, if there is one."""
+    # This check is quick, and nearly always true: most nodes wait only for earlier ones.
     if all(max(node.upstream, default=-1) < node.number for node in nodes):
         return
 
@@ -376,8 +380,9 @@ def circle(nodes: Sequence[Node]) -> Problems:
 
 
 def outermost(nodes: Sequence[Node]) -> Problems:
-    """Yield what is wrong with nodes of a run that is no node of another one: too many levels, and
-    inputs without a value.
+    """Yield the problems of nodes of a run that is not a node of another run.
+
+    These are workflows that are nested too deep, and inputs without a value.
     """
     levels = max((node.levels for node in nodes), default=1)
     if levels > MOST_LEVELS:
@@ -393,8 +398,9 @@ def outermost(nodes: Sequence[Node]) -> Problems:
 
 
 def is_moment(value: object) -> bool:
-    """Return whether a value is an aware datetime that PostgreSQL and Python can both count with in
-    any time zone.
+    """Return whether a value is an aware datetime that is valid in every time zone.
+
+    PostgreSQL and Python must both be able to compute with it.
     """
     return (
         isinstance(value, dt.datetime) and value.utcoffset() is not None and 2 < value.year < 9999

@@ -1,11 +1,13 @@
-"""Operations on runs: pause, resume, cancel, retry, skip a node, signal, decide. Handles, the admin
-and commands use them.
+"""Operations on runs: pause, resume, cancel, retry, skip a node, signal, decide.
 
-Each runs in one transaction, with the child runs; it locks a run before its children, as every
-operation does. A signal is a row that is inserted without the lock of the run; workers give it to a
-node. A decision counts for one opening of one gate: each time a gate begins to wait, its
-``opening`` is counted up. It waits for the lock of the run, under which timeouts end gates, too;
-the first one counts, and nothing is kept for later.
+Handles, the admin and commands use them. Each operation is one transaction, which includes the
+child runs. It locks a run before its children, as every operation does.
+
+A signal is a row that is inserted without the lock of the run. Workers give it to a node.
+
+A decision counts for one opening of one gate: the ``opening`` of a gate is increased each time the
+gate begins to wait. A decision waits for the lock of the run. Timeouts end gates under the same
+lock, so the first of the two counts. A decision that comes too late or too early is not kept.
 """
 
 from __future__ import annotations
@@ -43,16 +45,14 @@ NAMED = 20
 
 
 def reading(now: datetime | None = None) -> WorkflowStore:
-    """Return the statements that need no transaction around them: those that only read, ``send``
-    and ``signal``.
-    """
+    """Return the store for statements that need no transaction: reads, ``send`` and ``signal``."""
     conf = config()
     return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes, now)
 
 
 @contextmanager
 def writing(now: datetime | None = None) -> Iterator[WorkflowStore]:
-    """Yield the statements within a transaction.
+    """Yield the store within a transaction.
 
     Tests pass ``now`` in place of the database's clock.
     """
@@ -63,8 +63,9 @@ def writing(now: datetime | None = None) -> Iterator[WorkflowStore]:
 
 
 def rows(model: str, **filters: Any) -> QuerySet[Any]:
-    """Return rows of a model by its name: modules of tasks are imported before the models are
-    ready.
+    """Return the rows of a model, which is given by its name.
+
+    Modules of tasks are imported before the models are ready, so this module cannot import them.
     """
     found: QuerySet[Any] = (
         apps.get_model("horsies", model)._default_manager.using(config().database).filter(**filters)
@@ -75,19 +76,19 @@ def rows(model: str, **filters: Any) -> QuerySet[Any]:
 def control(
     run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None
 ) -> bool:
-    """Pause, resume or cancel a run and its children; return whether its status changed. With an
-    ``actor`` it is audited.
+    """Pause, resume or cancel a run and its children, and return whether its status changed.
 
-    Of runs that continued one another, the last is changed. A run that has finished, or is being
-    compensated, stays as it is. Raises LookupError if there is no such run.
+    The change is noted in the audit if an ``actor`` is given. If the run continued as another one,
+    the last of these runs is changed. A run that has finished, or is being compensated, stays as it
+    is. Raises LookupError if there is no such run.
     """
     with writing() as store:
         run = last(store, run)
         found = []
         runs = [run]
-        known = {run}  # a stranger may have put runs into one another
+        known = {run}  # guards against a cycle of runs that somebody has written into the tables
 
-        for each in runs:  # grows by the runs inside
+        for each in runs:  # the loop appends the child runs
             children = store.children(each)
             found.append(store.control(each, verb))
             new = [child for child in [*children, *store.children(each)] if child not in known]
@@ -97,7 +98,7 @@ def control(
         before, after = found[0]
         if before is None:
             raise missing(run)
-        # It may have continued while this waited for its lock.
+        # The run may have continued while this transaction waited for its lock.
         if before == after and last(store, run) != run:
             return control(run, verb, actor=actor, reason=reason)
 
@@ -115,11 +116,11 @@ def control(
 
 
 def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None) -> None:
-    """Run the failed nodes of a run, and of the runs inside it, again; see
-    ``WorkflowHandle.retry``.
+    """Run the failed nodes of a run, and of the runs inside it, again.
 
-    Those that are paused continue; one whose value could not be given ends again. Raises
-    LookupError if there is no such run, WorkflowError for the REFUSALS.
+    Paused runs continue. A run whose value could not be given ends again. Raises LookupError if
+    there is no such run, and WorkflowError for the reasons in REFUSALS. See also
+    ``WorkflowHandle.retry``.
     """
     with writing() as store:
         verdict = follow(store, run, set())
@@ -132,12 +133,14 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
 
 
 def follow(store: WorkflowStore, run: uuid.UUID, known: set[uuid.UUID]) -> str | None:
-    """Retry a run, and the runs inside it that have not ended; return the verdict. Those of failed
-    nodes are retried with these.
+    """Retry a run and the unfinished runs inside it, and return the verdict.
 
-    A run without a failed node is retried if one inside it is. What is paused continues, also if
-    nothing in it has failed. ``known`` has the runs that were followed, to which it adds: a
-    stranger may have put runs into one another.
+    Returns None if there is no such run. The runs of failed nodes are retried with their nodes. A
+    run without a failed node counts as retried if a run inside it is. Paused runs continue, even if
+    nothing in them has failed.
+
+    ``known`` has the runs that were retried already, and gets this one. It guards against a cycle
+    of runs that somebody has written into the tables.
     """
     nested = len(known) > 0
     known.add(run)
@@ -177,9 +180,9 @@ def skip(
 ) -> None:
     """Skip a node that has not begun.
 
-    Who skips is a Django ``user``, or the ``actor``. To skip a gate is to decide about it: a user
-    needs its permission. Raises LookupError if there is no such node, PermissionDenied,
-    WorkflowError if the node has begun or finished.
+    The actor is a Django ``user``, or the text ``actor``. To skip a gate is a decision about it, so
+    a user needs its permission. Raises LookupError if there is no such node, PermissionDenied if
+    the user lacks the permission, and WorkflowError if the node has begun or finished.
     """
     with writing() as store:
         if user is not None:
@@ -208,7 +211,7 @@ def note(
 ) -> None:
     """Write an audit entry about a run if there is an actor.
 
-    Raises WorkflowError for one, or a reason, that cannot be stored.
+    Raises WorkflowError if the actor or the reason cannot be stored.
     """
     if actor is None:
         return
@@ -217,7 +220,7 @@ def note(
 
 
 def last(store: WorkflowStore, run: uuid.UUID) -> uuid.UUID:
-    """Return the last of the runs that continued one another, from ``run`` on.
+    """Return the last of the runs that continued one another, beginning with ``run``.
 
     Raises LookupError if there is no such run.
     """
@@ -235,11 +238,11 @@ def missing(run: uuid.UUID) -> LookupError:
 def signal(
     run: uuid.UUID, name: str, data: Any = None, *, key: str | None = None, actor: str = "code"
 ) -> None:
-    """Send a signal to a run, or to the last of those as which it continued.
+    """Send a signal to a run, or to the last of the runs as which it continued.
 
     ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it.
-    Raises LookupError if there is no such run, or no node of it waits for the name, WorkflowError
-    if the signal cannot be taken.
+    Raises LookupError if there is no such run, or if no node of it waits for the name. Raises
+    WorkflowError if the signal cannot be taken.
     """
     actor = as_text(actor)
     given = [
@@ -279,9 +282,9 @@ UNTAKEN = {
 
 
 def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
-    """Return, for a message, which of the runs inside a run waits for a signal."""
+    """Return a sentence that names the run inside a run that waits for a signal, or ""."""
     found = store.children(run)
-    for child in found:  # grows
+    for child in found:  # the loop appends the child runs
         if len(found) < 100:
             found += store.children(child)
 
@@ -303,12 +306,15 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
 def offer(
     store: WorkflowStore, run: uuid.UUID, name: str, data: str, key: str | None, actor: str
 ) -> tuple[str | None, list[str], str | None]:
-    """Insert a signal if its data fits the type that a node wants; return the verdict, names and
-    why it does not fit.
+    """Insert a signal if its data fits the type of a node that waits for it.
+
+    Returns the verdict, names, and the problem of the data, or None if it fits. The names are those
+    that the verdict needs: wanted types, or signals of the run.
     """
     why = None
 
-    for look in (20, None):  # most nodes of a name want the same; a refusal has asked all
+    # Most nodes of a name want the same type, so some are read first, and all before a refusal.
+    for look in (20, None):
         verdict, names = store.signal(run, name, key, data, actor, look)
         problems = [problem(wanted, data) for wanted in names] if verdict == "TYPED" else []
         if None in problems:
@@ -321,9 +327,9 @@ def offer(
 
 
 def encoded(name: str, data: Any) -> str:
-    """Return data as JSON. Raises WorkflowError for what cannot be encoded, or is too large."""
+    """Return data as JSON. Raises WorkflowError if it cannot be encoded or is too large."""
     try:
-        # The error about a lazy text says what to do.
+        # With str as the type of a lazy text, the error names the remedy.
         declared = str if is_lazy(data) else type(data)
         text = write_json(shape_of(declared, "data").encode(data, "data"))
     except (CodecError, TaskDefinitionError) as error:
@@ -343,14 +349,13 @@ def decide(
     actor: str | None = None,
     reason: str | None = None,
 ) -> None:
-    """Approve or reject the open gate of a name, a str, or of a number, an int, and note it in the
-    audit.
+    """Approve or reject an open gate, and note it in the audit.
 
-    Of runs that continued one another, the last has the gate.
-
-    Who decides is a Django ``user``, or the ``actor`` for code that decides by itself. Raises
-    LookupError if there is no such run or gate, PermissionDenied, and WorkflowError if the gate is
-    not open, or if several of this name are.
+    The gate is given by its name, a str, or its number, an int. If the run continued as another
+    one, the gate is one of the last run. The actor is a Django ``user``, or the text ``actor`` if
+    code decides by itself. Raises LookupError if there is no such run or gate, PermissionDenied if
+    the user must not decide, and WorkflowError if the gate is not open, or if several open gates
+    have the name.
     """
     if not is_number(gate) and (problem := text_problem("gate", gate, 200)):
         raise WorkflowError(problem)
@@ -378,7 +383,10 @@ def decide_opening(
     user: Any,
     reason: str | None = None,
 ) -> None:
-    """Approve or reject one opening of the gate of a number; otherwise as ``decide``."""
+    """Approve or reject one opening of the gate with this number.
+
+    The errors are those of ``decide``.
+    """
     with writing(simulated_now.get()) as store:
         node = gates(run).filter(number=number).first()
         if node is None:
@@ -394,7 +402,10 @@ def settle(
     by: str,
     reason: str | None,
 ) -> None:
-    """Decide about an opening of a gate, if it is still open."""
+    """Write a decision about an opening of a gate.
+
+    Raises WorkflowError if the opening is not open any more.
+    """
     run = node.workflow_id
     by, reason = storable_who(
         WorkflowError, f"the gate {node.signal!r} of run {run} was not decided", by, reason
@@ -408,12 +419,15 @@ def settle(
 
 
 def gates(run: uuid.UUID) -> QuerySet[WorkflowNode]:
-    """Return the gates of a run, through the index of names."""
+    """Return the gates of a run. The filter on the signal makes the index of names usable."""
     return rows("WorkflowNode", workflow_id=run, kind="gate", signal__isnull=False)
 
 
 def find(run: uuid.UUID, gate: str | int) -> list[WorkflowNode]:
-    """Return the gates of a name in a run, or the one of a number. Raises LookupError."""
+    """Return the gates of a run with this name or number.
+
+    Raises LookupError if there are none, and WorkflowError if the name is that of a signal.
+    """
     found = (
         numbered(gates(run), gate)
         if is_number(gate)
@@ -436,29 +450,27 @@ def find(run: uuid.UUID, gate: str | int) -> list[WorkflowNode]:
 def is_number(node: object) -> TypeIs[int]:
     """Return whether a node is given by its number.
 
-    A text is always a name, because nodes may be named after orders.
+    A str is always a name, even if it has only digits, because nodes may be named after orders.
     """
     return isinstance(node, int) and not isinstance(node, bool)
 
 
 def numbered(nodes: QuerySet[Any], number: int) -> QuerySet[Any]:
-    """Return the node of a number, or none if no node can have it."""
+    """Return the node with this number, or no rows if no node can have it."""
     return nodes.filter(number=number) if 0 <= number < 2**63 else nodes.none()
 
 
 def number_advice(node: object) -> str:
-    """Return how to give the number of a node, for the message about a name that does not exist but
-    looks like a number.
-    """
+    """Return a hint for an error about an unknown name that looks like a number, or ""."""
     if not isinstance(node, str) or not node.isdecimal():
         return ""
     return ". A text is a name: give the number of a node as an int, or with --number in the shell"
 
 
 def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
-    """Return the name of who decides.
+    """Return the name of the user or actor who decides about a gate.
 
-    Raises PermissionDenied if the user must not, WorkflowError if nobody is named.
+    Raises PermissionDenied if the user must not decide, WorkflowError if neither is given.
     """
     if user is None:
         if actor is None:
@@ -483,7 +495,7 @@ def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
 
 
 def refusal(node: WorkflowNode, opening: int) -> str:
-    """Return why a decision about an opening of a gate did not count."""
+    """Return the reason why a decision about an opening of a gate did not count."""
     gate = f"the gate {node.signal!r} of run {node.workflow_id}"
     now = simulated_now.get() or timezone.now()
     over = node.finished_at is None and node.due_at is not None and node.due_at <= now
@@ -507,5 +519,5 @@ def refusal(node: WorkflowNode, opening: int) -> str:
 
 
 def clock(when: Any) -> str:
-    """Return a time as text, without the date if it is today."""
+    """Return a time as text, without the date if that is today."""
     return clock_time(when, timezone.now(), timezone.get_current_timezone())

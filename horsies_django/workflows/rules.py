@@ -1,8 +1,7 @@
-"""The rules of the nodes: what the builder recorded becomes what is stored, and everything that is
-wrong with it is named.
+"""The rules of the kinds of nodes: they turn the recorded calls of the builder into stored columns.
 
-Each kind of node has a rule, which writes into the node and yields problems without its name.
-``compiled`` applies it, and does what all kinds have in common.
+Each kind of node has a rule, which writes into the node and yields its problems, without the name
+of the node. ``compiled`` applies the rule, and then the steps that all kinds have in common.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from horsies_django.workflows.nodes import (
 )
 
 LONGEST_PATH = 10_000
-RESULT = "result"  # the parameter of an undo that takes the value of the undone task
+RESULT = "result"  # the parameter of an undo that gets the value of the undone task
 OnTimeout = Literal["fail", "skip", "complete"]
 ON_TIMEOUT = get_args(OnTimeout)
 Called = tuple[TaskDefinition, SendOptions]
@@ -50,7 +49,7 @@ Called = tuple[TaskDefinition, SendOptions]
 def compiled(
     node: Node, options: Options, undo: Called | None, rule: Rule, *given: Any
 ) -> Problems:
-    """Compile a node by the rule of its kind and what it was given; yield what is wrong with it."""
+    """Compile a node with the rule of its kind and the given arguments, and yield the problems."""
     yield from rule(node, *given)
     if excess := too_large(node.kwargs):
         yield f"the arguments take {excess}"
@@ -65,7 +64,7 @@ def compiled(
 
 
 def take_options(node: Node, options: Options) -> Problems:
-    """Let a node wait for others, and for a condition."""
+    """Set the join, the condition and the upstream nodes of a node, and yield the problems."""
     after = options.after
     when = options.when
     join = options.join
@@ -84,7 +83,7 @@ def take_options(node: Node, options: Options) -> Problems:
 
 
 def take_condition(node: Node, when: Any) -> Problems:
-    """Let a node run only if the value of another one matches a path."""
+    """Make a node run only if the value of another node matches a path, and yield the problems."""
     if not isinstance(when, Condition):
         yield f"when= takes node.matches('...'), not {type(when).__name__}"
     elif when.node.kind.many:
@@ -100,7 +99,10 @@ def take_condition(node: Node, when: Any) -> Problems:
 
 
 def take_task(node: Node, called: Called | None, given: Given) -> Problems:
-    """Let a node run a task, once or per element of a list: the first keyword argument."""
+    """Make a node run a task, once or for each element of a list, and yield the problems.
+
+    The list of a map is its first keyword argument.
+    """
     if node.kind.many:
         node.over = next(iter(given.kwargs), None)
         if node.over is None:
@@ -135,7 +137,7 @@ def take_task(node: Node, called: Called | None, given: Given) -> Problems:
 def take_undo(
     node: Node, task: TaskDefinition, undo: TaskDefinition, options: SendOptions
 ) -> Problems:
-    """Let ``undo`` undo the task of a node; yield what is wrong, without the name of the node."""
+    """Make the task ``undo`` undo the task of a node, and yield the problems."""
     if options.delay is not None or options.good_until is not None or options.key is not None:
         yield (
             f"its undo {undo.name} has to run whenever it is needed: it takes no delay, no "
@@ -164,7 +166,7 @@ def take_undo(
 
 
 def task_columns(new: NewTasks) -> dict[str, Any]:
-    """Return what is stored of the task of a node, and of the one that undoes it."""
+    """Return the columns that are stored for the task of a node, and for its undo."""
     return {
         "task": new.task_name,
         "queue": new.queue_name,
@@ -175,7 +177,7 @@ def task_columns(new: NewTasks) -> dict[str, Any]:
 
 
 def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> Problems[bool]:
-    """Return whether an undo gets a parameter; yield what is wrong with it."""
+    """Return whether an undo gets a parameter, and yield the problems of the parameter."""
     says = f"its undo {undo.name}"
     wanted = arguments.hints(undo).get(name, Any)
     required = name not in undo.arguments.optional
@@ -214,7 +216,7 @@ def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> 
 
 
 def always_given(node: Node, name: str) -> bool:
-    """Return whether the task of a node is sent with an argument in any case."""
+    """Return whether the task of a node is always sent with this argument."""
     source = node.inputs.get(name)
     if source is not None:
         return source["as"] != "value" or not arguments.may_miss(node)
@@ -222,20 +224,20 @@ def always_given(node: Node, name: str) -> bool:
 
 
 def take_input(node: Node, annotation: Any) -> Problems:
-    """Let a node have the value that another workflow gives."""
+    """Set the type of an input, and yield a problem if it is ``Results``."""
     node.type = plain(annotation)
     if get_origin(node.type) is Results:
         yield "an input takes list[...], not Results[...]"
 
 
 def sleep(node: Node, delay: object) -> Problems:
-    """Let a node complete some time after it is ready."""
+    """Make a node complete a given time after it is ready, and yield the problems."""
     node.type = type(None)
     node.columns = {"on_timeout": "complete", "delay": (yield from span("delay", delay))}
 
 
 def until(node: Node, moment: Any) -> Problems:
-    """Let a node complete at a time."""
+    """Make a node complete at a given time, and yield a problem if that is no aware datetime."""
     node.type = type(None)
     if not is_moment(moment):
         yield f"until() takes an aware datetime between the years 3 and 9998, not {moment!r:.80}"
@@ -259,7 +261,7 @@ def signal(
 
 
 def gate(node: Node, permission: Any, timeout: object, on_timeout: object) -> Problems:
-    """Let a node wait for a decision."""
+    """Make a node wait for a decision, and yield the problems."""
     if permission is not None and not (is_name(permission) and all(permission.partition("."))):
         yield f"permission must be a str like 'shop.approve', not {permission!r:.80}"
     node.type = dict[str, Any]
@@ -267,7 +269,10 @@ def gate(node: Node, permission: Any, timeout: object, on_timeout: object) -> Pr
 
 
 def wait(node: Node, timeout: object, on_timeout: object, **columns: Any) -> Problems:
-    """Let a node wait, for some time at most; its value may be None after that."""
+    """Make a node wait, at most for ``timeout``, and yield the problems.
+
+    The value of the node may be None if a timeout completes it.
+    """
     delay = None if timeout is None else (yield from span("timeout", timeout))
     if on_timeout not in ON_TIMEOUT:
         yield f"on_timeout must be 'fail', 'skip' or 'complete', not {on_timeout!r:.80}"
@@ -278,8 +283,9 @@ def wait(node: Node, timeout: object, on_timeout: object, **columns: Any) -> Pro
 
 
 def span(what: str, value: object) -> Problems[str]:
-    """Return a time from when a node is ready, as an interval; yield the problem with one that is
-    wrong.
+    """Return a time in the life of a ready node as an interval; yield a problem if it is wrong.
+
+    The time is a timedelta or a number in seconds.
     """
     found = value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -295,7 +301,7 @@ def span(what: str, value: object) -> Problems[str]:
 
 
 def embed(node: Node, child: Graph, given: Given) -> Problems:
-    """Let a node run another workflow."""
+    """Make a node run another workflow, and yield the problems."""
     if child is node.flow:
         yield "a workflow cannot be a node of itself"
         return
@@ -322,7 +328,7 @@ def embed(node: Node, child: Graph, given: Given) -> Problems:
 
 
 def follow(node: Node, successor: object, given: Given) -> Problems:
-    """Let a node end the run and begin another one."""
+    """Make a node end the run and begin another one, and yield the problems."""
     node.type = type(None)
     if not isinstance(successor, Graph):
         yield f"continue_as() takes a Workflow, not {type(successor).__name__}"
@@ -339,8 +345,9 @@ def follow(node: Node, successor: object, given: Given) -> Problems:
 
 
 def misnamed(successor: Graph, keyed_name: str | None) -> Problems:
-    """Yield whether the successor of a run with a key, which is found by name and key, has another
-    name.
+    """Yield a problem if a run with a key continues under another name.
+
+    A run with a key is found by its name and key.
     """
     if keyed_name is not None and successor.name != keyed_name:
         yield (
@@ -350,7 +357,7 @@ def misnamed(successor: Graph, keyed_name: str | None) -> Problems:
 
 
 def take_graph(node: Node, child: Graph, given: Given) -> Problems:
-    """Give a node the graph of a workflow, and the values of its inputs."""
+    """Store the graph of a workflow and the values of its inputs, and yield the problems."""
     if given.args:
         yield "the inputs of a workflow are given by name"
 

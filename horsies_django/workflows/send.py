@@ -1,5 +1,6 @@
-"""Sends workflows: checks their graphs, and inserts runs, nodes and edges in the caller's
-transaction.
+"""Sends workflows: checks their graphs, and inserts runs, nodes and edges.
+
+All rows are inserted in the transaction of the sender.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ _accepted: set[str] = set()
 
 
 def send_graphs(flows: Sequence[Graph[T]]) -> list[WorkflowHandle[T]]:
-    """Send workflows, all or none of them, and return their handles in order.
+    """Send workflows, all or none of them, and return their handles in the same order.
 
-    Raises WorkflowDefinitionError, TaskSendError, WorkflowError.
+    Raises WorkflowDefinitionError if a graph has problems, TaskSendError if the workflows cannot be
+    sent here or the database refuses them, and WorkflowError if there is a run of the same name and
+    key with another graph.
     """
     for flow in flows:
         tasks = (node.task for node in flow.nodes if node.task is not None)
@@ -46,7 +49,7 @@ def send_graphs(flows: Sequence[Graph[T]]) -> list[WorkflowHandle[T]]:
             check(flow, reading())
 
         drafts = [Draft(flow) for flow in flows]
-        # One statement is a transaction of its own.
+        # A single statement needs no transaction around it.
         single = len(drafts) == 1 and len(drafts[0].chunks) == 1
         with nullcontext(reading(now)) if single else writing(now) as store:
             runs = [
@@ -59,7 +62,7 @@ def send_graphs(flows: Sequence[Graph[T]]) -> list[WorkflowHandle[T]]:
 
 
 def check(flow: Graph, store: WorkflowStore) -> None:
-    """Raise WorkflowDefinitionError, with all problems of the graph."""
+    """Raise WorkflowDefinitionError, with all problems, if a graph has any."""
     flow.finish()
     problems = [*flow.problems, *graph_problems(flow), *outermost(flow.nodes)]
 
@@ -86,12 +89,18 @@ class Draft:
 
     @property
     def size(self) -> int:
-        """How much of a statement it takes: all of one, if it has several chunks."""
+        """The number of characters that it takes in a statement.
+
+        A draft of several chunks counts as a full statement.
+        """
         return len(self.chunks[0]) if len(self.chunks) == 1 else CHUNK_CHARACTERS
 
 
 def parts(items: Iterable[S], size: Callable[[S], int]) -> Iterator[list[S]]:
-    """Put items together that fit into one statement of moderate size; a large one is alone."""
+    """Yield groups of items that fit into one statement of moderate size.
+
+    An item that is larger is alone in its group.
+    """
     part: list[S] = []
     total = 0
 
@@ -109,7 +118,10 @@ def parts(items: Iterable[S], size: Callable[[S], int]) -> Iterator[list[S]]:
 
 
 def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
-    """Insert runs that ``parts`` has put together, and return their ids. Raises WorkflowError."""
+    """Insert runs that ``parts`` has grouped, and return their ids.
+
+    Raises WorkflowError if there is a run of the same name and key with another graph.
+    """
     more = group[0].chunks[1:]
     runs = store.send(
         [draft.id for draft in group],
@@ -135,7 +147,7 @@ def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
 
 
 def path_problem(store: WorkflowStore, path: Any) -> str | None:
-    """Return why PostgreSQL does not accept a condition, None if it does."""
+    """Return the reason why PostgreSQL does not accept a condition, or None if it does."""
     if not isinstance(path, str) or not path or "\x00" in path:
         return f"the condition must be a JSON path (a str), not {path!r:.200}"
     if path in _accepted:
@@ -149,6 +161,6 @@ def path_problem(store: WorkflowStore, path: Any) -> str | None:
             raise
         return f"the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}"
 
-    if len(_accepted) < 1_000:  # conditions that PostgreSQL accepted before
+    if len(_accepted) < 1_000:  # a cache of conditions that PostgreSQL has accepted
         _accepted.add(path)
     return None

@@ -130,7 +130,7 @@ EDITS = (
         10,
         "outcomes are forgotten when the look at why they did not land fails",
         "horsies_django/worker/engine/outbox.py",
-        "            self.locked += missing  # asked again when the connection is back\n",
+        "            self.locked += missing  # tried again when the connection is back\n",
         "",
         ("tests/worker/test_outbox.py::test_an_unwritten_outcome_survives_a_cut_before_the_check",),
     ),

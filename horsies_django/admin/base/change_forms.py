@@ -1,9 +1,9 @@
-"""All that can be done to one row: the table of verbs, and the buttons and forms that the pages
-make from it.
+"""Forms that change one row: the table of verbs, and the buttons and views made from it.
 
-A form with no other field than the reason is a row of the table and nothing else. The functions are
-those that the commands call, too. The last change applies; the user is shown what others changed
-while the form was open, according to the audit.
+A form whose only field is the reason needs no code of its own: a row of ``VERBS`` is enough. The
+verbs call the same functions as the management commands. If two users change a row at the same
+time, the last change applies, and the user is shown the entries that the audit got while the form
+was open.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ from horsies_django.tasks import operations as tasks
 from horsies_django.tasks.redaction import redact
 from horsies_django.workflows import operations as runs
 
-ADD = "add"  # the verb that creates a row; all others change one
+ADD = "add"  # the verb that creates a row; all others change an existing row
 
 
 class Verb(NamedTuple):
     """Something that can be done to a row.
 
-    ``run`` takes the key of the row and ``actor`` and ``reason``; what it returns is falsy, but not
-    None, if it changed nothing. ``when`` tells whether the state of a row allows it; the function
-    decides. ``button`` is the text that submits the form, if it is not the label.
+    ``run`` is called with the key of the row, ``actor`` and ``reason``. It returns a value that is
+    falsy, but not None, if it changed nothing. ``when`` returns whether the state of a row allows a
+    button for it, but only ``run`` decides whether the change is made. ``button`` is the text that
+    submits the form, if it differs from the label.
     """
 
     action: str  # its name in the audit
@@ -71,7 +72,7 @@ class Verb(NamedTuple):
     permissions: tuple[str, ...] = ("horsies.configure_queue",)
     button: Any = ""
     needs_reason: bool = False
-    deletes: bool = False  # then there is no page of the row to return to
+    deletes: bool = False  # the row is gone afterwards, so the user returns to the list
 
 
 def always(_row: Any) -> bool:
@@ -79,7 +80,10 @@ def always(_row: Any) -> bool:
 
 
 def never(_row: Any) -> bool:
-    """Say no: another form leads there, or a link with more in its address."""
+    """Return False, for verbs without a button on the page of a row.
+
+    Their forms are reached from another form, or by a link with more in its address.
+    """
     return False
 
 
@@ -92,9 +96,10 @@ def is_open(run: WorkflowRun) -> bool:
 
 
 def has_failed(run: WorkflowRun) -> bool:
-    """Whether nodes of a run can be retried.
+    """Return whether nodes of a run can be retried.
 
-    A finished child run is retried with its parent, and one that was undone is not.
+    A finished child run is retried with its parent. A run whose nodes were all undone cannot be
+    retried.
     """
     if run.finished_at is None:
         return is_open(run) and run.error_node is not None
@@ -105,7 +110,7 @@ def has_failed(run: WorkflowRun) -> bool:
 
 
 def can_retry(task: Any) -> bool:
-    """Whether a task can run again under its id, or waits for a retry that can be made due now."""
+    """Return whether a task can run again under its id, or has a retry that can be made due now."""
     if task.finished_at is None:
         return (
             task.status == Status.PENDING
@@ -121,7 +126,7 @@ def is_kept(task: Task) -> bool:
 
 
 def cancel(task: uuid.UUID, **how: Any) -> list[str]:
-    """Cancel a task; return nothing if it had finished."""
+    """Cancel a task and return its verdict in a list, which is empty if the task had finished."""
     return [verdict for verdict in tasks.cancel([task], **how).values() if verdict != "FINISHED"]
 
 
@@ -131,8 +136,8 @@ of_run = partial(Verb, permissions=("horsies.operate_workflow",))
 of_task = partial(Verb, permissions=(OPERATE,))
 control = {verb: partial(runs.control, verb=verb) for verb in ("pause", "resume", "cancel")}
 
-# By prefix of the actions, and by the last part of the address of the form; the buttons have this
-# order.
+# The keys are the prefix of the actions, then the last part of the address of the form. The buttons
+# appear in this order.
 VERBS: dict[str, dict[str, Verb]] = {
     OF_QUEUES: {
         "override": Verb(
@@ -369,13 +374,17 @@ class Tool(NamedTuple):
 
 
 class OvertakenError(Exception):
-    """Nothing was done, because the row has changed since the form was opened; the message says
-    how.
+    """Raised if nothing was done because the row has changed since the form was opened.
+
+    The message contains the change.
     """
 
 
 class ChangeForm(forms.Form):
-    """A change of one row. Those with fields of their own pass them on in ``apply``."""
+    """A form that changes one row.
+
+    Forms with fields of their own override ``apply`` and pass the values to it.
+    """
 
     reason = forms.CharField(
         label=_("Reason"),
@@ -395,13 +404,14 @@ class ChangeForm(forms.Form):
 
     @property
     def fieldsets(self) -> list[tuple[Any, dict[str, Any]]]:
-        """The fields as ``AdminForm`` takes them."""
+        """The fieldsets of the form, in the form that ``AdminForm`` expects."""
         return [(None, {"fields": list(self.fields)})]
 
     def apply(self, *given: Any, **how: Any) -> Any:
-        """Make the change; return what the function of the verb returns.
+        """Make the change, and return the result of the verb's function.
 
-        Raises HorsiesError, LookupError, OvertakenError.
+        Raises HorsiesError or LookupError if the function does, and OvertakenError if the row has
+        changed since the form was opened.
         """
         who = {} if "user" in how else {"actor": name_of(self.request.user)}
         return self.verb.run(
@@ -410,27 +420,32 @@ class ChangeForm(forms.Form):
 
 
 class ChangeMixin(ReadOnlyAdminMixin):
-    """Adds the change forms of a row to its page."""
+    """Mixin that adds the change forms of a row to its page."""
 
-    subjects: ClassVar[str]  # prefix of the audit actions on such rows, by which VERBS has theirs
-    # Those of verbs that take more than a reason.
+    subjects: ClassVar[str]  # the prefix of the audit actions on these rows, the key in VERBS
+    # The form classes of verbs that take more than a reason, by the name of the verb.
     change_forms: ClassVar[Mapping[str, type[ChangeForm]]] = {}
     change_form: ClassVar[type[ChangeForm]] = ChangeForm
-    guard: Callable[[], AbstractContextManager[Any]] = nullcontext  # what a change is made in
+    guard: Callable[[], AbstractContextManager[Any]] = nullcontext  # around each change
 
     def may(self, request: HttpRequest, verb: str) -> bool:
-        """Whether the user may see such rows, and do this to them."""
+        """Return whether the user may view these rows and use this verb on them."""
         return self.has_view_permission(request) and request.user.has_perms(
             VERBS[self.subjects][verb].permissions
         )
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may do to several rows at once what the actions of the list do."""
+        """Return whether the user may run the actions of the list.
+
+        An action changes several rows at once.
+        """
         return self.may(request, "cancel")
 
     def get_urls(self) -> list[Any]:
-        """Add the forms. A change blocks all passes until it commits, so each runs in a transaction
-        of its own.
+        """Return the URLs of the page, with those of the forms first.
+
+        A change blocks all passes until it commits, so it must not run in the transaction of the
+        request. Each change runs in a transaction of its own.
         """
         own = []
         for verb in VERBS[self.subjects]:
@@ -468,7 +483,11 @@ class ChangeMixin(ReadOnlyAdminMixin):
     def configure_view(
         self, request: HttpRequest, object_id: str | None = None, *, name: str
     ) -> HttpResponse:
-        """Show a form or make its change; without an id, create a row. Raises PermissionDenied."""
+        """Show a form, or make its change if it was submitted.
+
+        Without ``object_id``, the form creates a row. Raises PermissionDenied if the user lacks a
+        permission.
+        """
         if not self.may(request, name):
             raise PermissionDenied
 
@@ -503,9 +522,9 @@ class ChangeMixin(ReadOnlyAdminMixin):
         return self._form_page(request, form, seen, adds=object_id is None)
 
     def _made(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID) -> bool:
-        """Make the change and show what it did, or add the error to the form.
+        """Make the change and show its result, or add the error to the form.
 
-        Return whether the form is done with.
+        Return True if the form is finished, False if it is shown again.
         """
         try:
             with self.guard():
@@ -516,7 +535,8 @@ class ChangeMixin(ReadOnlyAdminMixin):
             self.message_user(request, str(error), messages.WARNING)
             return True
         except DatabaseError as error:
-            # Missing privileges, a read-only database, a lost connection.
+            # For example, a privilege is missing, the database is read-only, or the connection was
+            # lost.
             form.add_error(None, refusal(error))
         else:
             self.tell(request, form, found, seen)
@@ -525,8 +545,10 @@ class ChangeMixin(ReadOnlyAdminMixin):
         return False
 
     def tell(self, request: HttpRequest, form: ChangeForm, found: Any, seen: uuid.UUID) -> None:
-        """Show what was sent or changed, according to the audit, and what others changed while the
-        form was open.
+        """Show a message about the task that was sent, or about each change.
+
+        The changes are read from the audit, and include changes that others made while the form was
+        open.
         """
         name = {
             "name": str(form.row),
@@ -579,8 +601,9 @@ class ChangeMixin(ReadOnlyAdminMixin):
     def _form_page(
         self, request: Any, form: ChangeForm, seen: uuid.UUID, adds: bool
     ) -> HttpResponse:
-        """Return the page of a form, with all that the change form of Django, or of a theme, has in
-        its context.
+        """Return the page of a form.
+
+        Its context has all that the change form of Django, or of a theme, expects.
         """
         context = {
             **self.admin_site.each_context(request),

@@ -1,5 +1,7 @@
-"""Definitions of queues and schedules, and audit entries, as pages show them: who changed what,
-when and why.
+"""The history of queues, schedules, workflow runs and tasks, as the admin pages show it.
+
+This is the current definition of a queue or a schedule, and the entries of the audit: who changed
+it, when, how and why.
 
 The arguments of a schedule are those of the tasks that it sends, so only users with
 ``horsies.view_payload`` may see them.
@@ -71,7 +73,8 @@ LABELS: dict[str, str | Promise] = {
     "jitter_ms": gettext_lazy("jitter"),
     "overlap": gettext_lazy("overlap"),
     "enabled": gettext_lazy("enabled"),
-    # These two are not keys: they are written by "run now" and when a schedule leaves the code.
+    # These two are not keys of a definition. "Run now" writes the first one into the audit, and the
+    # second one is written when a schedule is removed from the code.
     "task_id": gettext_lazy("task sent"),
     "gone": gettext_lazy("gone from the code"),
 }
@@ -149,12 +152,12 @@ RUN_DETAILS = {
     "verdict": gettext_lazy("outcome"),
     "new": gettext_lazy("copy"),
 }
-LONGEST_REASON = 500  # characters of one on the page of its row
+LONGEST_REASON = 500  # the characters of a reason shown in a table of changes
 DECISIONS = ("workflow.approve", "workflow.reject")
 HIDDEN_REASON: str | Promise = gettext_lazy(
     "The permission horsies.view_payload is required to see it."
 )
-# Columns about who and when, which the entry itself has.
+# Columns that repeat who changed a row, when and why. The audit entry has these itself.
 BESIDES = {
     "override_by",
     "override_at",
@@ -188,8 +191,9 @@ def states(queue: Queue) -> list[SafeString]:
 
 
 def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
-    """Return the declared, overridden and effective limits; ``effective`` is None if reading it
-    timed out.
+    """Return a table of the declared, overridden and effective limits of a queue.
+
+    ``effective`` is None if reading it took too long.
     """
     override = queue.override if isinstance(queue.override, dict) else {}
     rows: list[list[Any]] = []
@@ -229,7 +233,7 @@ def _rule(queue: Queue) -> str:
 
 
 def shown_policy(policy: str | None) -> str:
-    """Return the policy of partitions in words; None: there is none."""
+    """Return the policy of partitions in words, or a dash if the queue has none."""
     return NOTHING if policy is None else str(POLICIES.get(policy, policy))
 
 
@@ -243,13 +247,15 @@ def label_of_limit(key: str) -> str:
 
 
 def shown_limit(value: object) -> str:
-    """Return a limit as text; None means no limit."""
+    """Return a limit as text, with "no limit" for None."""
     return str(NO_LIMIT) if value is None else str(value)
 
 
 def definition_table(schedule: Schedule, visible: bool) -> Table:
-    """Return what is in force and, where a change overrides it, what the code declares; arguments
-    only if ``visible``.
+    """Return a table of the current definition of a schedule.
+
+    If the definition was changed, the table also contains the declared value of each key that
+    differs. Arguments are shown only if ``visible`` is true.
     """
     declared = as_object(schedule.declared)
     held = as_object(schedule.definition)
@@ -289,9 +295,9 @@ def shown_value(key: str, value: object) -> str:
 
 
 def changes_of(before: object, after: object) -> list[str]:
-    """Return what an audit entry changed, a line for each key.
+    """Return the changes of an audit entry, with one line for each key.
 
-    Of arguments only that they changed.
+    The line for arguments does not contain their values.
     """
     old = as_object(before)
     new = as_object(after)
@@ -314,7 +320,7 @@ def changes_of(before: object, after: object) -> list[str]:
 
 
 def without_arguments(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of an entry with arguments hidden."""
+    """Return the columns of an entry with the values of arguments replaced by "hidden"."""
     return {
         key: _("hidden") if key == ARGUMENTS and value else value for key, value in columns.items()
     }
@@ -329,15 +335,19 @@ def _cell(key: str, value: object, visible: bool) -> SafeString | str:
 
 
 def entries_of(alias: str, name: str, subjects: str) -> QuerySet[AuditEntry]:
-    """Return the audit entries about a row, newest first; ``subjects``: a key of SUBJECTS."""
+    """Return the audit entries about the row called ``name``, newest first.
+
+    ``subjects`` is the prefix of the actions to include, such as ``OF_QUEUES``.
+    """
     entries = AuditEntry.objects.using(alias).filter(subject=name, action__startswith=subjects)
     return entries.order_by("-at", "-pk")
 
 
 def shown_action(entry: AuditEntry) -> str:
-    """Return the name of the action, or its code if only a newer version knows it.
+    """Return the name of the action of an entry, or its code if this version has no name for it.
 
-    A running task that is cancelled has not ended yet.
+    If the entry only requested a running task to stop, the name differs, because the task has not
+    ended yet.
     """
     if as_object(entry.after).get("verdict") == "REQUESTED":
         return str(ASKED.get(entry.action, entry.action))
@@ -370,8 +380,9 @@ def changes(entry: AuditEntry) -> list[str]:
 
 
 def _of_run(after: object) -> list[str]:
-    """Return what was done to a run, or the task that was skipped: ``status: RUNNING → PAUSED``,
-    ``node: 3``.
+    """Return the changes of a run, or details: ``status: RUNNING → PAUSED`` or ``node: 3``.
+
+    The task of ``queue.skip`` is shown in the same way.
     """
     found = after if isinstance(after, dict) else {}
     if {"before", "after"} <= found.keys():
@@ -385,7 +396,7 @@ def _of_run(after: object) -> list[str]:
 
 
 def _flat(columns: object) -> dict[tuple[str, bool], str]:
-    """Return the columns of an entry as text by (column, is override).
+    """Return the columns of an entry as text, by column and whether it belongs to an override.
 
     The JSON of an entry may have any shape.
     """
@@ -420,15 +431,17 @@ def _moment(value: object) -> dt.datetime | None:
 
 
 def shown_reason(entry: AuditEntry, visible: bool) -> str:
-    """Return the reason of a change; that of a decision, which is payload, only if the user may see
-    those (``visible``).
+    """Return the reason of a change, or a note that it is hidden.
+
+    The reason of a decision about a gate is payload. It is returned only if ``visible`` is true,
+    which is so if the user may see payload.
     """
     hidden = entry.reason and entry.action in DECISIONS and not visible
     return str(HIDDEN_REASON) if hidden else entry.reason or ""
 
 
 def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects: str) -> Table:
-    """Return the last entries about the name of a row as a table, with a link to all of them."""
+    """Return a table of the last audit entries about a row, with a link to all of them."""
     alias = row._state.db
     visible = page.has_view_payload_permission(request)
     found = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:LAST]))

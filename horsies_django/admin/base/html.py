@@ -1,8 +1,9 @@
-"""Values as HTML: statuses, datetimes, durations, JSON, tables, charts, links to other pages,
-reasons; and how much a page shows.
+"""HTML for the values on the admin pages: statuses, datetimes, durations, tables, charts and more.
 
-All values are escaped. There are no inline styles: a content security policy may forbid them, and
-colours belong to the theme.
+The limits of how much a page shows are also here.
+
+All values are escaped. There are no inline styles, because a content security policy may forbid
+them and because colours belong to the theme.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from horsies_django.models import Queue, Task, Worker, WorkflowRun
 NOTHING = "–"
 LONGEST = 20_000  # characters shown of one value
 
-# status -> a symbol (so that colour is not the only difference) and its name
+# The symbol and the name of each status. With a symbol, colour is not the only difference.
 STATUSES = {
     Status.PENDING: ("○", gettext_lazy("Pending")),
     Status.CLAIMED: ("◐", gettext_lazy("Claimed")),
@@ -44,7 +45,7 @@ STATUSES = {
     Status.CANCELLED: ("⊘", gettext_lazy("Cancelled")),
     Status.EXPIRED: ("◷", gettext_lazy("Expired")),
 }
-# The same with those that only a run or a node has
+# The same for all statuses of tasks, runs and nodes.
 SHAPES: dict[str, tuple[str, str | Promise]] = {
     **{status.value: shape for status, shape in STATUSES.items()},
     "PAUSED": ("‖", gettext_lazy("Paused")),
@@ -55,21 +56,22 @@ SHAPES: dict[str, tuple[str, str | Promise]] = {
     "ENQUEUED": ("◐", gettext_lazy("Sent")),
     "SKIPPED": ("↷", gettext_lazy("Skipped")),
 }
-FEW = 5  # things named in one line
-LAST = 20  # of what goes on and on, the newest
-MANY = 100  # rows of a table on the page of something else
+FEW = 5  # the most things named in one line
+LAST = 20  # the newest entries of a list that grows without end
+MANY = 100  # the rows of a table on the page of something else
 LONGEST_CELL = 100  # characters
 LONGEST_NAME = 200  # characters
-PATIENCE_MS = 1_000  # longer, and a page is shown without the reasons
+PATIENCE_MS = 1_000  # after this time, a page is shown without the reasons
 NODE_PAGE = "horsies_workflowrun_node"
 
 Row = TypeVar("Row")
 
 LINE = 16  # height of a line of text
-LEAST = 1.5  # height of a bar of something, however little
+LEAST = 1.5  # height of the bar of the smallest number above zero
 
-Mention: TypeAlias = tuple[type[Model], Any, str]  # what a link leads to, and its text
-HIDDEN: dict[str, str | Promise] = {  # their texts have the key, made from arguments
+Mention: TypeAlias = tuple[type[Model], Any, str]  # the model, primary key and text of a link
+# Reasons whose texts contain the key of a partition, which is made from arguments.
+HIDDEN: dict[str, str | Promise] = {
     ReasonCode.PARTITION_AT_LIMIT: gettext_lazy(
         "The partition of this task is at its limit. The permission horsies.view_payload is "
         "required to see partitions."
@@ -82,13 +84,13 @@ HIDDEN: dict[str, str | Promise] = {  # their texts have the key, made from argu
 
 
 def badge(kind: str, shape: str, text: object) -> SafeString:
-    """Return a state as symbol, text and colour; the stylesheet has a class for each ``kind``."""
+    """Return a state as symbol, text and colour. The stylesheet has a class for each ``kind``."""
     template = '<span class="horsies-badge horsies-{}"><span aria-hidden="true">{}</span> {}</span>'
     return format_html(template, kind, shape, text)
 
 
 def breakable(name: str) -> SafeString:
-    """Return a dotted name that may wrap after dots and underscores."""
+    """Return a dotted name in HTML that may wrap after dots and underscores."""
     parts = ((part,) for part in re.findall(r"[^._]*[._]?", name))
     return format_html(
         '<span class="horsies-name">{}</span>', format_html_join(SafeString("<wbr>"), "{}", parts)
@@ -96,7 +98,10 @@ def breakable(name: str) -> SafeString:
 
 
 def shape_of(status: str) -> tuple[str, str, str | Promise]:
-    """Return what ``badge`` takes for a status, including one that only a newer version knows."""
+    """Return the arguments of ``badge`` for a status.
+
+    The status may belong to a newer version.
+    """
     shape, text = SHAPES.get(status, ("?", status))
     return status.lower() if status in SHAPES else "unknown", shape, text
 
@@ -132,12 +137,15 @@ def seconds(value: float | None) -> str:
 
 
 def absolute(value: dt.datetime) -> str:
-    """Return a datetime to the second in the current time zone, independent of the language."""
+    """Return a datetime to the second in the current time zone.
+
+    The form is the same in all languages.
+    """
     return f"{timezone.localtime(value) if timezone.is_aware(value) else value:%Y-%m-%d %H:%M:%S}"
 
 
 def age(value: dt.datetime, now: dt.datetime) -> SafeString:
-    """Return how long ago a datetime was, with the datetime as tooltip."""
+    """Return how long ago a datetime was, with the datetime itself as tooltip."""
     return format_html(
         '<time datetime="{}" title="{}">{}</time>',
         value.isoformat(),
@@ -154,14 +162,15 @@ def moment(value: dt.datetime | None, now: dt.datetime) -> SafeString | str:
 
 
 def away(value: dt.datetime, now: dt.datetime) -> str:
-    """Return the distance of a datetime from now: ``3 min 20 s ago``, ``in 2 h 5 min``."""
+    """Return how far a datetime is from now, such as ``3 min 20 s ago`` or ``in 2 h 5 min``."""
     form = _("%(span)s ago") if value <= now else _("in %(span)s")
     return form % {"span": span(abs(now - value))}
 
 
 def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeString | str]:
-    """Return a display method for a datetime column; the rows need ``read_at``, the database's
-    clock.
+    """Return a display method for a datetime column.
+
+    The rows need the attribute ``read_at``, the time of the database's clock.
     """
 
     description = model._meta.get_field(name).verbose_name  # type: ignore[union-attr]
@@ -169,15 +178,16 @@ def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeStri
 
 
 def row_field(description: Any, form: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a display method for what ``form`` makes of a row."""
+    """Return a display method that shows the result of ``form`` for a row."""
     return admin.display(lambda _page, row: form(row), description=description)
 
 
 def field(
     name: str, description: Any, form: Callable[[Any], Any] = lambda value: value
 ) -> Callable[[Any, Any], Any]:
-    """Return a display method for what ``form`` makes of an attribute of a row, unless that is
-    empty.
+    """Return a display method that shows the result of ``form`` for an attribute of a row.
+
+    If the attribute is empty, the method shows a dash.
     """
 
     def shown(row: Any) -> Any:
@@ -210,11 +220,10 @@ def json_block(value: object) -> SafeString:
 
 
 class Table(NamedTuple):
-    """A table with a heading, and texts ``above`` and below it (``note``). ``id`` is the last part
-    of that of the heading.
+    """A table with a heading, and with texts above and below it (``above`` and ``note``).
 
-    The first cell of a row is its heading. ``rows`` is None if reading them took too long. Without
-    ``heads``, there is no head.
+    The id of the heading ends with ``id``. The first cell of a row is its heading. ``rows`` is None
+    if reading them took too long. A table without ``heads`` has no head.
     """
 
     id: str
@@ -227,17 +236,17 @@ class Table(NamedTuple):
 
 
 def rows_or_none(found: Iterable[Row] | None, row: Any) -> list[Any] | None:
-    """Return a row of cells for each of what was found, None if reading it took too long."""
+    """Return the cells of each row that was found, or None if reading the rows took too long."""
     return None if found is None else [row(one) for one in found]
 
 
 def marked(kind: str, value: Any) -> SafeString:
-    """Return a cell in the style of a ``kind``; the stylesheet has a class for each."""
+    """Return a cell in the style of its ``kind``. The stylesheet has a class for each kind."""
     return format_html('<span class="horsies-{}">{}</span>', kind, value)
 
 
 def payload_note() -> SafeString:
-    """Return a note about the permission to see payloads."""
+    """Return a note that names the permission to see payload."""
     text = _(
         "The permission {} is required to see arguments, results, error messages and tracebacks."
     )
@@ -254,8 +263,9 @@ def parse_id(term: str) -> uuid.UUID | None:
 def node_link(
     page: Any, request: HttpRequest, run: uuid.UUID, number: int, text: str
 ) -> SafeString | str:
-    """Return ``text`` as a link to the page of a node, or as plain text if the site or user has no
-    such page.
+    """Return ``text`` as a link to the page of a node, or as plain text if there is no such page.
+
+    That is so if the site does not have the page, or if the user may not view it.
     """
     if number < 0 or not page.admin_site.is_registered(WorkflowRun):
         return text
@@ -271,7 +281,10 @@ def node_url(page: Any, run: uuid.UUID, number: int) -> str:
 
 
 def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) -> list[Row]:
-    """Set ``shown_worker`` of each row: host and process of the worker whose id ``column`` has."""
+    """Set ``shown_worker`` of each row to host and process of its worker.
+
+    ``column`` is the column with the id of the worker.
+    """
     links = worker_links(page, request, {getattr(row, column) for row in rows})
     for row in rows:
         setattr(row, "shown_worker", links[getattr(row, column)])  # noqa: B010 - rows of any model
@@ -279,8 +292,9 @@ def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) 
 
 
 def worker_links(page: Any, request: HttpRequest, ids: set[Any]) -> dict[Any, SafeString | str]:
-    """Return host and process of workers by their ids, read with one statement; the id of one whose
-    row was deleted.
+    """Return host and process of workers by their ids, read with one statement.
+
+    For a worker whose row was deleted, this is the id.
     """
     known = ids - {None}
     workers = (
@@ -300,11 +314,11 @@ def bars(
     height: int = 24,
     marks: Sequence[str] = (),
 ) -> SafeString:
-    """Return a chart with a bar for each pair, how many completed and how many failed, the latter
-    above the former.
+    """Return a chart with a bar for each pair of numbers: how many tasks completed and failed.
 
-    With ``marks``, texts for the time axis in equal distances, it also shows the greatest number;
-    else it is a sparkline.
+    The failed tasks are drawn above the completed ones. With ``marks``, which are the texts of the
+    time axis at equal distances, the chart also shows the greatest number. Without them it is a
+    sparkline.
     """
     most = max((sum(pair) for pair in pairs), default=0)
     top, floor = (LINE, height - LINE) if marks else (0, height)
@@ -316,7 +330,7 @@ def bars(
         lower, upper = (
             max((floor - top) * many / most, LEAST) if many else 0.0 for many in (done, bad)
         )
-        # What failed is seen beside however much that completed.
+        # Failed tasks stay visible, however many tasks completed.
         lower = min(lower, floor - top - upper)
         completed += _bar(place * step, floor, step, lower)
         failed += _bar(place * step, floor - lower, step, upper)
@@ -383,13 +397,16 @@ class Line(NamedTuple):
 
 
 def reason_line(page: Any, request: HttpRequest, reason: Reason, visible: bool) -> Line:
-    """Return a reason as a line; ``visible``: the user may see payloads."""
+    """Return a reason as a line.
+
+    ``visible`` is true if the user may see payload.
+    """
     text = reason.text if visible else str(HIDDEN.get(reason.code, reason.text))
     return Line(reason.code.value, text, _mentions(page, request, reason.details))
 
 
 def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeString:
-    """Return links to the rows in a reason, as far as the user may see their pages."""
+    """Return links to those rows in a reason whose pages the user may view."""
     queue = details.get("queue")
     child = details.get("run")
     workers = details.get("workers") or details.get("former") or ()
@@ -427,7 +444,8 @@ def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> Sa
                 ", …" if more else "",
             )
             for label, links, more in found
-            if links and isinstance(links[0], SafeString)  # else the user has no such page
+            # Without such a page, the link is plain text.
+            if links and isinstance(links[0], SafeString)
         ),
     )
 

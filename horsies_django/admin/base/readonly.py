@@ -1,9 +1,8 @@
-"""Read-only pages that stay fast however many rows there are, and that say why if the database
-refuses.
+"""Read-only pages that stay fast with any number of rows, and that explain database errors.
 
-Django's change list counts all rows twice, loads every column, and lets the URL filter by any
-field. Here a page reads one row more than it shows, to know whether there is a next page; queries
-have a timeout; and only the declared filters filter.
+Django's change list counts all rows twice, loads every column, and allows filtering by any field in
+the URL. A page of this module reads one row more than it shows, to find out whether there is a next
+page. Its queries have a timeout, and only the declared filters are applied.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ logger = logging.getLogger("horsies.admin")
 
 LOCK_PATIENCE = "3s"
 
-# SQLSTATE -> what it means here and what to do
+# The meaning of an SQLSTATE on these pages, and what to do about it.
 REMEDIES: dict[str, str | Promise] = {
     "25006": gettext_lazy(
         "The database is read-only. Use the site that is connected to the primary."
@@ -85,12 +84,12 @@ def refusal(error: DatabaseError) -> str:
 
 @contextmanager
 def patiently() -> Iterator[None]:
-    """Make a change atomically; give up after ``LOCK_PATIENCE`` if rows are locked by others."""
+    """Run a block in a transaction that gives up if others lock its rows for ``LOCK_PATIENCE``."""
     alias = config().database
     with transaction.atomic(using=alias):
         before = _wait_for_locks(alias, LOCK_PATIENCE)
         yield
-        _wait_for_locks(alias, before)  # the transaction around it may go on
+        _wait_for_locks(alias, before)  # an outer transaction may continue
 
 
 def _wait_for_locks(alias: str, timeout: str) -> str:
@@ -100,12 +99,14 @@ def _wait_for_locks(alias: str, timeout: str) -> str:
 
 
 def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = None) -> T | None:
-    """Return what ``read`` returns, or None if one of its statements takes longer than
-    ``timeout_ms``, or 3 s.
+    """Return the result of ``read``, or None if one of its statements takes too long.
 
-    Indexes are preferred whatever the statistics say. The settings are made in a savepoint that is
-    rolled back. So ``read`` may not write, and an outer transaction (``ATOMIC_REQUESTS``) keeps its
-    own settings and continues after a timeout.
+    A statement takes too long after ``timeout_ms`` milliseconds, or after ``STATEMENT_TIMEOUT_MS``
+    by default.
+
+    Indexes are preferred, whatever the statistics of the tables are. The settings are made in a
+    savepoint that is rolled back. So ``read`` must not write, and an outer transaction
+    (``ATOMIC_REQUESTS``) keeps its own settings and continues after a timeout.
     """
     try:
         with transaction.atomic(using=alias):
@@ -125,27 +126,33 @@ def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = Non
 
 
 def read_all(alias: str, reads: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Return what each of ``reads`` returns, with few statements: only if one takes too long, each
-    is read by itself.
+    """Return a list of the results of ``reads``, with None for each that takes too long.
+
+    All of them share the statements that set the timeout. Only if one of them takes too long is
+    each one read by itself.
     """
     found = read_bounded(alias, lambda: [read() for read in reads])
     return [read_bounded(alias, read) for read in reads] if found is None else found
 
 
 class NextPageMixin(Listing):
-    """A change list with links to the previous and next page, which never counts the rows."""
+    """Mixin for a change list with links to the previous and next page, which never counts rows."""
 
     timed_out = False
     note: str | Promise = ""
     first_number = 0
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the page. Raises IncorrectLookupParameters for an invalid page number."""
+        """Read the rows of the page.
+
+        Raises IncorrectLookupParameters for an invalid page number.
+        """
         start = (self.page_num - 1) * self.list_per_page
         if not 0 <= start < DEEPEST:
             raise IncorrectLookupParameters(f"page {self.page_num}")
 
-        stop = start + self.list_per_page + 1  # one more than shown: is there an older page?
+        # One row more than is shown, to find out whether there is an older page.
+        stop = start + self.list_per_page + 1
         found = read_bounded(self.root_queryset.db, lambda: list(self.source()[start:stop]))
         self.timed_out = found is None
         rows = found or []
@@ -154,23 +161,27 @@ class NextPageMixin(Listing):
         self.first_number = start + 1
         self.result_list = self.prepare(request, rows[: self.list_per_page])
 
-        # Attributes that templates and Django read; with equal counts the search box shows neither.
+        # Templates and Django read these attributes. The search box shows no counts if they are
+        # equal.
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.can_show_all = self.multi_page = False
         self.show_admin_actions = bool(self.result_list)
         self.paginator = Paginator(self.result_list, self.list_per_page)
 
     def chosen(self, kind: type[admin.SimpleListFilter]) -> str | None:
-        """Return the value of a filter, None if there is none."""
+        """Return the value of a filter, or None if it is not set."""
         return next((item.value() for item in self.filter_specs if isinstance(item, kind)), None)
 
     def source(self) -> QuerySet[Any]:
-        """Return the ordered rows. Called inside ``read_bounded``; may query the database."""
+        """Return the rows in their order.
+
+        This is called inside ``read_bounded`` and may query the database.
+        """
         rows: QuerySet[Any] = self.queryset
         return rows
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> Any:
-        """Add what the cells of the page need, with queries per page and not per row."""
+        """Add the values that the cells of the page need, with queries per page and not per row."""
         return rows
 
     @property
@@ -190,7 +201,7 @@ class NextPageMixin(Listing):
 
 
 class ChosenFilter(admin.SimpleListFilter):
-    """A filter whose value has to be one of those offered."""
+    """A filter whose value must be one of the offered choices."""
 
     offered: Sequence[tuple[str, Any]] = ()
 
@@ -212,13 +223,11 @@ class ChosenFilter(admin.SimpleListFilter):
 
 
 class ReadOnlyAdminMixin(Base):
-    """Base of all pages: rows cannot be added, changed or deleted, and only the declared filters
-    filter.
-    """
+    """Base of all pages: it makes rows read-only, and filters only by the declared filters."""
 
     actions: Any = None
-    searched: Any = None  # takes rows and a term, and returns the rows that fit
-    # Read only for the page of a row, and for those who may see payload.
+    searched: Any = None  # a function of the rows and a search term that returns the matching rows
+    # Columns that are read only on the page of a row, and only for users who may see payload.
     payload_columns: tuple[str, ...] = ()
     change_list_mixin: ClassVar[type[NextPageMixin]] = NextPageMixin
     list_per_page = 50
@@ -249,14 +258,15 @@ class ReadOnlyAdminMixin(Base):
         form_url: Any = "",
         obj: Any = None,
     ) -> Any:
-        """Add what the page shows besides its fields."""
+        """Add the sections of the page to the context of its fields."""
         if obj:
             context |= self.sections(request, obj)
         return super().render_change_form(request, context, add, change, form_url, obj)
 
     def view_of(self, view: Callable[..., HttpResponse], *, atomic: bool = True) -> Any:
-        """Return a view for users of this site, which explains refusals; ``atomic``: in the
-        transaction of the request.
+        """Return a view for users of this site that explains database errors.
+
+        If ``atomic`` is false, the view does not run in the transaction of the request.
         """
 
         def shown(request: HttpRequest, **of: Any) -> HttpResponse:
@@ -285,7 +295,7 @@ class ReadOnlyAdminMixin(Base):
         context: dict[str, Any],
         status: int | None = None,
     ) -> HttpResponse:
-        """Return a page that is neither a list nor that of a row."""
+        """Return a page that is neither a list nor the page of a row."""
         request.current_app = self.admin_site.name
         about = {
             "title": title,
@@ -298,9 +308,9 @@ class ReadOnlyAdminMixin(Base):
         return TemplateResponse(request, f"admin/horsies/{template}.html", context, status=status)
 
     def crumbs(self, *below: tuple[str, str | Promise]) -> list[tuple[str, str | Promise]]:
-        """Return the way to a page below the list: addresses and texts.
+        """Return the breadcrumbs of a page below the list, as pairs of an address and a text.
 
-        The page itself, which is the last, has no address.
+        The last one is the page itself, whose address is empty.
         """
         site = self.admin_site.name
         app = self.opts.app_config
@@ -315,13 +325,14 @@ class ReadOnlyAdminMixin(Base):
         ]
 
     def home(self, request: HttpRequest, text: str) -> HttpResponse:
-        """Return to the index of the admin, and say there why."""
+        """Redirect to the index of the admin, with ``text`` as a warning."""
         self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
 
     def find(self, request: HttpRequest, object_id: str, *, whole: bool = False) -> Any:
-        """Return the row of an address, None if there is none; the ``whole`` row if the user may
-        see payload.
+        """Return the row with the id in an address, or None if there is no such row.
+
+        If ``whole`` is true and the user may see payload, all columns of the row are loaded.
         """
         if (key := self.key_of(object_id)) is None:
             return None
@@ -330,8 +341,9 @@ class ReadOnlyAdminMixin(Base):
         return rows.filter(pk=key).first()
 
     def key_of(self, text: str) -> uuid.UUID | str | None:
-        """Return the primary key in a text, None if it cannot be one: no name and no query can
-        contain NUL bytes.
+        """Return the primary key in a text, or None if the text cannot be a primary key.
+
+        Names and queries cannot contain NUL bytes.
         """
         if isinstance(self.opts.pk, UUIDField):
             return parse_id(text)
@@ -340,26 +352,26 @@ class ReadOnlyAdminMixin(Base):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Any:
-        """Return the row with what its page shows besides."""
+        """Return the row of a page with the attributes that the page also shows."""
         row = self.find(request, object_id, whole=True)
         if row is not None:
             self.complete(request, row)
         return row
 
     def complete(self, request: HttpRequest, row: Any) -> None:
-        """Set the attributes of a row that its page shows, and that are no columns."""
+        """Set the attributes of a row that its page shows and that are not columns."""
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> Any:
-        """Search as the page does, or else Django."""
+        """Search with ``searched`` of the page if it has one, else as Django does."""
         if self.searched is None:
             return super().get_search_results(request, queryset, search_term)
         term = search_term.strip()
         return (self.searched(queryset, term) if term else queryset), False
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return what the template of a row's page needs for its sections below the fields."""
+        """Return the context for the sections below the fields of a row's page."""
         return {}
 
     shown_id = row_field(
@@ -372,26 +384,28 @@ class ReadOnlyAdminMixin(Base):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: saving a form over a row would undo what a worker wrote meanwhile."""
+        """Return False, because saving a form over a row would undo later changes of a worker."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: a task may have somebody waiting for its result."""
+        """Return False, because a user or task may wait for the result of a task."""
         return False
 
     def has_view_payload_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may see arguments, results, error messages and tracebacks."""
+        """Return whether the user may see arguments, results, error messages and tracebacks."""
         return request.user.has_perm("horsies.view_payload")
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        """Allow only the declared filters: ``?kwargs__password__startswith=a`` would reveal
-        secrets.
+        """Allow only the declared filters.
+
+        Others would reveal secrets, such as ``?kwargs__password__startswith=a``.
         """
         return lookup in {getattr(item, "parameter_name", None) for item in self.list_filter}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read from the alias of the queue, and add ``read_at``, the database's clock, from which
-        ages are computed.
+        """Return the rows from the database of the queue, each with ``read_at``.
+
+        ``read_at`` is the time of the database's clock. The ages on the page are computed from it.
         """
         rows: QuerySet[Any] = (
             super().get_queryset(request).using(config().database).annotate(read_at=Now())
@@ -399,10 +413,11 @@ class ReadOnlyAdminMixin(Base):
         return rows.defer(*self.payload_columns)
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """Return the actions of the page, none of the whole site: an export would show payload to
-        those who may not see it.
+        """Return the actions of the page, without the actions of the whole site.
+
+        An export action of the site would show payload to users who may not see it.
         """
-        # Django passes the location since 6.1.
+        # Django has passed the location since version 6.1.
         where = () if action_location is None else (action_location,)
         own = {getattr(one, "__name__", one) for one in self.actions or ()}
         return {
@@ -412,8 +427,9 @@ class ReadOnlyAdminMixin(Base):
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **how: Any
     ) -> Any:
-        """Act on the ticked rows only, as no page has a link to tick all that match; pass over what
-        is not the id of a row.
+        """Run an action on the ticked rows only.
+
+        No page has a link that ticks all matching rows. Ids that no row can have are ignored.
         """
         post = request.POST.copy()
         post.setlist(
@@ -433,8 +449,9 @@ class ReadOnlyAdminMixin(Base):
     def link(
         self, request: HttpRequest, model: type[Model], pk: uuid.UUID | str, text: str
     ) -> SafeString | str:
-        """Return ``text`` as a link to the page of a row, or as plain text if the site or user has
-        no such page.
+        """Return ``text`` as a link to the page of a row, or as plain text if there is none.
+
+        That is so if the site does not have the page, or if the user may not view it.
         """
         permission = f"{model._meta.app_label}.view_{model._meta.model_name}"
         if (

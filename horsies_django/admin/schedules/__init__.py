@@ -1,6 +1,4 @@
-"""The pages about schedules: when each fires, what it sends, the tasks of its last fire times, and
-who changed what.
-"""
+"""The admin pages for schedules: definitions, fire times, the tasks that were sent, and changes."""
 
 from __future__ import annotations
 
@@ -69,19 +67,19 @@ STATES = {
 
 
 class Reading(NamedTuple):
-    """What a definition says; ``pattern`` is None if that is invalid."""
+    """The parsed definition of a schedule. ``pattern`` is None if the pattern is invalid."""
 
     pattern: Pattern | None
     problems: list[tuple[str, str]]
 
     @property
     def zone(self) -> dt.tzinfo:
-        """The zone of its fire times; UTC if the pattern is invalid."""
+        """The time zone of the fire times, which is UTC if the pattern is invalid."""
         return ZoneInfo(self.pattern.zone) if self.pattern else dt.UTC
 
 
 def read(schedule: Schedule) -> Reading:
-    """Parse a schedule's definition as far as it is valid."""
+    """Parse the valid parts of a schedule's definition."""
     definition = as_object(schedule.definition)
     found, problems = read_definition(definition)
     if found:
@@ -96,12 +94,12 @@ def read(schedule: Schedule) -> Reading:
 
 
 def coming(schedule: Any, pattern: Pattern, count: int) -> list[dt.datetime]:
-    """Return the next fire times of the pattern after the row was read."""
+    """Return the next fire times of the pattern after the time when the row was read."""
     return pattern.coming(aware(schedule.read_at), count, aware(schedule.since))
 
 
 def coming_table(schedule: Any, reading: Reading) -> Table:
-    """Return the next fire times, in the zone of the schedule and in UTC."""
+    """Return a table of the next fire times, in the zone of the schedule and in UTC."""
     now = aware(schedule.read_at)
 
     def row(at: dt.datetime) -> list[Any]:
@@ -129,15 +127,16 @@ def coming_table(schedule: Any, reading: Reading) -> Table:
 
 
 def wall(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
-    """Return a fire time in the local time of a zone: ``Sun 2027-03-28 09:00``; with seconds unless
-    they are zero.
+    """Return a fire time in the local time of a zone, such as ``Sun 2027-03-28 09:00``.
+
+    The seconds are left out if they are zero.
     """
     local = aware(fire_time).astimezone(zone)
     return f"{date_format(local, 'D')} {local:%Y-%m-%d} {local:%H:%M:%S}".removesuffix(":00")
 
 
 def run_table(page: Any, request: HttpRequest, schedule: Any, zone: dt.tzinfo) -> Table:
-    """Return the last fire times and their tasks."""
+    """Return a table of the last fire times and their tasks."""
 
     def row(run: Recent) -> list[Any]:
         why = _("because this task had not finished") if run.skipped else ""
@@ -156,15 +155,16 @@ def run_table(page: Any, request: HttpRequest, schedule: Any, zone: dt.tzinfo) -
 
 
 def shown_run(run: Recent) -> tuple[str, str, str | Promise]:
-    """Return what ``badge`` takes for the status of a fire time's task, or that it was skipped."""
+    """Return the arguments of ``badge`` for the task of a fire time, or for a skipped fire time."""
     if run.skipped:
         return "skipped", "⊘", SKIPPED
     return shape_of(run.status) if run.status else ("unknown", "·", REMOVED)
 
 
 def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
-    """Return the last runs as blocks, newest at the right, coloured and shaped by status; screen
-    readers get one sentence.
+    """Return the last runs as blocks, the newest at the right, coloured and shaped by status.
+
+    Screen readers read one sentence in place of the blocks.
     """
     if not runs:
         return NOTHING
@@ -183,7 +183,7 @@ def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
 
 
 class StateFilter(ChosenFilter):
-    """Filters schedules by whether they fire, do not, or have an error."""
+    """Filter for schedules that fire, that do not fire, or that have an error."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
@@ -194,10 +194,10 @@ class StateFilter(ChosenFilter):
 
 
 def with_runs(page: Any, request: HttpRequest, alias: str, schedules: list[Any]) -> list[Any]:
-    """Set ``reading``, ``runs`` and ``linked_last`` of each schedule, read with one statement.
+    """Set ``reading``, ``runs`` and ``linked_last`` of each schedule, and return the schedules.
 
-    ``runs`` is None if that took too long; ``linked_last`` is the status of the last task, linked
-    if the user may see the task.
+    The runs are read with one statement. ``runs`` is None if that took too long. ``linked_last`` is
+    the status of the last task, with a link if the user may view the task.
     """
     names = [schedule.name for schedule in schedules]
     store = ScheduleStore(connections[alias])
@@ -222,10 +222,16 @@ def with_runs(page: Any, request: HttpRequest, alias: str, schedules: list[Any])
 
 
 class ScheduleListMixin(NextPageMixin):
-    """The change list of schedules, with when a scheduler had them in its code."""
+    """The change list of schedules.
+
+    A note contains the running schedulers, and when one of them last had the schedules in its code.
+    """
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Read the last fire times of the whole page at once, and link the task of the latest."""
+        """Set the last fire times of the schedules, and a link to the latest task of each.
+
+        They are read for the whole page at once.
+        """
         alias = self.root_queryset.db
         if rows:
             running = ", ".join(ScheduleStore(connections[alias]).schedulers())
@@ -269,12 +275,12 @@ class ScheduleAdminMixin(ChangeMixin):
     ordering = ("name",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
-        """Have filters and the search look into the definition in force."""
+        """Return the schedules, so that filters and the search can use the definition in force."""
         rows: QuerySet[Schedule] = super().get_queryset(request).alias(held=HELD)
         return rows
 
     def searched(self, rows: QuerySet[Schedule], term: str) -> QuerySet[Schedule]:
-        """Search by the name and by the name of the task."""
+        """Search by the name of the schedule and by the name of the task."""
         return rows.filter(Q(name__icontains=term) | Q(held__task__icontains=term))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -283,8 +289,9 @@ class ScheduleAdminMixin(ChangeMixin):
     def configure_view(
         self, request: HttpRequest, object_id: str | None = None, *, name: str
     ) -> HttpResponse:
-        """Show a form or make its change, after importing the project's tasks, which a web process
-        does only when needed.
+        """Show a form or make its change, after importing the project's tasks.
+
+        A web process imports the tasks only when they are needed.
         """
         if self.may(request, name):
             for problem in registry.autodiscover():
@@ -313,12 +320,13 @@ class ScheduleAdminMixin(ChangeMixin):
         )
 
     def complete(self, request: HttpRequest, row: Any) -> None:
-        """Add its last fire times."""
+        """Set the last fire times of a schedule."""
         with_runs(self, request, row._state.db, [row])
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the definition, the next and the last fire times, the last changes and the change
-        buttons.
+        """Return the tables of a schedule, its problem, and the links to its forms.
+
+        The tables are the definition, the next and the last fire times, and the last changes.
         """
         return {
             "problem": _problem(obj),
@@ -348,7 +356,7 @@ class ScheduleAdminMixin(ChangeMixin):
 
     @admin.display(description=gettext_lazy("pattern"))
     def shown_pattern(self, obj: Any) -> SafeString:
-        """Return the pattern in words, and below that as text with its zone."""
+        """Return the pattern in words, and below it as text with its zone."""
         definition = as_object(obj.definition)
         pattern = obj.reading.pattern
         text = str(definition.get("pattern", NOTHING))
@@ -370,7 +378,7 @@ class ScheduleAdminMixin(ChangeMixin):
 
     @admin.display(description=gettext_lazy("next fire time"))
     def shown_next(self, obj: Any) -> SafeString | str:
-        """Return the next fire time, and the error of the last one."""
+        """Return the next fire time, with marks for missed fire times and for an error."""
         following = self.following(obj)
         problem = _problem(obj)
 
@@ -390,7 +398,7 @@ class ScheduleAdminMixin(ChangeMixin):
 
     @admin.display(description=gettext_lazy("next fire time"))
     def following(self, obj: Any) -> SafeString | str:
-        """Return the next fire time in the schedule's zone, or why there is none."""
+        """Return the next fire time in the schedule's zone, or the reason why there is none."""
         if obj.gone_at:
             return badge("stopped", "⊘", _("Gone from the code"))
         if not _fires(obj):
@@ -454,4 +462,4 @@ def _problem(obj: Any) -> str:
 
 
 class ScheduleAdmin(ScheduleAdminMixin, ModelAdmin):
-    """The schedule pages of Django's own admin."""
+    """The schedule pages for Django's own admin."""

@@ -1,7 +1,7 @@
 """The forms that add and edit a schedule.
 
-A form writes only what its user changed in it, so two people may edit two keys of a schedule at the
-same time.
+A form writes only the keys that its user changed, so two users can edit two keys of a schedule at
+the same time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ HIDDEN = gettext_lazy(
 
 
 class ArgumentsField(forms.JSONField):
-    """A JSON object. What cannot be read is an error of the form, which shows it as entered."""
+    """A field for a JSON object.
+
+    JSON that cannot be read is an error of the form, which shows it as it was entered.
+    """
 
     def to_python(self, value: Any) -> Any:
         try:
@@ -64,8 +67,9 @@ def number(help_text: Any, *, required: bool = True) -> forms.IntegerField:
 
 
 class DefinitionForm(ChangeForm):
-    """A schedule's definition, a field for each key; hidden inputs keep the values that the form
-    was opened with.
+    """A form for the definition of a schedule, with a field for each key.
+
+    Hidden inputs keep the values that the form was opened with.
     """
 
     task = forms.ChoiceField()
@@ -137,8 +141,9 @@ class DefinitionForm(ChangeForm):
     def _offer(
         self, key: str, first: list[tuple[str, Any]], choices: Iterable[tuple[str, str | Promise]]
     ) -> None:
-        """Offer choices and the current value, even if no code declares it: otherwise saving would
-        change it unnoticed.
+        """Set the choices of a field, including the current value even if no code declares it.
+
+        Otherwise saving the form would change the value unnoticed.
         """
         field = self.fields[key]
         assert isinstance(field, forms.ChoiceField)
@@ -168,7 +173,7 @@ class DefinitionForm(ChangeForm):
         ]
 
     def clean_kwargs(self) -> Any:
-        """Return the arguments; an empty field means none."""
+        """Return the arguments. An empty field means no arguments."""
         found = self.cleaned_data[ARGUMENTS]
         return {} if found is None else found
 
@@ -194,8 +199,9 @@ class DefinitionForm(ChangeForm):
         return str(self.row.name)
 
     def altered(self) -> dict[str, Any]:
-        """Return the keys that the user changed, with their new values, and the keys whose current
-        values are invalid.
+        """Return the keys to write, with their new values.
+
+        These are the keys that the user changed, and the keys whose current values are invalid.
         """
         changed = {*self.changed_data, *(key for key, _problem in read_definition(self.held)[1])}
         return {
@@ -206,7 +212,7 @@ class DefinitionForm(ChangeForm):
 
 
 class EditForm(DefinitionForm):
-    """Overrides keys of the definition."""
+    """A form that overrides keys of the definition."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -214,7 +220,7 @@ class EditForm(DefinitionForm):
             del self.fields[ARGUMENTS]
 
     def apply(self) -> Any:
-        """Write what was changed and is not in force yet."""
+        """Write the changed values that are not in force yet."""
         changes = {
             key: value
             for key, value in self.altered().items()
@@ -224,7 +230,7 @@ class EditForm(DefinitionForm):
 
 
 class AddForm(DefinitionForm):
-    """Adds a schedule that the code does not declare."""
+    """A form that adds a schedule that the code does not declare."""
 
     name = forms.CharField(
         label=gettext_lazy("Name"), max_length=LONGEST, widget=forms.TextInput(attrs=WIDE)
@@ -232,11 +238,11 @@ class AddForm(DefinitionForm):
 
     @property
     def named(self) -> str:
-        """The name that was entered; if it is invalid, that has been reported already."""
+        """The name that was entered. An invalid name has been reported already."""
         return str(self.cleaned_data.get("name", "-"))
 
     def clean_name(self) -> str:
-        """Refuse the name of an existing schedule."""
+        """Return the name. Raises ValidationError if a schedule of this name exists."""
         name: str = self.cleaned_data["name"]
         if Schedule.objects.using(config().database).filter(name=name).exists():
             raise forms.ValidationError(_("A schedule of this name already exists."))

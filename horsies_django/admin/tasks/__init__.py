@@ -1,5 +1,6 @@
-"""The admin pages for tasks: the list, and one task with its arguments, its result and its
-attempts.
+"""The admin pages for tasks: the list, and the page of a task.
+
+The page of a task contains its arguments, its result and its attempts.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ LANES = {"async": gettext_lazy("async function"), "sync": gettext_lazy("sync fun
 
 
 class TaskForm(ChangeForm):
-    """Does something to one task, unless somebody has done something to it since, or it has ended
-    or begun again.
+    """A form that changes one task, unless the task has changed since the form was opened.
+
+    A task has changed if the audit has a new entry about it, or if it has ended or begun again.
     """
 
     state = forms.CharField(widget=forms.HiddenInput)
@@ -68,9 +70,9 @@ class TaskForm(ChangeForm):
         return f"{self.last and self.last.pk} {task.finished_at and task.finished_at.isoformat()}"
 
     def apply(self, *given: Any, **how: Any) -> Any:
-        """Act in the open transaction.
+        """Make the change in the open transaction.
 
-        The lock keeps the second of two clicks waiting, until it sees what the first one did.
+        The lock makes the second of two clicks wait until the change of the first one is visible.
         """
         rows = (
             Task.objects.using(self.row._state.db)
@@ -114,16 +116,16 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
     search_help_text = gettext_lazy(
         "Enter a full task id, a task name, or a part of it (case-sensitive)."
     )
-    # Of fifty tasks, they could be a gigabyte.
+    # The payload of fifty tasks could be a gigabyte.
     payload_columns = ("kwargs", "options", "result", "partition_key")
 
     def searched(self, rows: QuerySet[Task], term: str) -> QuerySet[Task]:
-        """Search by id; the change list searches by name. Nothing searches in the payload."""
+        """Search by id. The change list searches by name. No search reads the payload."""
         id_ = parse_id(term)
         return rows.filter(pk=id_) if id_ else rows
 
     def complete(self, request: HttpRequest, task: Any) -> None:
-        """Add links to its worker, its queue, its copies and its run."""
+        """Set the links of a task to its worker, its queue, its copies and its run."""
         with_workers(self, request, [task], "claimed_by")
         task.linked_queue = self.link(request, Queue, task.queue_name, task.queue_name)
         with_copies(self, request, task)
@@ -153,8 +155,9 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
         )
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the headline, the buttons, why the task is not running, its attempts, its steps
-        and who changed it.
+        """Return the headline, the reasons, the tables and the buttons of a task.
+
+        The tables are its attempts, its steps and the last changes.
         """
         visible = self.has_view_payload_permission(request)
         kept = (
@@ -180,20 +183,24 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
 
     @admin.display(description=gettext_lazy("wait"))
     def shown_wait(self, obj: Any) -> str:
-        """Return how long the last attempt had been due when it started, or has been due."""
+        """Return how long the last attempt was due before it started.
+
+        If it has not started, this is how long it has been due.
+        """
         waited = (obj.started_at or obj.finished_at or obj.read_at) - obj.enqueued_at
         return span(waited) if waited >= dt.timedelta(0) else NOTHING
 
     @admin.display(description=gettext_lazy("attempt"))
     def shown_attempt(self, obj: Task) -> str:
-        """Return which attempt it is, nothing if there can be only one."""
+        """Return the number of the attempt, or a dash if there can be only one."""
         numbers = attempt_numbers(obj)
         return _("%(number)d of %(most)d") % numbers if numbers["most"] > 1 else NOTHING
 
     @admin.display(description=gettext_lazy("duration"))
     def shown_duration(self, obj: Any) -> SafeString | str:
-        """Return the duration of the last attempt; a very long one that is still running is
-        highlighted.
+        """Return the duration of the last attempt.
+
+        A very long attempt that is still running is highlighted.
         """
         if obj.started_at is None:
             return NOTHING
@@ -214,12 +221,12 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
 
     @admin.display(description=gettext_lazy("retries"))
     def shown_retries(self, obj: Task) -> str:
-        """Return the number of retries made and allowed."""
+        """Return the number of retries that were made, and that are allowed."""
         return _("%(made)d of %(allowed)d") % {"made": obj.retry_count, "allowed": obj.max_retries}
 
     @admin.display(description=gettext_lazy("waiting for a permit of its partition"), boolean=True)
     def waits_for_permit(self, obj: Task) -> bool:
-        """Whether the task is set aside until its partition is below its limit."""
+        """Return whether the task is parked until its partition is below its limit."""
         return obj.parked
 
     shown_status = field("status", gettext_lazy("status"), status_badge)

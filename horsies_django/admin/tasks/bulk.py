@@ -1,9 +1,9 @@
-"""The pages about many tasks: acts on all that match, and failures in groups.
+"""The pages about many tasks: acts on all tasks that match, and groups of failures.
 
-An act says which tasks match, and how many, and then retries, cancels or redacts them, some seconds
-a request. What was asked for travels from request to request as a signed text: the selection, where
-to go on, and what was done so far. So nothing is stored, and whoever stops or loses the page can go
-on, or begin again.
+The page of an act first shows which tasks match, and how many. Then it retries, cancels or redacts
+them, for some seconds in each request. The state of the act travels from request to request as a
+signed text: the selection, the place to continue at, and the counts so far. So nothing is stored,
+and a user who stops the act or loses the page can continue, or begin again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SPREADS = {
     "10": gettext_lazy("spread over 10 minutes"),
     "60": gettext_lazy("spread over an hour"),
 }
-# What is offered, and the verb of one task whose permissions it needs
+# The label of each act, and the verb for one task whose permissions the act requires.
 ACTS = {
     "retry": (gettext_lazy("Retry all"), VERBS[OF_TASKS]["retry"]),
     "cancel": (gettext_lazy("Cancel all"), VERBS[OF_TASKS]["cancel"]),
@@ -58,7 +58,7 @@ ACTS = {
     "redact": (gettext_lazy("Redact all"), VERBS[OF_TASKS]["redact"]),
 }
 
-SHOWN = 50  # groups
+SHOWN = 50  # the most groups on a page
 SPANS = {
     "hour": (gettext_lazy("an hour"), dt.timedelta(hours=1)),
     "night": (gettext_lazy("last night, 18:00"), None),
@@ -68,12 +68,12 @@ SPANS = {
 
 
 def of_place(place: history.Place) -> dict[str, str]:
-    """Return the fields of the form that tell the tasks of a place from all others."""
+    """Return the fields of the form that select the tasks of a place."""
     return {"site": place.site or NO_SITE, "exception": place.exception or NO_SITE}
 
 
 class WhyForm(forms.Form):
-    """Why, and how soon."""
+    """A form for the reason of an act, and for the time over which retries are spread."""
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
@@ -89,8 +89,10 @@ class WhyForm(forms.Form):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an act is: what it does to which tasks, for what reason, where it goes on, and what
-    was done so far.
+    """The state of an act.
+
+    It contains what is done to which tasks, the reason, the place to continue at, and the counts so
+    far.
     """
 
     user: str
@@ -107,7 +109,7 @@ class Progress:
     verdicts: dict[str, int] | None = None
 
     def signed(self) -> str:
-        """Return all of it as a text that only this site can have made."""
+        """Return the state as a signed text that only this site can make."""
         chosen = {
             name: str(value) if isinstance(value, dt.datetime | uuid.UUID) else value
             for name, value in self.chosen._asdict().items()
@@ -116,9 +118,9 @@ class Progress:
 
     @classmethod
     def read(cls, text: str, user: str) -> Progress:
-        """Return what was signed.
+        """Return the state in a signed text.
 
-        Raises PermissionDenied if it was signed for somebody else, or not here.
+        Raises PermissionDenied if the text was signed for another user, or by another site.
         """
         try:
             found, chosen, *rest = signing.loads(text, salt=SALT)
@@ -133,10 +135,10 @@ class Progress:
 
 
 class BulkMixin(ReadOnlyAdminMixin):
-    """Adds these pages to that of tasks."""
+    """Mixin that adds the pages about many tasks to those of tasks."""
 
     def get_urls(self) -> list[Any]:
-        # Each part of an act is a transaction of its own.
+        # Each part of an act runs in a transaction of its own.
         acts = self.view_of(self.all_view, atomic=False)
         own = [
             path("all/", acts, name="horsies_task_all"),
@@ -145,7 +147,10 @@ class BulkMixin(ReadOnlyAdminMixin):
         return [*own, *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Link these pages from the list: that of acts with what the list shows."""
+        """Add links to these pages to the list.
+
+        The link to the page of acts contains the fields of the list.
+        """
         shown = {name: request.GET.get(name) for name in SelectionForm.base_fields}
         if (searched := request.GET.get("q")) and not parse_id(searched):
             shown["name"] = searched
@@ -157,7 +162,10 @@ class BulkMixin(ReadOnlyAdminMixin):
         return super().changelist_view(request, {**(extra_context or {}), **more})
 
     def all_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the form; for a signed text, do a part of the act. Raises PermissionDenied."""
+        """Show the form, or run a part of the act if the request has a signed text.
+
+        Raises PermissionDenied if the user lacks a permission.
+        """
         if not (
             self.has_view_permission(request) and request.user.has_perm("horsies.operate_task")
         ):
@@ -191,7 +199,7 @@ class BulkMixin(ReadOnlyAdminMixin):
         return request.user.has_perms(ACTS[verb][1].permissions) and status in selection.VERBS[verb]
 
     def _acted(self, request: HttpRequest, progress: Progress) -> HttpResponse:
-        """Do a part of the act, and show how far it is."""
+        """Run a part of the act, and show its state."""
         if not progress.verb:
             why = WhyForm(request.POST)
             verb = request.POST.get("verb", "")
@@ -211,8 +219,9 @@ class BulkMixin(ReadOnlyAdminMixin):
         return self._answer(request, progress=progress, error=error, stopped="stop" in request.POST)
 
     def _part(self, progress: Progress) -> tuple[Progress, str]:
-        """Act for some seconds; return how far it is, and why it ended early if something was
-        refused.
+        """Act for some seconds, and return the new state and an error.
+
+        The error is "" unless something was refused.
         """
         spread = dt.timedelta(minutes=int(progress.spread)) if progress.spread else None
         until = time.monotonic() + REQUEST_SECONDS
@@ -252,7 +261,10 @@ class BulkMixin(ReadOnlyAdminMixin):
         return self.shown(request, "task/all", _("Act on all tasks that match"), found)
 
     def failures_view(self, request: Any) -> HttpResponse:
-        """Show the groups since a moment, and one of them opened. Raises PermissionDenied."""
+        """Show the groups of failures since a moment, and one of them opened.
+
+        Raises PermissionDenied if the user may not view tasks.
+        """
         if not self.has_view_permission(request):
             raise PermissionDenied
 

@@ -1,9 +1,8 @@
-"""The task list: the form that describes which tasks are shown, their order, and the actions on
-those that are ticked.
+"""The task list: the form that describes which tasks are shown, and the actions on ticked tasks.
 
-How far a list reads, and in which order, is said in ``horsies_django.tasks.selection``. Tasks of a
-workflow run are read by horsies_tasks_node instead, and one task, searched by its id, by the
-primary key.
+How far a list reads, and in which order, is documented in ``horsies_django.tasks.selection``. Two
+kinds of lists are read in other ways: tasks of a workflow run through the index horsies_tasks_node,
+and one task, searched by its id, by the primary key.
 """
 
 from __future__ import annotations
@@ -50,15 +49,18 @@ COLUMNS = (
     "max_retries",
     "attempts_before",
 )
-# Other verdicts say why nothing was done.
+# The verdicts of tasks that changed. Any other verdict is the reason why nothing was done.
 DONE = {"RETRIED", "HASTENED", "CANCELLED", "REQUESTED", "COPIED"}
 
 
 class MomentField(forms.CharField):
-    """A duration before now, or a datetime; without a time zone, in the current one."""
+    """A field for a duration before now, or for a datetime.
+
+    A datetime without a time zone is in the current time zone.
+    """
 
     def clean(self, value: Any) -> Any:
-        """Return the datetime, aware; None for an empty text."""
+        """Return the datetime with a time zone, or None for an empty text."""
         text = super().clean(value)
         try:
             return ago(text) if text else None
@@ -70,9 +72,9 @@ class MomentField(forms.CharField):
 
 
 class SelectionForm(forms.Form):
-    """What describes tasks, in lists and for acts on all of them.
+    """A form that describes tasks, in lists and for acts on all of them.
 
-    Once it is valid, ``selected`` are these tasks.
+    After validation, ``selected`` is the selection of these tasks.
     """
 
     status = forms.ChoiceField(
@@ -104,7 +106,7 @@ class SelectionForm(forms.Form):
     }
 
     def __init__(self, request: HttpRequest, acting: bool = False) -> None:
-        """Take the fields of the address; ``acting``: a status is required."""
+        """Read the fields from the address. If ``acting`` is true, a status is required."""
         self.visible = request.user.has_perm("horsies.view_payload")
         initial = {"status": "FAILED", **request.GET.dict()} if acting else None
         super().__init__(
@@ -124,7 +126,7 @@ class SelectionForm(forms.Form):
             self.fields[name].widget.attrs["list"] = f"horsies-{name}s"
 
     def clean(self) -> dict[str, Any]:
-        """Select the tasks. Attributes that do not go together are an error of the form."""
+        """Select the tasks. Attributes that cannot be combined are an error of the form."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
         if given.get("partition") and not self.visible:
             self.add_error(
@@ -152,10 +154,10 @@ def address(page: Any, name: str, /, **fields: Any) -> str:
 
 
 class TaskListMixin(NextPageMixin):
-    """The change list of tasks; loads only the columns that it shows, no payload."""
+    """The change list of tasks. It loads only the columns that it shows, and no payload."""
 
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
-        """Leave the fields of the form to the form."""
+        """Return the parameters of filters, without the fields of the form."""
         found = super().get_filters_params(params)
         return {
             name: value
@@ -170,8 +172,9 @@ class TaskListMixin(NextPageMixin):
         super().get_results(request)
 
     def source(self) -> QuerySet[Task]:
-        """Return the described tasks in the order of an index, limited to the newest ones where
-        that has other rows, too.
+        """Return the described tasks in the order of an index.
+
+        They are limited to the newest tasks if the index also contains other rows.
         """
         tasks: QuerySet[Task] = self.queryset.only(*COLUMNS)
         if not self.form.is_valid():
@@ -195,19 +198,21 @@ class TaskListMixin(NextPageMixin):
                 return tasks.none()
 
         found, bounded = selection.newest(chosen, tasks)
-        # The number is DEEPEST; it is part of the text so that translators can format it.
+        # The number is that of ``selection.DEEPEST``. It is part of the text, so that translators
+        # can format it.
         self.note = _("Only the newest 30,000 tasks were searched.") if bounded else ""
 
         return found
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Add the workers, found with one query for the page."""
+        """Set the workers of the tasks, which are found with one query for the page."""
         return with_workers(self.model_admin, request, rows, "claimed_by")
 
 
 def action(verb: str, label: Any) -> Callable[..., None]:
-    """Return an action that does something to the ticked tasks, in one transaction; see
-    ``selection.act_on``.
+    """Return an admin action that changes the ticked tasks in one transaction.
+
+    The verbs are those of ``selection.act_on``.
     """
 
     def act(self: Any, request: HttpRequest, queryset: QuerySet[Task]) -> None:

@@ -1,8 +1,7 @@
-"""What the page of a task shows: the first sentence, why it does not run, its payload, place,
-copies, steps and attempts.
+"""The sections on the page of a task: headline, reasons, payload, workflow, steps and attempts.
 
-The payload is for users with ``horsies.view_payload``. It is shown as the stored JSON: no code of
-the project is imported, so the page works even if the task's module does not.
+The payload is for users with ``horsies.view_payload``. It is shown as the stored JSON. No code of
+the project is imported, so the page works even if the task's module cannot be imported.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from horsies_django.monitoring.explain import explain
 FRAME = re.compile(
     r'^([ |]*)File "([^"\n]*)", line \d+, in [^\n]*\n?(?:\1  [^\n]*\n?)*', re.MULTILINE
 )
-# As worker.child.site decides it, but the file may be one of another machine.
+# The rule is that of worker.child.site, but the file may be from another machine.
 LIBRARY = re.compile(
     r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<", re.IGNORECASE
 )
@@ -70,7 +69,7 @@ OUTCOMES = {
 
 
 class Panel(NamedTuple):
-    """The panel with the reasons; ``lines`` is None if finding them timed out."""
+    """The panel with the reasons. ``lines`` is None if finding the reasons took too long."""
 
     title: str | Promise
     lines: list[Line] | None
@@ -78,8 +77,9 @@ class Panel(NamedTuple):
 
 
 def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel | None:
-    """Return the reasons for an unfinished task, None for a finished one; ``visible``: the user may
-    see its payload.
+    """Return the reasons for the state of an unfinished task, or None for a finished task.
+
+    ``visible`` is true if the user may see payload.
     """
     if task.finished_at is not None:
         return None
@@ -102,9 +102,9 @@ def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel |
 
 
 def step_table(task: Task) -> Table:
-    """Return the newest steps of a task, the newest first.
+    """Return a table of the newest steps of a task, the newest first.
 
-    Results are not read: those of a long task could be a gigabyte.
+    The results of steps are not read, because those of a long task could be a gigabyte.
     """
     steps = (
         TaskStep.objects.using(task._state.db)
@@ -116,12 +116,13 @@ def step_table(task: Task) -> Table:
 
 
 class SectionsMixin(ReadOnlyAdminMixin):
-    """Adds to the page of a task its payload, or a note about the required permission, and its
-    place in a workflow.
+    """Mixin that adds to the page of a task its payload and its place in a workflow.
+
+    Users without the permission for payload see a note about it.
     """
 
     def payload_fieldsets(self, request: HttpRequest, obj: Task | None) -> tuple[Any, ...]:
-        """Return the fields that the task has and the user may see."""
+        """Return the fields of payload that the task has and the user may see."""
         title = gettext_lazy("Arguments and result")
         fields = ["redacted"] if obj is not None and obj.redacted_at is not None else []
 
@@ -181,7 +182,7 @@ class SectionsMixin(ReadOnlyAdminMixin):
     shown_metadata = row_field(gettext_lazy("metadata"), lambda task: json_block(_metadata(task)))
 
     def place_fieldsets(self, obj: Task | None) -> tuple[Any, ...]:
-        """Return the fields, none for a task without a workflow."""
+        """Return the fields of the workflow, or none for a task without a workflow."""
         if obj is None or obj.workflow_id is None:
             return ()
         element = ("shown_element",) if getattr(obj, "in_map", False) else ()
@@ -216,7 +217,7 @@ class SectionsMixin(ReadOnlyAdminMixin):
 
 
 def _error(obj: Task) -> dict[str, Any]:
-    """Return the error in the stored result, {} if there is none.
+    """Return the error in the stored result, or {} if there is none.
 
     The stored JSON may have any shape.
     """
@@ -229,7 +230,7 @@ def _metadata(obj: Task) -> Any:
 
 
 def _other_options(obj: Task) -> Any:
-    """Return the options without the metadata, None if there are no others."""
+    """Return the options without the metadata, or None if there are no others."""
     if _metadata(obj) is None:
         return obj.options
     return {name: value for name, value in obj.options.items() if name != "metadata"} or None
@@ -241,8 +242,9 @@ def _exception(obj: Task) -> dict[str, Any]:
 
 
 def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
-    """Set ``linked_original`` (the task that it is a copy of) and ``linked_copies`` of a task; ""
-    if there are none.
+    """Set ``linked_original`` and ``linked_copies`` of a task, each of them "" if there is none.
+
+    ``linked_original`` is the task that this task is a copy of.
     """
     task.linked_original = ""
     if task.copy_of is not None:
@@ -268,9 +270,10 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
 def headline(
     page: Any, request: Any, task: Any, panel: Panel | None, site: str | None
 ) -> SafeString:
-    """Return the sentence; ``site`` is where the last attempt failed.
+    """Return the sentence at the top of the page of a task.
 
-    The texts of reasons are as this user may see them.
+    ``site`` is where the last attempt failed. The sentence contains only texts that this user may
+    see.
     """
     if task.merged_into is not None:
         other = page.link(request, type(task), task.merged_into, str(task.merged_into))
@@ -299,18 +302,21 @@ def headline(
 
 
 def past(task: Any, at: dt.datetime | None) -> str:
-    """Return how long ago a time was; a row that others wrote may have none."""
+    """Return how long ago a time was, or a dash for None.
+
+    A row that was not written by this package may have no time.
+    """
     return NOTHING if at is None else span(task.read_at - at)
 
 
 def which_attempt(task: Any) -> str:
-    """Return which attempt it is, "" if there can be only one."""
+    """Return the words for the number of the attempt, or "" if there can be only one."""
     numbers = attempt_numbers(task)
     return _("attempt %(number)d of %(most)d") % numbers if numbers["most"] > 1 else ""
 
 
 def attempt_numbers(task: Any) -> dict[str, int]:
-    """Return the number of the attempt, and that of the last one that its retry policy allows."""
+    """Return the number of the attempt, and the last number that its retry policy allows."""
     before = task.attempts_before or 0
     return {"number": before + task.retry_count + 1, "most": before + task.max_retries + 1}
 
@@ -344,7 +350,7 @@ def gone(task: Any) -> str:
 
 
 def held_back(reason: Reason, text: str) -> str:
-    """Return a reason in a few words: that of a cap has many."""
+    """Return a reason in a few words. The text of a cap is replaced, because it is long."""
     if reason.code not in (ReasonCode.QUEUE_AT_CAP, ReasonCode.CLUSTER_AT_CAP):
         return text.removesuffix(".")
     queue = (
@@ -373,7 +379,10 @@ def running(task: Any, details: dict[str, Any]) -> str:
 
 
 def stopping(task: Any) -> str:
-    """Return since when a task is asked to stop, and whether it is killed else; "" if it is not."""
+    """Return since when a task has been requested to stop, or "" if it was not.
+
+    The text also contains whether the process is killed if the task does not stop.
+    """
     if task.cancel_requested_at is None:
         return ""
     text = _("asked to stop %(ago)s ago") % {"ago": past(task, task.cancel_requested_at)}
@@ -399,7 +408,7 @@ TELLING: dict[str, Callable[[Any, dict[str, Any]], str]] = {
 
 
 def frames(trace: str) -> SafeString:
-    """Return a traceback with the project's frames, and below it, folded, with all."""
+    """Return a traceback with the project's frames, and below it the whole traceback, folded."""
 
     def shortened(found: re.Match[str]) -> str:
         foreign = LIBRARY.search(found[2]) or any(
@@ -426,7 +435,10 @@ def frames(trace: str) -> SafeString:
 def attempt_table(
     page: Any, request: HttpRequest, task: Task, attempts: Sequence[TaskAttempt], visible: bool
 ) -> Table:
-    """Return attempts, the newest first; ``visible``: the user may see messages and tracebacks."""
+    """Return a table of attempts, the newest first.
+
+    ``visible`` is true if the user may see messages and tracebacks.
+    """
     workers = worker_links(page, request, {attempt.worker_id for attempt in attempts})
     begun = [attempt.finished_at for attempt in attempts[1:]] + [task.sent_at]
     whole = attempts[0].finished_at - task.sent_at if attempts else dt.timedelta()
@@ -472,7 +484,9 @@ def attempt_table(
 
 
 def error_cell(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeString:
-    """Return code and place, and if they are ``visible`` the message and the traceback,
+    """Return the error code and the place of an attempt.
+
+    If ``visible`` is true, the cell also contains the message and the traceback, which is
     ``unfolded`` or not.
     """
     place = (
@@ -497,8 +511,10 @@ def error_cell(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeSt
 def timeline(
     kind: str, before: dt.timedelta, wait: dt.timedelta, ran: dt.timedelta, whole: dt.timedelta
 ) -> SafeString | str:
-    """Return when it waited and ran, between the time when the task was sent and its last end; a
-    text beside it says it, too.
+    """Return a picture of when an attempt waited and ran.
+
+    The picture is as wide as the time between the send of the task and the end of its last attempt.
+    The text beside it contains the same durations.
     """
     if whole <= dt.timedelta():
         return ""

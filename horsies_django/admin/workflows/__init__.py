@@ -1,8 +1,7 @@
-"""The admin pages for workflow runs: the list, one run with its nodes and who changed it, and one
-node.
+"""The admin pages for workflow runs: the list, one run with its nodes and changes, and one node.
 
-``WorkflowNode`` has a composite primary key, which the admin cannot register, so its page is a view
-of the run's page.
+``WorkflowNode`` has a composite primary key, so it cannot be registered in the admin. The page of a
+node is a view of the page of its run.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
     """Return the lines about a node, without those that do not apply to it."""
 
     def linked(number: int | None, text: str) -> SafeString | str:
-        """Return a link to another node of the run, "" if there is none."""
+        """Return a link to another node of the run, or "" if there is none."""
         return (
             "" if number is None or number < 0 else node_link(page, request, run.pk, number, text)
         )
@@ -127,7 +126,7 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
 
 
 def join(node: WorkflowNode) -> str:
-    """Return what has to become of the upstream nodes, "" if all have to complete."""
+    """Return the condition on the upstream nodes, or "" if all of them must complete."""
     if node.kind == "undo":
         return ""
     if node.rule == "quorum":
@@ -145,7 +144,7 @@ def join(node: WorkflowNode) -> str:
 
 
 def payload_table(node: WorkflowNode) -> Table:
-    """Return arguments, value and error message of a node."""
+    """Return a table of the arguments, the value and the error message of a node."""
     found = [(_("Arguments"), json_block(node.kwargs))] if node.kwargs else []
     found += [(_("Arguments from results"), json_block(node.inputs))] if node.inputs else []
     found += [(_("Value"), json_block(node.value))] if node.value is not None else []
@@ -157,7 +156,10 @@ def payload_table(node: WorkflowNode) -> Table:
 def reasons(
     page: Any, request: HttpRequest, run: Any, node: WorkflowNode, visible: bool
 ) -> list[Line] | None:
-    """Return why a node does not run, or how it ended; None if finding out timed out."""
+    """Return the reasons why a node does not run, or how it ended.
+
+    Return None if finding the reasons took too long.
+    """
     try:
         found = read_bounded(run._state.db, lambda: explain_node(run.pk, node.number), PATIENCE_MS)
     except LookupError:  # deleted meanwhile
@@ -172,8 +174,9 @@ def reasons(
 def neighbours(
     page: Any, request: HttpRequest, run: Any, titled: tuple[str, str], **of: int
 ) -> Table:
-    """Return the first nodes at the other end of the edges of a node, which ``titled`` names, with
-    the title.
+    """Return a table of the first nodes at the other end of the edges of a node.
+
+    ``titled`` is the name of that end and the title of the table.
     """
     alias = run._state.db
     end = titled[0]
@@ -290,7 +293,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         )
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the nodes, what it waits for, the last changes and links to the change forms."""
+        """Return the nodes, the waits and the last changes of a run, and links to its forms."""
         changes = last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS)
         picture = Tool(self.url_of(obj, "picture"), _("Picture"))
         return {
@@ -306,7 +309,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         ]
 
     def node_view(self, request: HttpRequest, object_id: str, number: int) -> HttpResponse:
-        """Show a node. Raises PermissionDenied."""
+        """Show the page of a node. Raises PermissionDenied if the user may not view the run."""
         run = self.find_run(request, object_id)
         visible = self.has_view_payload_permission(request)
         hidden = NOT_SHOWN if visible else (*PAYLOAD, *NOT_SHOWN)
@@ -344,7 +347,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         context = {
             "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
             "skip_url": f"{self.url_of(run, 'skip')}?number={node.number}" if skippable else "",
-            "gate": gate,  # what its form needs while it waits for a decision
+            "gate": gate,  # for the form of a gate that waits for a decision
             "reasons": reasons(self, request, run, node, visible),
             "tables": [
                 Table("facts", _("Node"), (), facts(self, request, run, node)),
@@ -364,7 +367,7 @@ class WorkflowAdminMixin(PicturePageMixin):
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: WorkflowRun) -> SafeString:
-        """Return the name, and below it whether the run is a node of another one."""
+        """Return the name, and below it whether the run is a node of another run."""
         if obj.parent_id is None:
             return breakable(obj.name)
         return format_html(

@@ -1,11 +1,12 @@
-"""Gives the nodes of a graph their places on the picture, and its edges their lines. Pure code; the
-unit is a CSS pixel.
+"""The layout of the picture of a run: positions of nodes and lines of edges.
 
-The nodes are put into layers, each below its upstream nodes, in an order with few crossings. The
-method is that of Sugiyama: the layer of a node is the length of the longest path to it; an edge
-that passes layers gets a bend in each of them; and nodes are moved towards their neighbours, layer
-by layer. Edges from one node share their bends. A layer with many nodes is a block of several rows.
-Lines reach its nodes through the gaps between the columns.
+This is pure code. The unit is a CSS pixel.
+
+The nodes are put into layers, each of them below its upstream nodes, in an order with few
+crossings. The method is that of Sugiyama. The layer of a node is the length of the longest path to
+it. An edge that passes layers gets a bend in each of them. Nodes are moved towards their
+neighbours, layer by layer. Edges from one node share their bends. A layer with many nodes is a
+block of several rows. Lines reach its nodes through the gaps between the columns.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from graphlib import CycleError, TopologicalSorter
 from statistics import fmean
 from typing import NamedTuple
 
-MOST_BENDS = 4  # per node; edges beyond are drawn without bends, the longest ones
+MOST_BENDS = 4  # per node; the longest edges beyond that are drawn without bends
 WIDTH = 190  # of a box
 HEIGHT = 68  # of a box
 # between boxes of a layer, and between rows of a block
 GAP = 30
 ROW_GAP = 18
 LAYER_GAP = 46  # between layers
-MORE_GAP = 54  # between layers where lines run far sideways
+MORE_GAP = 54  # added between layers where lines run far sideways, at most
 BEND = 14  # width of a line that passes a layer
 MARGIN = 16
-WIDEST = 10  # boxes side by side; a layer of more is a block
+WIDEST = 10  # boxes side by side; a layer with more boxes is a block
 SIDE = 9  # from a box in a block to the lines beside it
 CORNER = 6
-# How much a bend pulls at a node, compared with another node: chains of nodes are straight, and
-# bends lie beside them.
+# How much a bend pulls at a node, compared with another node. With this value, chains of nodes are
+# straight, and bends lie beside them.
 ASIDE = 0.001
 
 
 class Edge(NamedTuple):
     """An edge between two nodes.
 
-    Edges of one node share their lines if they are of one ``style``.
+    Edges from one node share their lines if they have the same ``style``.
     """
 
     upstream: int
@@ -48,10 +49,10 @@ class Edge(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """Nodes and bends in layers. A bend is named by a negative number. ``layer`` is the number of
-    that of each.
+    """Nodes and bends in layers.
 
-    ``steps`` lead from a node or bend to one in the next layer; ``direct`` are edges that pass
+    A bend is named by a negative number. ``layer`` is the number of the layer of each node or bend.
+    ``steps`` lead from a node or bend to one in the next layer. ``direct`` are edges that pass
     layers without bends.
     """
 
@@ -64,7 +65,7 @@ class Layers(NamedTuple):
 def layered(numbers: Iterable[int], edges: Iterable[Edge]) -> Layers:
     """Return the layers of a graph.
 
-    Edges from or to unknown nodes, and edges that would go up in a circle, are left out.
+    Edges from or to unknown nodes, and edges that would lead up in a cycle, are left out.
     """
     nodes = sorted(set(numbers))
     edges = [edge for edge in dict.fromkeys(edges) if edge.upstream != edge.downstream]
@@ -85,7 +86,7 @@ def layered(numbers: Iterable[int], edges: Iterable[Edge]) -> Layers:
 def longest_paths(nodes: Sequence[int], edges: list[Edge]) -> dict[int, int]:
     """Return the layer of each node, in the order of the nodes.
 
-    If there is a circle, only edges to higher numbers count.
+    If there is a cycle, only edges to higher numbers count.
     """
     above: dict[int, list[int]] = {node: [] for node in nodes}
     for upstream, downstream, _style in edges:
@@ -103,14 +104,15 @@ def longest_paths(nodes: Sequence[int], edges: list[Edge]) -> dict[int, int]:
 
 
 def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge], list[Edge]]:
-    """Add bends to ``layer``, at most ``most``, the shortest lines first; return steps, and edges
-    without bends.
+    """Add bends to ``layer``, and return steps, and edges without bends.
+
+    At most ``most`` bends are added, beginning with the shortest lines.
     """
     last: dict[tuple[int, str], int] = defaultdict(int)
     for upstream, downstream, style in edges:
         last[upstream, style] = max(last[upstream, style], layer[downstream])
 
-    pieces = {(node, style, layer[node]): node for node, style in last}  # that end in a layer
+    pieces = {(node, style, layer[node]): node for node, style in last}  # by the layer of their end
     many = 0
     steps = []
     direct = []
@@ -140,7 +142,7 @@ def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge
 
 
 def neighbours(steps: Iterable[Edge]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Return the neighbours of each item in the layer above it, and in the layer below."""
+    """Return the neighbours of each item in the layer above it, and in the layer below it."""
     above = defaultdict(list)
     below = defaultdict(list)
     for upper, lower, _style in steps:
@@ -150,8 +152,10 @@ def neighbours(steps: Iterable[Edge]) -> tuple[dict[int, list[int]], dict[int, l
 
 
 def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
-    """Order each layer by the mean place of the neighbours in the layer above, then below, and so
-    on; keep the best order.
+    """Reorder the items of each layer so that few steps cross.
+
+    Each layer is sorted by the mean place of the neighbours in the layer above, then in the layer
+    below, and so on. The best order is kept.
     """
     above, below = neighbours(steps)
     place: dict[int, float] = {}
@@ -183,8 +187,9 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
 def crossings(
     rows: Iterable[Collection[int]], below: dict[int, list[int]], place: dict[int, float]
 ) -> int:
-    """Return how many pairs of steps cross: those whose ends are in another order than their
-    starts.
+    """Return how many pairs of steps cross.
+
+    Two steps cross if their ends are in another order than their starts.
     """
     found = 0
     for row in rows:
@@ -198,16 +203,18 @@ def crossings(
 
 
 def _number(row: Collection[int], place: dict[int, float]) -> None:
-    """Give the items of a layer their places in it, from 0 to 1: layers of different lengths can be
-    compared.
+    """Set the places of the items of a layer, from 0 to 1.
+
+    So places in layers of different lengths can be compared.
     """
     for number, item in enumerate(row):
         place[item] = (number + 0.5) / len(row)
 
 
 class Box(NamedTuple):
-    """Where the box of a node is: its left upper corner, and its row in a block (None: the layer is
-    no block).
+    """The place of the box of a node: its upper left corner, and its row in a block.
+
+    ``row`` is None if the layer is not a block.
     """
 
     number: int
@@ -217,8 +224,10 @@ class Box(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A graph as it is drawn: the boxes in reading order, and by style the lines and the
-    arrowheads, as SVG paths.
+    """A graph as it is drawn.
+
+    It consists of the boxes in reading order, and of the lines and the arrowheads by style, as SVG
+    paths.
     """
 
     width: int
@@ -230,15 +239,15 @@ class Drawing(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What a layer has side by side: a node, a bend, or a block of nodes."""
+    """One of the things that are side by side in a layer: a node, a bend, or a block of nodes."""
 
     items: list[int]
     width: int
-    columns: int  # 0: not a block
+    columns: int  # 0 if it is not a block
 
 
 def drawn(numbers: Iterable[int], edges: Iterable[Edge]) -> Drawing:
-    """Return how a graph is drawn. The same graph is always drawn in the same way."""
+    """Return the drawing of a graph. The same graph is always drawn in the same way."""
     graph = layered(numbers, edges)
     slots = [_slots(row) for row in graph.rows]
     places = _columns(slots, graph.steps)
@@ -277,9 +286,9 @@ def drawn(numbers: Iterable[int], edges: Iterable[Edge]) -> Drawing:
 
 
 def _slots(row: list[int]) -> list[Slot]:
-    """Return what a layer has side by side.
+    """Return the slots of a layer from left to right.
 
-    In one with a block, bends are at the side of it that is nearer.
+    In a layer with a block, each bend is on the nearer side of the block.
     """
     nodes = [item for item in row if item >= 0]
     if len(nodes) <= WIDEST:
@@ -298,9 +307,7 @@ def _slots(row: list[int]) -> list[Slot]:
 
 
 def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]:
-    """Return the horizontal middle of the slot of each item: as near as possible to those of its
-    neighbours.
-    """
+    """Return the horizontal middle of the slot of each item, near to those of its neighbours."""
     above, below = neighbours(steps)
     x: dict[int, float] = {}
     for row in slots:
@@ -326,11 +333,11 @@ def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]
 def _place(
     row: Sequence[Slot], x: dict[int, float], wishes: Sequence[float], weights: Sequence[float]
 ) -> None:
-    """Place slots side by side so that the weighted sum of the squared distances to their wishes is
-    the least.
+    """Place slots side by side, as near as possible to their wishes.
 
-    That is an isotonic regression: neighbours that would overlap are pooled, and each pool lies at
-    the mean of its wishes.
+    The weighted sum of the squared distances to the wishes is the least. This is an isotonic
+    regression: neighbours that would overlap are pooled, and each pool lies at the mean of its
+    wishes.
     """
     offsets = []
     edge = 0.0
@@ -359,7 +366,7 @@ def _place(
 def _heights(
     slots: list[list[Slot]], graph: Layers, x: dict[int, int]
 ) -> tuple[list[int], list[int]]:
-    """Return the top and the bottom of each layer."""
+    """Return the tops and the bottoms of the layers."""
     sideways = [0] * len(slots)
     for upper, lower, _style in graph.steps:
         sideways[graph.layer[upper]] = max(sideways[graph.layer[upper]], abs(x[upper] - x[lower]))
@@ -390,7 +397,7 @@ def _boxes(slot: Slot, middle: int, top: int) -> list[Box]:
 
 
 class Pen:
-    """Draws the lines of a graph. Equal pieces of lines are drawn once."""
+    """A pen that draws the lines of a graph. Equal pieces of lines are drawn once."""
 
     def __init__(
         self,
@@ -409,7 +416,7 @@ class Pen:
         self.heads: dict[str, dict[str, None]] = defaultdict(dict)
 
     def paths(self, graph: Layers) -> tuple[dict[str, str], dict[str, str]]:
-        """Return all lines and arrowheads, one path per style."""
+        """Return all lines and arrowheads, one path for each style."""
         for upper, lower, style in [*graph.steps, *graph.direct]:
             x0, y0 = self._leave(upper, style)
             x1, y1 = self._enter(lower, style, x0)

@@ -1,8 +1,9 @@
-"""The list of runs: the newest first, read through an index until the page is full; its filters,
-and the actions on runs.
+"""The list of workflow runs, its filters, and the actions on runs.
 
-The statuses of unfinished runs and the names have an index; see ``monitoring.workflows``. The
-actions, pause, resume, cancel and retry, need ``horsies.operate_workflow`` and are audited.
+The list has the newest runs first, and is read through an index until the page is full. There are
+indexes for the statuses of unfinished runs and for the names, see ``monitoring.workflows``. The
+actions are pause, resume, cancel and retry. They require ``horsies.operate_workflow`` and are
+audited.
 """
 
 from __future__ import annotations
@@ -41,16 +42,17 @@ from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.store.workflows import Progress
 
-FEW = 20  # more names, and the filter is not offered
-NAMED = 2  # nodes that wait, in a row of the list
-SEARCHED = 1_000  # halted runs and waiting nodes; the number is in a text, too
+FEW = 20  # if there are more names, the filter is not offered
+NAMED = 2  # waiting nodes named in a row of the list
+SEARCHED = 1_000  # the most halted runs and waiting nodes; a text contains this number, too
 COLUMNS = ("name", "key", "status", "sent_at", "finished_at", "error_code", "parent_id")
 HALTED = Q(status="PAUSED") | Q(error_code="COMPENSATION_FAILED")  # the condition of an index
 LOOKED_AT_FIRST: str | Promise = _(
     "Only the newest 1,000 halted runs and the first 1,000 waiting nodes were searched."
 )
 
-# The number is DEEPEST; it is part of the text so that translators can format it.
+# The number is that of ``monitoring.reading.DEEPEST``. It is part of the text, so that translators
+# can format it.
 LOOKED_AT_NEWEST: str | Promise = _("Only the newest 100,000 runs were searched.")
 NOT_COUNTED: str | Promise = _(
     "The progress is missing, because counting took longer than three seconds."
@@ -58,7 +60,7 @@ NOT_COUNTED: str | Promise = _(
 
 
 class StatusFilter(ChosenFilter):
-    """Runs of one status."""
+    """Filter for runs of one status."""
 
     title = _("status")
     parameter_name = "status"
@@ -67,7 +69,7 @@ class StatusFilter(ChosenFilter):
 
 
 class NameFilter(ChosenFilter):
-    """Runs of one workflow; offered if there are few names."""
+    """Filter for runs of one workflow, which is offered if there are few names."""
 
     title = _("name")
     parameter_name = "name"
@@ -85,7 +87,7 @@ class NameFilter(ChosenFilter):
 
 
 class ParentFilter(ChosenFilter):
-    """Runs that were sent, or runs that are nodes of other runs."""
+    """Filter for runs that were sent, or for runs that are nodes of other runs."""
 
     title = _("parent")
     parameter_name = "child"
@@ -96,7 +98,7 @@ class ParentFilter(ChosenFilter):
 
 
 class NeedsFilter(ChosenFilter):
-    """Runs that go on only if somebody does something; the list reads which."""
+    """Filter for runs that continue only after a person acts. The list selects them itself."""
 
     title = _("needs somebody")
     parameter_name = "needs"
@@ -107,11 +109,12 @@ class NeedsFilter(ChosenFilter):
 
 
 class RunListMixin(NextPageMixin):
-    """The change list of runs; loads only the columns that it shows, no payload."""
+    """The change list of runs. It loads only the columns that it shows, and no payload."""
 
     def source(self) -> QuerySet[WorkflowRun]:
-        """Return the filtered runs in the order of an index, limited to the newest ones where the
-        filter needs it.
+        """Return the filtered runs in the order of an index.
+
+        They are limited to the newest runs if the filter requires it.
         """
         runs: QuerySet[WorkflowRun] = self.queryset.only(*COLUMNS)
         term = self.query.strip()
@@ -120,7 +123,7 @@ class RunListMixin(NextPageMixin):
         if self.chosen(NeedsFilter):
             self.note = LOOKED_AT_FIRST
 
-            # The newest that are halted and the first gates, by the indexes of both.
+            # The newest halted runs and the first gates are found by an index each.
             halted = (
                 WorkflowRun.objects.using(runs.db)
                 .filter(HALTED, error_code__isnull=False)
@@ -136,7 +139,7 @@ class RunListMixin(NextPageMixin):
             return runs.filter(pk__in=found).order_by("-sent_at", "-pk")
 
         if term and (parse_id(term) or workflows.keyed(runs.db, term)):
-            # These few rows are sorted: no index has this order.
+            # These few rows are sorted, because no index has this order.
             return runs.order_by("key", "-sent_at", "-pk")
 
         runs, partial = workflows.newest(
@@ -149,7 +152,7 @@ class RunListMixin(NextPageMixin):
         return runs
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Find how far the runs of the page are, and what they wait for, with two queries."""
+        """Set ``progress`` and ``waits_for`` of the runs of the page, with two queries."""
         alias = self.root_queryset.db
         open_ = [row.pk for row in rows if row.finished_at is None]
         waiting = WorkflowNode.objects.using(alias).filter(
@@ -179,7 +182,10 @@ class RunListMixin(NextPageMixin):
 
 
 def waits_for(run: WorkflowRun, nodes: list[WorkflowNode]) -> str:
-    """Return in words what a run waits for, with the first of its waiting ``nodes``."""
+    """Return the reason why a run is not finished, with the first of its waiting ``nodes``.
+
+    Return a dash if the run is finished and no undo of it failed.
+    """
     if run.error_code == "COMPENSATION_FAILED":
         return gettext("somebody: it was not undone completely")
     if run.finished_at is not None:
@@ -216,12 +222,12 @@ class ReasonForm(ActionForm):
 
 
 def action_of(verb: str) -> Callable[..., None]:
-    """Return the list action of a verb of the table."""
+    """Return the list action of a verb of the table ``VERBS``."""
     change = VERBS[OF_WORKFLOWS][verb]
 
     @admin.action(permissions=["operate"], description=change.label)
     def act(self: Any, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
-        """Change the selected runs one by one, and say how many of them changed."""
+        """Change the selected runs one by one, and show how many of them changed."""
         who = {
             "actor": name_of(request.user),
             "reason": request.POST.get("reason", "").strip()[:LONGEST_REASON] or None,

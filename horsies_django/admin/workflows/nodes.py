@@ -1,5 +1,6 @@
-"""What the pages of a run share: the forms about its nodes; and tables of nodes, some at a time, of
-gates and of signals.
+"""Shared parts of the pages of a run: forms about its nodes, and tables.
+
+The tables show nodes, some at a time, gates, and signals.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ SHOWN = ("number", "name", "status", "permission", "due_at", "decided_by", "fini
 
 
 def progress_of(run: Any) -> Progress | None:
-    """Return how far a run is, None if counting timed out, or if it has no nodes."""
+    """Return the progress of a run, or None if it has no nodes or counting took too long."""
     counted = read_bounded(run._state.db, lambda: workflows.progress([run.pk])) or {}
     return counted.get(run.pk)
 
@@ -82,7 +83,7 @@ def progress_of(run: Any) -> Progress | None:
 def progress_bar(progress: Progress | None) -> SafeString | str:
     """Return a bar, the percentage and the counts.
 
-    The text says all that the bar shows, so readers of screens skip the bar.
+    The text contains everything that the bar shows, so screen readers skip the bar.
     """
     if progress is None:
         return NOTHING
@@ -107,8 +108,9 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
 
 
 def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
-    """Return the nodes of a run that the address asks for, with messages of errors for those who
-    may see payload.
+    """Return a table of the nodes that the address selects.
+
+    Error messages are shown only to users who may see payload.
     """
     visible = page.has_view_payload_permission(request)
     alias = run._state.db
@@ -179,7 +181,7 @@ def node_row(page: Any, request: HttpRequest, node: WorkflowNode, visible: bool)
 
 
 def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
-    """Return the statuses that nodes of the run have, and "all", as links."""
+    """Return links for the statuses that the nodes of the run have, and for all nodes."""
     every = "" if counted is None else f"{sum(counted.values()):,}"
     found: list[tuple[Any, ...]] = [("?", "" if chosen else CURRENT, _("All"), every)]
 
@@ -194,8 +196,9 @@ def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
 
 
 def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
-    """Return a link to the task of a node, to the tasks of a map, or to the run of a workflow; ""
-    if the user sees none.
+    """Return a link to the task of a node, the tasks of a map, or the run of a workflow.
+
+    Return "" if the user may view none of them.
     """
     kind = kind_of(node.kind)
     if node.task_id is None:
@@ -212,8 +215,9 @@ def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString 
 def tasks_link(
     page: Any, request: HttpRequest, run: uuid.UUID, number: int | None, text: str
 ) -> SafeString | str:
-    """Return a link to the tasks of a run, or of one node of it; "" if the site or user has no such
-    page.
+    """Return a link to the tasks of a run, or of one node of it.
+
+    Return "" if the site does not have the page, or if the user may not view it.
     """
     if not page.admin_site.is_registered(Task) or not request.user.has_perm("horsies.view_task"):
         return ""
@@ -223,14 +227,15 @@ def tasks_link(
 
 
 def upstream(node: WorkflowNode) -> str:
-    """Return how many of its upstream nodes completed, are open, and ended otherwise."""
+    """Return how many upstream nodes of a node completed, are open, and ended otherwise."""
     counts = {_("completed"): node.ok, _("open"): node.open, _("not completed"): node.bad}
     return ", ".join(f"{count:,} {text}" for text, count in counts.items() if count) or NOTHING
 
 
 def elements(node: WorkflowNode) -> str:
-    """Return how many of what is counted, such as the tasks of a map, completed, did not, and are
-    in flight, of all.
+    """Return how many elements of a node completed, did not complete, and are in flight.
+
+    The elements of a map are its tasks.
     """
     if node.total is None:
         return NOTHING
@@ -244,12 +249,12 @@ def elements(node: WorkflowNode) -> str:
 
 
 def wait_tables(page: Any, request: HttpRequest, run: Any) -> list[Table]:
-    """Return the gates of a run and the signals to it, which are read together."""
+    """Return tables of the gates of a run and of the signals to it, which are read together."""
     alias = run._state.db
     visible = page.has_view_payload_permission(request)
 
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
-    # First those that wait: no status comes after WAITING in the alphabet.
+    # Waiting gates come first, because no status comes after WAITING in the alphabet.
     gates = waits.filter(kind="gate").only("pk", *SHOWN).order_by("-status", "number")
     signals = (
         WorkflowSignal.objects.using(alias).filter(workflow_id=run.pk).order_by("-sent_at", "-pk")
@@ -297,7 +302,8 @@ def gate_table(
 
 def signal_table(page: Any, request: HttpRequest, run: Any, found: Any, visible: bool) -> Table:
     takers = node_links(page, request, run, (signal.node for signal in found or ()))
-    # That no node has taken it matters once none will.
+    # An unused signal is highlighted only if the run has finished, when no node will take it any
+    # more.
     untaken = badge("full", "■", _("Unused")) if run.finished_at else _("not yet")
 
     def row(signal: WorkflowSignal) -> list[Any]:
@@ -325,8 +331,9 @@ def signal_table(page: Any, request: HttpRequest, run: Any, found: Any, visible:
 def first_rows(
     found: Sequence[Any] | None, row: Callable[[Any], list[Any]]
 ) -> tuple[list[Any] | None, str]:
-    """Return the rows of the first of what was found, and a note if that is not all; None if
-    reading took too long.
+    """Return the cells of the first rows that were found, and a note if there are more.
+
+    The cells are None if reading the rows took too long.
     """
     note = _("There are more.") if found and len(found) > MANY else ""
     return rows_or_none(found and found[:MANY], row), note
@@ -346,7 +353,7 @@ def node_links(
 
 
 class SkipForm(ChangeForm):
-    """Names the node to skip, or gives its number."""
+    """A form that takes the name or the number of the node to skip."""
 
     node = forms.CharField(
         label=gettext_lazy("Name of the node"),
@@ -370,7 +377,7 @@ class SkipForm(ChangeForm):
         self.fields["number"].initial = self.request.GET.get("number")
 
     def clean(self) -> dict[str, Any]:
-        """Require the name or the number, and not both."""
+        """Raise ValidationError unless either the name or the number is given."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if not self.errors and bool(cleaned["node"]) == (cleaned["number"] is not None):
             raise ValidationError(_("Give the name of the node or its number."))
@@ -382,8 +389,9 @@ class SkipForm(ChangeForm):
 
 
 class DecisionForm(ChangeForm):
-    """Decides about one opening of a gate, the one that the page of the gate showed: a later one is
-    another decision.
+    """A form that decides about one opening of a gate.
+
+    It is the opening that the page of the gate showed. A later opening needs another decision.
     """
 
     node = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=LARGEST)
@@ -397,7 +405,7 @@ class DecisionForm(ChangeForm):
 
 
 def lacked(request: HttpRequest, gate: WorkflowNode) -> str:
-    """Return the permission that the user lacks to approve and reject a gate, "" if none."""
+    """Return a permission that the user lacks to decide about a gate, or "" if none is missing."""
     needed = VERBS[OF_WORKFLOWS]["approve"].permissions + (
         (gate.permission,) if gate.permission else ()
     )
@@ -405,7 +413,7 @@ def lacked(request: HttpRequest, gate: WorkflowNode) -> str:
 
 
 class RunPagesMixin(ChangeMixin):
-    """The change forms of a run; and finds the run of a page."""
+    """Mixin with the change forms of a run, and with methods for pages below that of a run."""
 
     subjects = OF_WORKFLOWS
     change_forms: ClassVar = {"skip": SkipForm, "approve": DecisionForm, "reject": DecisionForm}
@@ -414,16 +422,16 @@ class RunPagesMixin(ChangeMixin):
     def page_of_run(
         self, request: Any, run: Any, template: str, title: str, context: dict[str, Any]
     ) -> HttpResponse:
-        """Return a page below that of a run."""
+        """Return a page below the page of a run."""
         url = self.url_of(run)
         crumbs = self.crumbs((url, str(run)), ("", title))
         context = {"run": run, "run_url": url, "crumbs": crumbs, **context}
         return self.shown(request, f"workflowrun/{template}", title, context)
 
     def find_run(self, request: HttpRequest, object_id: str) -> Any:
-        """Return the run of an address, None if there is none.
+        """Return the run with the id in an address, or None if there is none.
 
-        Raises PermissionDenied if the user may not see it.
+        Raises PermissionDenied if the user may not view runs.
         """
         if not self.has_view_permission(request):
             raise PermissionDenied

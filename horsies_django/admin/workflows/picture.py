@@ -1,8 +1,9 @@
-"""The picture of a run: what it shows, what the box of a node says, also for those who do not see
-it, and the page.
+"""The picture of a run: its nodes and edges, the texts of the boxes, and the page.
 
-SVG does not wrap text, and the server does not know the browser's font, so widths of text are
-estimated. While the run is unfinished, the script of the page fetches the picture anew every few
+Each box also has a text for users of screen readers.
+
+SVG does not wrap text, and the server has no access to the browser's font, so widths of text are
+estimated. While the run is unfinished, the script of the page fetches the picture again every few
 seconds.
 """
 
@@ -38,7 +39,7 @@ from horsies_django.core.kinds import KINDS, TASK, kind_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
 
-# A graph with more than this is not drawn.
+# A graph with more nodes or edges is not drawn.
 MOST_NODES = 2_000
 MOST_EDGES = 10_000
 COLUMNS = (
@@ -61,7 +62,7 @@ COLUMNS = (
     "finished_at",
     "error_code",
 )
-# Hundredths of the size of the font.
+# The widths of characters in hundredths of the font's size.
 WIDTHS = {
     **dict.fromkeys("ijl.,:;'|!()[] ", 32),
     **dict.fromkeys('ftr-I/\\"', 40),
@@ -73,18 +74,22 @@ WIDE = 100
 ELLIPSIS = "…"
 TEXT_X = 42
 BAR = WIDTH - TEXT_X - 12  # width of the progress of a map
-# Hundredths of the font's size; the name is bold, which takes more.
+# The room for texts, in hundredths of the font's size. The name is bold, and so it is wider.
 NAME_ROOM = 100 * BAR / 14.5
 STATE_ROOM = 100 * BAR / 11.5
 
 PICTURE_PAGE = "horsies_workflowrun_picture"
-# Of the task or the child run of a node that is ENQUEUED.
+# Statuses of the task or the child run of a node that is ENQUEUED.
 STARTED = ("CLAIMED", "RUNNING", "PAUSED", "COMPENSATING")
-ORDER = tuple(dict.fromkeys((*UNFINISHED_NODES, *STARTED, *NODE_STATUSES)))  # in the legend
+# The order of the statuses in the legend.
+ORDER = tuple(dict.fromkeys((*UNFINISHED_NODES, *STARTED, *NODE_STATUSES)))
 
 
 class Work(NamedTuple):
-    """The task or the child run of a node; the times of a run are when it was sent and finished."""
+    """The task or the child run of a node.
+
+    The times of a child run are those when it was sent and when it finished.
+    """
 
     status: str
     started_at: dt.datetime | None
@@ -92,7 +97,7 @@ class Work(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """What is drawn of a run. ``work`` is by the id in ``task_id`` of a node."""
+    """The parts of a run that are drawn. ``work`` is by the id in ``task_id`` of a node."""
 
     nodes: list[WorkflowNode]
     edges: list[tuple[int, int]]
@@ -100,16 +105,16 @@ class Graph(NamedTuple):
 
     @property
     def too_large(self) -> bool:
-        """Whether there is more than is drawn."""
+        """True if there are more nodes or edges than are drawn."""
         return len(self.nodes) > MOST_NODES or len(self.edges) > MOST_EDGES
 
     def work_of(self, node: WorkflowNode) -> Work | None:
-        """Return the task or the child run of a node."""
+        """Return the task or the child run of a node, or None if it has none."""
         return None if node.task_id is None else self.work.get(node.task_id)
 
 
 def read(run: Any) -> Graph | None:
-    """Return what is drawn of a run, None if reading timed out."""
+    """Return the graph of a run, or None if reading it took too long."""
     return read_bounded(run._state.db, lambda: _read(run._state.db, run.pk))
 
 
@@ -138,11 +143,14 @@ def _read(alias: str, run: uuid.UUID) -> Graph:
 
 
 def styled_edges(graph: Graph) -> list[Edge]:
-    """Return the edges with their styles, and edges to nodes from what added them and from what
-    they undo.
+    """Return the edges of a graph with their styles.
+
+    There are also edges to nodes that were added, from the nodes that added them, and to undos,
+    from the nodes that they undo.
     """
     nodes = {node.number: node for node in graph.nodes}
-    found: dict[tuple[int, int], str] = dict.fromkeys(graph.edges, "")  # "": as the statuses say
+    # The style "" means that the statuses decide it.
+    found: dict[tuple[int, int], str] = dict.fromkeys(graph.edges, "")
 
     for node in graph.nodes:
         if node.added_by in nodes:
@@ -166,8 +174,9 @@ def _style(upstream: WorkflowNode, downstream: WorkflowNode) -> str:
 
 
 def width(text: str) -> int:
-    """Return the estimated width of a text, in hundredths of the size of its font; rather too much
-    than too little.
+    """Return the estimated width of a text, in hundredths of the size of its font.
+
+    The estimate is rather too large than too small.
     """
     return sum(map(_width, text))
 
@@ -182,8 +191,9 @@ def cut(text: str, most: float) -> str:
 
 
 def lines(text: str, most: float) -> list[str]:
-    """Return a name in one line or two, broken after a space, a dot, a hyphen or an underscore
-    where there is one.
+    """Return a name in one line or two.
+
+    It is broken after a space, a dot, a slash, a colon, a hyphen or an underscore if there is one.
     """
     text = " ".join(text.split())
     if width(text) <= most:
@@ -212,7 +222,7 @@ def _width(each: str) -> int:
 def card(
     node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url: str, child: str
 ) -> dict[str, Any]:
-    """Return a box with its texts, for the template.
+    """Return the values of a box for the template.
 
     ``child`` is the address of the picture of a child run, or "".
     """
@@ -242,7 +252,7 @@ def card(
 
 
 def shown_status(node: WorkflowNode, work: Work | None) -> str:
-    """Return the status of a node, or while its task or run is not final, the status of that."""
+    """Return the status of a node, or that of its task or run while this is not final."""
     if node.status == "ENQUEUED" and work and work.status != "PENDING":
         return work.status if work.finished_at is None else node.status
     if counted(node) and node.in_flight and node.finished_at is None:
@@ -251,8 +261,10 @@ def shown_status(node: WorkflowNode, work: Work | None) -> str:
 
 
 def state(node: Any, status: str, work: Work | None, now: dt.datetime) -> str:
-    """Return the line below the name: the kind unless it is a task, the status or the counts, and
-    what else is worth knowing.
+    """Return the line below the name of a node.
+
+    It contains the kind unless that is a task, the status or the counts, and the wait and the
+    duration if there are any.
     """
     kind = "" if node.kind == TASK.name else capfirst(_(node.kind))
     if counted(node):
@@ -265,9 +277,7 @@ def state(node: Any, status: str, work: Work | None, now: dt.datetime) -> str:
 
 
 def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
-    """Return name, kind, status and the rest in words, such as ``charge, task, completed, took 1.2
-    s``.
-    """
+    """Return a description of a node in words: ``charge, task, completed, took 1.2 s``."""
     parts = [node.name, _(node.kind), str(shape_of(status)[2]).lower()]
 
     if counted(node):
@@ -289,8 +299,10 @@ def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
 
 
 def counted(node: WorkflowNode) -> bool:
-    """Whether a node has several tasks, as a map whose elements are known, and the undo of a map;
-    or waits for several things.
+    """Return whether a node has several elements.
+
+    These are the tasks of a map whose elements are known, the undos of a map, or several things
+    that a node waits for.
     """
     return node.total is not None and (kind_of(node.kind).many or node.total > 1)
 
@@ -306,8 +318,9 @@ def waits(node: WorkflowNode, now: dt.datetime) -> str:
 
 
 def took(work: Work | None, now: dt.datetime) -> str:
-    """Return how long a task or a child run took, or takes so far; "" if it has not started or
-    never ran.
+    """Return how long a task or a child run took, or has been running so far.
+
+    Return "" if it has not started or never ran.
     """
     if work is None or work.started_at is None:
         return ""
@@ -328,16 +341,17 @@ SIZE = {"width": WIDTH, "height": HEIGHT, "text_x": TEXT_X, "bar": BAR}
 
 
 class PicturePageMixin(RunPagesMixin):
-    """Adds the page with the picture of a run."""
+    """Mixin that adds the page with the picture of a run."""
 
     def get_urls(self) -> list[Any]:
         view = self.view_of(self.picture_view)
         return [path("<path:object_id>/picture/", view, name=PICTURE_PAGE), *super().get_urls()]
 
     def picture_view(self, request: Any, object_id: str) -> HttpResponse:
-        """Show the picture; with ``?live`` only what changes while the run goes on.
+        """Show the picture of a run.
 
-        Raises PermissionDenied.
+        With ``?live``, the response contains only the parts that change while the run is
+        unfinished. Raises PermissionDenied if the user may not view runs.
         """
         run = self.find_run(request, object_id)
         if run is None:
@@ -355,7 +369,7 @@ class PicturePageMixin(RunPagesMixin):
         )
 
     def picture(self, request: HttpRequest, run: Any) -> dict[str, Any]:
-        """Return what the templates need to draw a run."""
+        """Return the context that the templates need to draw a run."""
         graph = read(run)
         context: dict[str, Any] = {
             "run": run,
@@ -391,8 +405,9 @@ class PicturePageMixin(RunPagesMixin):
         return context
 
     def _gates(self, request: HttpRequest, graph: Graph) -> list[dict[str, Any]]:
-        """Return the gates that wait for a decision, the first ones: their pages, and what the user
-        lacks to decide.
+        """Return the first gates that wait for a decision.
+
+        Each has its page, and the permission that the user lacks to decide.
         """
         waiting = [node for node in graph.nodes if node.kind == "gate" and node.status == "WAITING"]
         return [
@@ -414,7 +429,7 @@ def legend(graph: Graph) -> list[dict[str, Any]]:
 
 
 def shapes(graph: Graph) -> list[dict[str, Any]]:
-    """Return the kinds of nodes that have another outline than tasks."""
+    """Return the kinds of nodes whose outline differs from that of a task."""
     found = {node.kind for node in graph.nodes}
     shown = [kind for kind in KINDS.values() if kind.outlined and kind.name in found]
     return [{"icon": kind.outline, "text": _(kind.name)} for kind in shown]

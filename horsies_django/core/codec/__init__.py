@@ -1,9 +1,13 @@
-"""Encodes arguments and results as JSON, and decodes them, by the annotations of the function.
+"""The codecs, which encode arguments and results as JSON by the annotations of the function.
 
-The JSON never names a class, so that users who can write to the table can choose values but not
-code. ``arguments`` and ``envelopes`` are the two codecs, ``plain`` those of functions without
-annotations; ``annotations`` turns an annotation into a shape, ``jsondata`` checks plain data and
-writes its text; the other modules contain the shapes.
+The JSON never contains the name of a class. So users who can write to the table can choose values,
+but cannot choose the code that runs.
+
+- ``arguments`` and ``envelopes`` are the two codecs, and ``plain`` those of functions without
+  annotations.
+- ``annotations`` turns an annotation into a shape.
+- ``jsondata`` checks plain data and writes its text.
+- The other modules contain the shapes.
 """
 
 from __future__ import annotations

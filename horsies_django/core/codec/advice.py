@@ -1,5 +1,6 @@
-"""What is said about an annotation that cannot be encoded: its name, why it is refused, and what to
-write instead.
+"""The parts of the error about an annotation that cannot be encoded.
+
+They are its name, the reason why it is refused, and the annotation to write instead.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from horsies_django.core.results import TaskResult
 
 
 def is_model(annotation: Any) -> bool:
-    """Return whether a class looks like a Django model; this package does not import Django."""
+    """Return whether a class has the attributes of a Django model.
+
+    The attributes are checked, because this package does not import Django.
+    """
     named = isinstance(annotation, type) and hasattr(annotation, "_meta")
     return named and (hasattr(annotation, "objects") or hasattr(annotation, "_default_manager"))
 
 
 def name_of(annotation: Any) -> str:
-    """Return an annotation as source code, without modules."""
+    """Return an annotation as source code, without the names of modules."""
     args = get_args(annotation)
     if args and get_origin(annotation) not in (Literal, Union, UnionType, Annotated, abc.Callable):
         inner = ", ".join("..." if arg is Ellipsis else name_of(arg) for arg in args)
@@ -35,7 +39,7 @@ def name_of(annotation: Any) -> str:
 
 
 def advice(annotation: Any, origin: Any, args: tuple[Any, ...]) -> tuple[str, str]:
-    """Return why an annotation is refused, and what to write instead."""
+    """Return the reason why an annotation is refused, and advice on the annotation to write."""
     cls = origin or annotation
     inner = ", ".join(name_of(arg) for arg in args if arg is not Ellipsis)
 

@@ -1,4 +1,7 @@
-"""Compiles an annotation into a Shape, or raises an error that says what to write instead."""
+"""The compiler of annotations into shapes.
+
+The error for an unsupported annotation contains the annotation to write instead.
+"""
 
 from __future__ import annotations
 
@@ -62,15 +65,17 @@ DISCRIMINATE = (
 
 
 class UnsupportedType(TaskDefinitionError):  # noqa: N818 - named for what the reader must change
-    """An annotation is a type that cannot be encoded as JSON; the message says what to write
-    instead.
+    """An annotation is a type that cannot be encoded as JSON.
+
+    The message contains the annotation to write instead.
     """
 
 
 def shape_of(annotation: Any, where: str) -> Shape:
-    """Compile ``annotation``; ``where`` is for messages.
+    """Return the shape of an annotation.
 
-    Raises UnsupportedType; NameError for an undefined name.
+    ``where`` is the place of the annotation in messages. Raises UnsupportedType if the type cannot
+    be encoded, and NameError if it contains an undefined name.
     """
     compiler = Compiler()
     try:
@@ -92,7 +97,7 @@ def refused(where: str, name: str, why: str, instead: str) -> UnsupportedType:
 
 
 def bounded(shape: Shape) -> Shape:
-    """Return the shape of a recursive type with a limit for the depth of its values."""
+    """Return the shape of a recursive type with a limit to the depth of its values."""
 
     def dump(value: Any) -> Any:
         stored = shape.dump(value)
@@ -118,7 +123,9 @@ def nested(stored: Any) -> list[Any]:
 
 
 class Compiler:
-    """One compilation: the dataclasses found so far, for recursive types, and the unions to check
+    """One compilation of an annotation.
+
+    It keeps the dataclasses that were found, for recursive types, and the unions, which are checked
     at the end.
     """
 
@@ -129,11 +136,14 @@ class Compiler:
         self._unions: list[tuple[list[Shape], str, str]] = []
 
     def shape(self, annotation: Any, where: str) -> Shape:
-        """Return the shape of one annotation. Raises UnsupportedType."""
+        """Return the shape of one annotation.
+
+        Raises UnsupportedType if the type cannot be encoded.
+        """
         try:
             if (scalar := SCALARS.get(annotation)) is not None:
                 return scalar
-        except TypeError:  # Annotated[int, []] and the like have no hash
+        except TypeError:  # annotations such as Annotated[int, []] have no hash
             pass
 
         origin = get_origin(annotation)
@@ -145,7 +155,7 @@ class Compiler:
             inner = self.shape(args[0], where)
             return self._by_pydantic(lambda each, _: checked_shape(each, inner), annotation, where)
 
-        # ReadOnly is new in Python 3.13, and typing_extensions has its own before
+        # ReadOnly is new in Python 3.13. For older versions it is in typing_extensions.
         if (
             origin in (Annotated, Final, Required, NotRequired)
             or getattr(origin, "_name", "") == "ReadOnly"
@@ -163,10 +173,10 @@ class Compiler:
             return self._literal(args, where)
         if hasattr(annotation, "__supertype__"):  # NewType
             return self.shape(annotation.__supertype__, where)
-        if type(annotation).__name__ == "TypeAliasType":  # type X = ..., of Python 3.12
+        if type(annotation).__name__ == "TypeAliasType":  # the statement type X = ..., Python 3.12
             return self.shape(annotation.__value__, where)
 
-        if hasattr(origin, "horsies_shape"):  # Results, of a floor above
+        if hasattr(origin, "horsies_shape"):  # Results of workflows, which is not imported here
             shape: Shape = origin.horsies_shape(self.shape(args[0], where))
             return shape
 
@@ -194,7 +204,7 @@ class Compiler:
         raise refused(where, name_of(annotation), *advice(annotation, origin, args))
 
     def judge_unions(self) -> None:
-        """Raise UnsupportedType for a union whose members cannot be told apart in JSON."""
+        """Raise UnsupportedType if members of a union cannot be distinguished in JSON."""
         for members, where, instead in self._unions:
             for place, one in enumerate(members):
                 for other in members[place + 1 :]:
@@ -211,7 +221,7 @@ class Compiler:
             return make(annotation, name)
         except NameError:
             raise
-        except Exception as error:  # pydantic's exceptions have no base of their own
+        except Exception as error:  # pydantic's exceptions have no common base class
             raise refused(where, name, "is refused by pydantic", str(error)) from error
 
     def _literal(self, args: tuple[Any, ...], where: str) -> Shape:
@@ -280,7 +290,8 @@ class Compiler:
             known = self._records[annotation]
             if annotation not in self._open:
                 return known
-            self.recursive = True  # known is not complete yet, so refer to it later
+            # The known shape is not complete yet, so its functions are looked up later.
+            self.recursive = True
             return dataclasses.replace(
                 known, dump=lambda value: known.dump(value), load=lambda stored: known.load(stored)
             )
@@ -319,8 +330,10 @@ class Compiler:
 
 
 def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
-    """Return the annotations of the fields of a class, with the types for its parameters if it is
-    generic. Raises NameError.
+    """Return the annotations of the fields of a class.
+
+    The type parameters of a generic class are replaced by types. Raises NameError if an annotation
+    contains an undefined name.
     """
     types = dict(zip(getattr(cls, "__parameters__", ()), get_args(annotation), strict=False))
 
@@ -335,26 +348,31 @@ def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
     except NameError as error:
         if error.name != cls.__name__:
             raise
-        # It refers to itself.
+        # The class refers to itself.
         hints = get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
 
     return {name: substituted(hint) for name, hint in hints.items()}
 
 
 def is_required(hint: Any, otherwise: bool) -> bool:
-    """Return whether a TypedDict needs a field; with postponed annotations only the annotation
-    tells it.
+    """Return whether a field of a TypedDict is required.
+
+    ``otherwise`` is returned if the annotation is neither Required nor NotRequired. The annotation
+    is checked, because ``__required_keys__`` is wrong for postponed annotations.
     """
     return get_origin(hint) is Required or (get_origin(hint) is not NotRequired and otherwise)
 
 
 def is_typeddict(cls: type[Any]) -> bool:
-    """Return whether a class is a TypedDict, of typing or of typing_extensions."""
+    """Return whether a class is a TypedDict of typing or of typing_extensions."""
     return issubclass(cls, dict) and hasattr(cls, "__required_keys__")
 
 
 def plain_scalar(value: Any, where: str) -> Any:
-    """Return the plain value behind a member or a literal. Raises UnsupportedType."""
+    """Return the plain value of a member of an Enum or of a Literal.
+
+    Raises UnsupportedType if the value cannot be encoded.
+    """
     for cls in (bool, int, float, str):
         if isinstance(value, cls):
             try:
@@ -383,7 +401,7 @@ def plain_scalar(value: Any, where: str) -> Any:
 
 
 def refuse_odd_constructor(cls: type, fields: Set[str], where: str) -> None:
-    """Raise UnsupportedType for a dataclass that cannot be created from its fields by name."""
+    """Raise UnsupportedType if a dataclass cannot be created from its fields by name."""
     parameters = inspect.signature(cls).parameters.values()
     needed = {
         p.name

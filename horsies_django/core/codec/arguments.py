@@ -1,6 +1,6 @@
-"""The arguments of a call: bound to the signature of the function, encoded by name, and decoded for
-the call.
+"""The codec of the arguments of a call.
 
+Arguments are bound to the signature of the function, encoded by name, and decoded for the call.
 Defaults of omitted parameters are not stored, so that workers with older code can run the task.
 """
 
@@ -28,10 +28,11 @@ from horsies_django.core.results import TaskResult
 
 
 class CallCodec(Compiled):
-    """The arguments of one function, whose first ``given`` parameters whoever runs it gives.
+    """The arguments of one function.
 
-    ``names``: the parameters that take one argument each, ``optional`` those with a default.
-    ``takes_any``: it takes keywords of any other name.
+    The first ``given`` parameters are not part of the signature, because the code that runs the
+    function passes them. ``names`` has the parameters that take one argument each, and ``optional``
+    those with a default. ``takes_any`` is True if the function takes keywords of any other name.
     """
 
     def __init__(self, function: Callable[..., Any], given: int = 0) -> None:
@@ -51,18 +52,16 @@ class CallCodec(Compiled):
 
     @functools.cached_property
     def defaults(self) -> str:
-        """The defaults of parameters as JSON text, as they are stored if they are given: none,
-        unless they have types.
-        """
+        """The defaults of parameters as JSON text, which is empty unless parameters have types."""
         return "{}"
 
     def refuse_misfit(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], stored: bool = False
     ) -> None:
-        """Raise CodecError, worded like Python's TypeError, for a call that does not fit the
-        signature.
+        """Raise CodecError if a call does not fit the signature.
 
-        Of one that was stored, the name of an unknown argument is data, which no message shows.
+        The message is that of Python's TypeError. With ``stored``, it does not contain the name of
+        an unknown argument, because the name is stored data.
         """
         try:
             self.signature.bind(*args, **kwargs)
@@ -83,10 +82,11 @@ class CallCodec(Compiled):
     def called(
         self, args: list[Any], kwargs: dict[str, Any], stored: bool = True
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return a call, without ``args`` one by name, ready for ``function(*args, **kwargs)``.
-        Raises CodecError.
+        """Return the arguments of a call in the form for ``function(*args, **kwargs)``.
 
-        A positional-only argument that was omitted before one that was given gets its default.
+        Without ``args``, the arguments are by name, and those of positional-only parameters become
+        positional. If one of these was omitted before one that was given, it gets its default.
+        Raises CodecError if the arguments do not fit the signature.
         """
         if self.positional_only and not args and not self.takes_any:
             last = max(
@@ -106,7 +106,7 @@ class CallCodec(Compiled):
 
 
 class ArgumentsCodec(CallCodec):
-    """The arguments of one function, by their annotations."""
+    """The arguments of one function, which are encoded by its annotations."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -130,14 +130,17 @@ class ArgumentsCodec(CallCodec):
         self._compiled = True
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Return a call's arguments by name, as JSON text, checked against signature and types.
+        """Return the arguments of a call by name, as JSON text.
 
-        Raises CodecError.
+        Raises CodecError if they do not fit the signature or the annotations.
         """
         return self.encode_values(self.bind(args, kwargs))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a call's arguments by name. Raises CodecError if they do not fit the signature."""
+        """Return the arguments of a call by name.
+
+        Raises CodecError if they do not fit the signature.
+        """
         given = kwargs
         if args:
             given = dict(zip(self.positional, args, strict=False))
@@ -152,8 +155,9 @@ class ArgumentsCodec(CallCodec):
 
     @functools.cached_property
     def defaults(self) -> str:
-        """The defaults of parameters as JSON text, as they are stored if they are given; without
-        those that cannot be given.
+        """The defaults of parameters as JSON text, in the form in which arguments are stored.
+
+        Defaults that cannot be encoded are left out.
         """
         found = {name: self.signature.parameters[name].default for name in self.optional}
         for name in self.optional:
@@ -165,7 +169,10 @@ class ArgumentsCodec(CallCodec):
         return self.encode_values(found)
 
     def encode_values(self, given: Mapping[str, Any]) -> str:
-        """Return some arguments as JSON text, checked against their types. Raises CodecError."""
+        """Return some of the arguments as JSON text.
+
+        Raises CodecError if they do not fit the annotations.
+        """
         return write_json(self._converted(self._dumps, given))
 
     def _converted(
@@ -188,9 +195,9 @@ class ArgumentsCodec(CallCodec):
         return made
 
     def decode(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments that ``encode`` wrote, ready for ``function(*args, **kwargs)``.
+        """Return arguments from the text of ``encode``, for ``function(*args, **kwargs)``.
 
-        Raises CodecError.
+        Raises CodecError if they do not fit the signature or the annotations.
         """
         stored = read_json(text, "arguments")
         if type(stored) is not dict:
@@ -204,17 +211,21 @@ class ArgumentsCodec(CallCodec):
         kwargs = self._converted(self._loads, stored)
         return self.called([], kwargs) if self.positional_only else ([], kwargs)
 
-    decode_values = decode  # of a call whose arguments ``encode_values`` wrote
+    decode_values = decode  # for the text of ``encode_values``
 
     def decode_one(self, name: str, stored: Any) -> Any:
-        """Return one argument of those that ``encode`` wrote. Raises CodecError."""
+        """Return one argument from its stored form.
+
+        Raises CodecError if it does not fit the annotation.
+        """
         return self._converted(self._loads, {name: stored})[name]
 
 
 def parameter_shape(annotation: Any, where: str) -> Shape:
-    """Return the shape of a parameter, which alone may take the result of a task.
+    """Return the shape of a parameter.
 
-    Raises UnsupportedType.
+    Unlike other annotations, that of a parameter may be TaskResult. Raises UnsupportedType if the
+    type cannot be encoded.
     """
     if get_origin(annotation) is TaskResult and (args := get_args(annotation)):
         return outcome_shape(shape_of(args[0], where))

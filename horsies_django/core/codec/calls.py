@@ -1,9 +1,8 @@
-"""Calls of any function, as durable steps make them: a digest of the arguments, and the shape of
-the result.
+"""The codec of the calls of durable steps, whose function may be any function.
 
 Unlike a task, such a function needs no annotations. Its arguments are encoded by the types of their
-values, only to be compared. Its result is encoded by the return annotation if there is one, else it
-has to be plain JSON data.
+values, but only for a digest, by which calls are compared. Its result is encoded by the return
+annotation if there is one. Otherwise it has to be plain JSON data.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from horsies_django.core.codec.shapes import ANY, Shape, at
 from horsies_django.core.codec.signatures import EMPTY, origin_of, signature_of, unresolved
 from horsies_django.core.errors import TaskDefinitionError
 
-OWN = "atomic"  # the keyword that a step keeps for itself
+OWN = "atomic"  # the keyword of step(), which is not passed to the function
 INSTEAD = (
     "pass a key or plain values; what cannot be passed can be a variable of a function of your own "
     "that makes the call"
@@ -34,7 +33,10 @@ R = TypeVar("R")
 
 
 def remembered(compute: Callable[[Callable[..., Any]], R]) -> Callable[[Callable[..., Any]], R]:
-    """Return ``compute``, which keeps what it found for a function while that exists."""
+    """Return a form of ``compute`` that caches its value for each function.
+
+    The value is cached as long as the function exists.
+    """
     known: WeakKeyDictionary[Callable[..., Any], R] = WeakKeyDictionary()
 
     def look_up(function: Callable[..., Any]) -> R:
@@ -43,7 +45,7 @@ def remembered(compute: Callable[[Callable[..., Any]], R]) -> Callable[[Callable
         except KeyError:
             found = known[function] = compute(function)
             return found
-        except TypeError:  # it has no hash, or cannot be referred to weakly
+        except TypeError:  # the function has no hash or no weak references
             return compute(function)
 
     return look_up
@@ -51,7 +53,7 @@ def remembered(compute: Callable[[Callable[..., Any]], R]) -> Callable[[Callable
 
 @remembered
 def signature_or_none(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature of a function, None if it does not tell it, as some builtins."""
+    """Return the signature of a function, or None if it has none, as some builtins."""
     try:
         return signature_of(function)
     except ValueError:
@@ -61,10 +63,11 @@ def signature_or_none(function: Callable[..., Any]) -> inspect.Signature | None:
 def digest_of(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str:
-    """Return a digest of the arguments of a call, with those that ``functools.partial`` holds.
+    """Return a digest of the arguments of a call, including those of ``functools.partial``.
 
-    An argument counts under its name, however it is passed. Raises CodecError for one that cannot
-    be encoded, and TypeError if the arguments do not fit the function.
+    The digest does not depend on whether an argument is passed by name or by position. Raises
+    CodecError if an argument cannot be encoded, and TypeError if the arguments do not fit the
+    function.
     """
     while isinstance(function, functools.partial):
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
@@ -90,7 +93,10 @@ def digest_of(
 
 
 def canonical(value: Any) -> Any:
-    """Return an argument as JSON data that is equal for equal values. Raises CodecError."""
+    """Return an argument as JSON data that is equal for equal values.
+
+    Raises CodecError if the argument cannot be encoded.
+    """
     if isinstance(value, list | tuple):
         return each_item(value, canonical)
     if isinstance(value, dict):
@@ -108,11 +114,11 @@ def canonical(value: Any) -> Any:
 
 
 def result_shape(function: Callable[..., Any]) -> Shape:
-    """Return the shape of what a function returns: by its annotation, else any plain JSON data.
-    Raises TaskDefinitionError.
+    """Return the shape of the result of a function.
 
-    Only the return annotation is resolved, because those of parameters may exist for type checkers
-    alone.
+    Without a return annotation, the shape is that of any plain JSON data. Only the return
+    annotation is resolved, because the names in others may be defined only for type checkers.
+    Raises TaskDefinitionError if the annotation is invalid.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -121,7 +127,10 @@ def result_shape(function: Callable[..., Any]) -> Shape:
 
 @remembered
 def shape_by_annotation(function: Callable[..., Any]) -> Shape:
-    """Do so for a function that is not a partial."""
+    """Return the shape of the result of a function that is not a ``functools.partial``.
+
+    Raises TaskDefinitionError if the return annotation is invalid.
+    """
     signature = signature_or_none(function)
     annotation = EMPTY if signature is None else signature.return_annotation
     if annotation is EMPTY:

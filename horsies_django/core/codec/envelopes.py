@@ -1,5 +1,6 @@
-"""The JSON envelope of a result: ``{"ok": ...}``, encoded by the declared type, or ``{"err":
-{...}}``.
+"""The codec of results, which writes them in a JSON envelope.
+
+The envelope is ``{"ok": ...}`` with the value, encoded by the declared type, or ``{"err": {...}}``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ R = TypeVar("R")
 class ResultCodec(Compiled):
     """The result of one function in its envelope.
 
-    ``wraps_result``: the function is annotated to return a TaskResult.
+    ``wraps_result`` is True if the return annotation of the function is a TaskResult.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -59,7 +60,7 @@ class ResultCodec(Compiled):
         self.wraps_result = wraps
 
     def encode_ok(self, value: Any) -> str:
-        """Return the envelope of a success. Raises CodecError."""
+        """Return the envelope of a value. Raises CodecError if the value cannot be encoded."""
         return of_result(lambda given: f'{{"ok":{write_json(self._made().dump(given))}}}', value)
 
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
@@ -76,7 +77,7 @@ class ResultCodec(Compiled):
     def decode_error(envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the error in an envelope, whose format does not depend on the function.
 
-        Raises CodecError.
+        Raises CodecError if the envelope is invalid.
         """
         return of_result(lambda stored: read_outcome(stored, None), opened(envelope))
 
@@ -88,7 +89,7 @@ class ResultCodec(Compiled):
 
 
 def of_result(convert: Callable[[Any], R], value: Any) -> R:
-    """Return ``convert(value)``. Raises its CodecError as one about a result."""
+    """Return ``convert(value)``. A CodecError of it is raised as one about a result."""
     try:
         found: R = at("", convert, value)
     except CodecError as error:
@@ -101,7 +102,10 @@ def of_result(convert: Callable[[Any], R], value: Any) -> R:
 
 
 def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    """Return an envelope as a mapping with exactly one of ok and err. Raises CodecError."""
+    """Return an envelope as a mapping.
+
+    Raises CodecError unless the mapping has exactly one of ok and err.
+    """
     found = read_json(envelope, "result") if isinstance(envelope, str) else envelope
     if not isinstance(found, Mapping) or ("ok" in found) == ("err" in found):
         raise CodecError(
@@ -113,7 +117,7 @@ def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:
 def encode_error(error: TaskError) -> str:
     """Return the envelope of an error.
 
-    Never raises: values that cannot be stored are replaced by their repr.
+    No exception is raised, because values that cannot be stored are replaced by their repr.
     """
     message = printable(error.message)
     data = None
@@ -139,9 +143,9 @@ def encode_error(error: TaskError) -> str:
 
 
 def with_texts(data: Any, depth: int = 0) -> Any:
-    """Return the data of an error with its lazy texts in the language that is active now.
+    """Return the data of an error, with its lazy texts as str in the active language.
 
-    Raises CodecError.
+    Raises CodecError if the data is nested too deeply.
     """
     if depth > MAX_DEPTH:
         raise too_deep()
@@ -166,7 +170,7 @@ def printable(value: Any) -> str:
 
 
 def lazy_text(value: Any) -> str:
-    """Return a lazy text as a str, or what is shown of it if its function fails."""
+    """Return a lazy text as a str, or its repr if its function fails."""
     try:
         return str.__str__(str(value))
     except BaseException:
@@ -174,7 +178,7 @@ def lazy_text(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a repr of bounded length, even if ``__repr__`` fails."""
+    """Return a repr of bounded length, or a text with the type if ``__repr__`` fails."""
     try:
         text = str.__str__(repr(value))
     except BaseException as error:
@@ -183,8 +187,9 @@ def shown(value: Any) -> str:
 
 
 def outcome_shape(item: Shape) -> Shape:
-    """Return the shape of ``TaskResult[item]``: the result of an upstream node of a workflow,
-    whether it failed or not.
+    """Return the shape of ``TaskResult[item]``.
+
+    Its values are the results of upstream nodes of a workflow, which may be errors.
     """
     name = f"TaskResult[{item.name}]"
 
@@ -212,9 +217,10 @@ def outcome_shape(item: Shape) -> Shape:
 
 
 def read_outcome(stored: Any, item: Shape | None) -> TaskResult[Any]:
-    """Return a stored result, whose errors have one format for all functions.
+    """Return a stored result.
 
-    Raises CodecError; without ``item`` for a value.
+    Errors have the same format for all functions. Raises CodecError if the result is invalid, and
+    if it is a value and ``item`` is None.
     """
     if not isinstance(stored, Mapping) or ("ok" in stored) == ("err" in stored):
         raise CodecError('expected {"ok": ...} or {"err": ...}')

@@ -1,4 +1,4 @@
-"""What cannot be encoded or decoded.
+"""Errors of values that cannot be encoded or decoded.
 
 Messages contain types and positions but no values, because they are logged.
 """
@@ -10,14 +10,14 @@ from typing import Any
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.texts import LAZY, is_lazy
 
-LONGEST_PATH = 200  # characters that are shown
+LONGEST_PATH = 200  # the most characters of a path in a message
 
 
 class CodecError(HorsiesError):
     """A value cannot be encoded, or stored JSON cannot be decoded.
 
-    ``path`` is its position ("order.lines[3].price"). ``kind`` is "type" if the value does not have
-    the declared type, "value" if it does but cannot be encoded.
+    ``path`` is the position of the value, such as "order.lines[3].price". ``kind`` is "type" if the
+    value does not have the declared type, and "value" if it has the type but cannot be encoded.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class CodecError(HorsiesError):
         self.subject = subject
 
     def within(self, step: str) -> CodecError:
-        """Prepend ``step`` to the path; return the same error."""
+        """Prepend ``step`` to the path, and return the same error."""
         self.path = step + self.path
         return self
 
@@ -42,7 +42,7 @@ class CodecError(HorsiesError):
 
 
 class ModelRefused(CodecError):
-    """The value is a model instance.
+    """A value is a model instance.
 
     Its row may change before the task runs, so its key must be sent instead.
     """
@@ -57,7 +57,10 @@ class ModelRefused(CodecError):
 
 
 class Misbound(CodecError):
-    """The arguments do not fit the signature; ``path`` is the first of them."""
+    """Arguments do not fit the signature of the function.
+
+    ``path`` may be the name of the parameter.
+    """
 
     def __str__(self) -> str:
         return self.problem

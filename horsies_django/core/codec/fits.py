@@ -1,4 +1,4 @@
-"""Whether the values of one annotation can be arguments for another, as far as annotations tell."""
+"""The comparison whether the values of one annotation can be arguments for another annotation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def plain(annotation: Any) -> Any:
 
 
 def element(annotation: Any) -> Any:
-    """Return the type of the elements of a list or a tuple, None if it is neither."""
+    """Return the type of the elements of a list or a tuple.
+
+    Return Any for a list without a type, and for Any. Return None for other annotations.
+    """
     origin = get_origin(annotation)
     args = get_args(annotation)
 
@@ -30,13 +33,14 @@ def element(annotation: Any) -> Any:
 
 
 def optional(annotation: Any) -> Any:
-    """Return the type of such values and None."""
-    return Union[annotation, None]  # noqa: UP007 - it need not be a class
+    """Return the union of an annotation and None."""
+    return Union[annotation, None]  # noqa: UP007 - the annotation need not be a class
 
 
 def fits(result: Any, parameter: Any) -> bool:
-    """Return whether every value of the type ``result`` can be an argument of the type
-    ``parameter``.
+    """Return whether every value of the type ``result`` fits a parameter of the type ``parameter``.
+
+    Return True if one of them is Any.
     """
     if (
         Any in (result, parameter)

@@ -1,7 +1,7 @@
-"""The shapes of pydantic's models and types, and of types with its constraints: pydantic itself
-writes and validates them.
+"""The shapes of the models and types of pydantic, and of types with its constraints.
 
-Pydantic is imported at the first such type; for projects without them it costs nothing.
+Pydantic itself writes and validates their values. It is imported for the first such type, so
+projects without such types do not import it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.codec.scalars import SCALARS
 from horsies_django.core.codec.shapes import ANY, Shape, passes
 
-MOMENTS = {"date-time": dt.datetime, "date": dt.date, "time": dt.time}  # formats of JSON schemas
+MOMENTS = {"date-time": dt.datetime, "date": dt.date, "time": dt.time}  # by format in JSON schemas
 
 
 def is_pydantic(annotation: Any) -> bool:
@@ -31,8 +31,9 @@ def is_pydantic(annotation: Any) -> bool:
 
 
 def has_discriminator(metadata: Iterable[Any]) -> bool:
-    """Return whether the metadata of Annotated[...] tells pydantic how to distinguish the members
-    of a union.
+    """Return whether the metadata of Annotated[...] contains a discriminator of pydantic.
+
+    By it, pydantic distinguishes the members of a union.
     """
     return any(
         type(item).__module__.startswith("pydantic.")
@@ -42,8 +43,9 @@ def has_discriminator(metadata: Iterable[Any]) -> bool:
 
 
 def has_constraints(metadata: Iterable[Any]) -> bool:
-    """Return whether the metadata of Annotated[...] contains constraints that pydantic checks, such
-    as Field(gt=0) or Len(1).
+    """Return whether the metadata of Annotated[...] contains constraints that pydantic checks.
+
+    Examples are Field(gt=0) and Len(1).
     """
     return any(
         type(item).__module__.partition(".")[0] in ("pydantic", "annotated_types")
@@ -52,8 +54,9 @@ def has_constraints(metadata: Iterable[Any]) -> bool:
 
 
 def is_pydantic_type(cls: type) -> bool:
-    """Return whether a class is one of pydantic (as its Url before 2.10), or says how pydantic
-    handles it.
+    """Return whether pydantic has a schema for a class.
+
+    The class belongs to pydantic, as its Url before version 2.10, or defines a schema itself.
     """
     return hasattr(cls, "__get_pydantic_core_schema__") or cls.__module__.startswith(
         "pydantic_core."
@@ -61,10 +64,10 @@ def is_pydantic_type(cls: type) -> bool:
 
 
 def checked_shape(annotation: Any, inner: Shape) -> Shape:
-    """Return the shape of a type with constraints: stored as the type without, and checked by
-    pydantic on both ways.
+    """Return the shape of a type with constraints.
 
-    A validator that changes a value does so when it is decoded.
+    A value is stored as one of the type without constraints. Pydantic checks it when it is encoded
+    and when it is decoded. If a validator changes the value, the change is made when it is decoded.
     """
     check = Adapter(annotation, inner.name, "type").check
 
@@ -79,7 +82,7 @@ def checked_shape(annotation: Any, inner: Shape) -> Shape:
 def pydantic_text_shape(annotation: Any, name: str) -> Shape:
     """Return the shape of a type that pydantic writes as text, such as a URL.
 
-    Raises ValueError if it does not.
+    Raises ValueError if pydantic does not write the type as text.
     """
     adapter = Adapter(annotation, name)
     schema = adapter.schema()
@@ -91,7 +94,7 @@ def pydantic_text_shape(annotation: Any, name: str) -> Shape:
 
     def dump(value: Any) -> Any:
         stored = ANY.dump(adapter.dump(adapter.check(value)))
-        if adapter.load(stored) != value:  # as a secret, which is written as stars
+        if adapter.load(stored) != value:  # for example, a secret is written as stars
             raise CodecError(
                 f"this {type(value).__name__} would come back as another {name}", "value"
             )
@@ -103,8 +106,8 @@ def pydantic_text_shape(annotation: Any, name: str) -> Shape:
 def model_shape(annotation: Any, name: str) -> Shape:
     """Return the shape of a model, or of a union with a discriminator.
 
-    Raises NameError for an undefined name in a field, and whatever pydantic raises for models that
-    it cannot use.
+    Raises NameError if a field has an undefined name. Exceptions of pydantic about an invalid model
+    are raised too.
     """
     classes = tuple(classes_in(annotation))
     cls: Any
@@ -115,10 +118,11 @@ def model_shape(annotation: Any, name: str) -> Shape:
     adapter = Adapter(annotation, name)
 
     def dump(value: Any) -> Any:
-        """Return a model as pydantic writes it, by its aliases. Raises CodecError.
+        """Return a model in the form that pydantic writes, with its aliases as keys.
 
-        What was written is validated: pydantic does not check what is assigned to a field, and need
-        not accept what it writes.
+        The written data is validated, because pydantic does not check values that are assigned to a
+        field, and may not accept the data that it has written. Raises CodecError if the value is
+        not such a model or cannot be encoded.
         """
         if not isinstance(value, classes):
             raise misfit(name, value)
@@ -139,7 +143,7 @@ def model_shape(annotation: Any, name: str) -> Shape:
 
 
 def classes_in(annotation: Any) -> Iterator[type]:
-    """Yield the classes of a union, with and without Annotated[...]."""
+    """Yield the classes in an annotation, which may be a class, a union or Annotated[...]."""
     args = get_args(annotation)
     if isinstance(annotation, type) and not args:
         yield annotation
@@ -148,8 +152,9 @@ def classes_in(annotation: Any) -> Iterator[type]:
 
 
 def is_object(cls: Any) -> bool:
-    """Return whether the JSON of a class is an object in any case: a root model and a serializer
-    can write anything.
+    """Return whether the JSON of a class is always an object.
+
+    It may be another type for a root model, and for a model with its own serializer.
     """
     root = getattr(cls, "__pydantic_root_model__", False)
     decorators = getattr(cls, "__pydantic_decorators__", None)
@@ -157,7 +162,7 @@ def is_object(cls: Any) -> bool:
 
 
 def added_fields(value: Any, classes: Iterable[type]) -> list[str]:
-    """Return the fields that a subclass has in addition."""
+    """Return the fields of a value that its declared classes do not have."""
     known = {
         field
         for cls in classes
@@ -168,10 +173,10 @@ def added_fields(value: Any, classes: Iterable[type]) -> list[str]:
 
 
 class Adapter:
-    """What pydantic knows of a type, with CodecError as exception."""
+    """The TypeAdapter of pydantic for a type, with CodecError in place of its exceptions."""
 
     def __init__(self, annotation: Any, name: str, kind: str = "value") -> None:
-        from pydantic import TypeAdapter, ValidationError  # slow to import
+        from pydantic import TypeAdapter, ValidationError  # here, because the import is slow
 
         self.adapter: Any = TypeAdapter(annotation)
         self.name = name
@@ -179,7 +184,7 @@ class Adapter:
         self.invalid = ValidationError
 
     def dump(self, value: Any) -> Any:
-        """Return what pydantic writes. Raises CodecError."""
+        """Return a value in the form that pydantic writes. Raises CodecError if that fails."""
         try:
             return self.adapter.dump_python(
                 value, mode="json", by_alias=True, round_trip=True, warnings=False
@@ -192,21 +197,24 @@ class Adapter:
             ) from error
 
     def load(self, stored: Any) -> Any:
-        """Return what pydantic makes of JSON data.
+        """Return the value that pydantic reads from JSON data.
 
-        Raises CodecError with the position of the first problem.
+        Raises CodecError, with the position of the first problem, if the data is invalid.
         """
         return self._made(self.adapter.validate_json, write_json(stored))
 
     def check(self, value: Any) -> Any:
-        """Return what pydantic makes of a value that has the type. Raises CodecError."""
+        """Return the value that pydantic returns for a value of the type.
+
+        Raises CodecError if the value is invalid.
+        """
         return self._made(lambda given: self.adapter.validate_python(given, strict=True), value)
 
     def schema(self) -> Any:
-        """Return the JSON schema; empty if pydantic cannot tell it."""
+        """Return the JSON schema of the type, which is empty if pydantic has none."""
         try:
             return self.adapter.json_schema()
-        except Exception:  # of a type without a JSON schema, or user code
+        except Exception:  # the type has no JSON schema, or user code failed
             return {}
 
     def _made(self, validate: Callable[[Any], Any], value: Any) -> Any:
@@ -236,8 +244,9 @@ class Adapter:
 
 
 def step(part: int | str, declared: Collection[str]) -> str:
-    """Return one item of pydantic's position of an error as a step of a path; a key that is no
-    declared field is data.
+    """Return one item of the position of an error of pydantic, as a step of a path.
+
+    A key that is not a declared field is replaced by "[key]", because it is data.
     """
     if isinstance(part, int):
         return f"[{part}]"

@@ -1,5 +1,6 @@
-"""The shapes of lists, sets, tuples and dictionaries; and of dataclasses and TypedDicts, which are
-objects of their fields.
+"""The shapes of lists, sets, tuples and dictionaries, and of dataclasses and TypedDicts.
+
+Dataclasses and TypedDicts are stored as JSON objects of their fields.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ Convert = Callable[[Any], Any]
 
 
 class Fields:
-    """The fields of a dataclass, with their encoders and decoders; they may be recursive, so
-    ``complete`` sets them later.
+    """The fields of a dataclass, with their encoders and decoders.
+
+    A field may have the type of the dataclass itself, so ``complete`` sets the encoders and the
+    decoders later.
     """
 
     def __init__(self, cls: type, name: str, record: Record) -> None:
@@ -33,7 +36,7 @@ class Fields:
         )
 
     def complete(self, shapes: Mapping[str, Shape]) -> None:
-        """Set the shapes of the fields, by name."""
+        """Set the encoders and the decoders of the fields, from their shapes by name."""
         choices = {
             field: shape.values
             for field, shape in shapes.items()
@@ -41,8 +44,8 @@ class Fields:
         }
         self.record.choices = choices
         self.dumps = [(field, shape.dump) for field, shape in shapes.items()]
-        # Fields with few values first: in a union they exclude other classes before nested values
-        # are decoded.
+        # Fields with few values are decoded first, because they exclude other classes of a union
+        # before nested values are decoded.
         self.loads = [
             (field, shapes[field].load)
             for field in sorted(shapes, key=lambda field: field not in choices)
@@ -60,7 +63,10 @@ class Fields:
         ]
 
     def dump(self, value: Any) -> dict[str, Any]:
-        """Return the fields of ``value`` as an object. Raises CodecError."""
+        """Return the fields of ``value`` as an object.
+
+        Raises CodecError if ``value`` is not an instance of the class or cannot be encoded.
+        """
         if type(value) is not self.cls:
             if not isinstance(value, self.cls):
                 raise misfit(self.name, value)
@@ -87,9 +93,9 @@ class Fields:
         return made
 
     def load(self, stored: Any) -> Any:
-        """Return the instance with the fields ``stored`` and defaults for missing ones.
+        """Return an instance with the stored fields, and defaults for missing fields.
 
-        Raises CodecError.
+        Raises CodecError if the stored fields do not fit the class.
         """
         if type(stored) is not dict:
             raise misfit(f"{self.name} as an object", stored)
@@ -97,14 +103,15 @@ class Fields:
         made = self._converted(stored, self.loads, "the stored object")
         try:
             return self.cls(**made)
-        except Exception as error:  # __post_init__ is user code
+        except Exception as error:  # __post_init__ is user code, which may raise anything
             problem = f"{self.name}() refused the stored fields: {type(error).__name__}: {error}"
             raise CodecError(problem, "value") from error
 
     def _converted(
         self, given: dict[Any, Any], converts: list[tuple[str, Convert]], what: str
     ) -> dict[str, Any]:
-        if unknown := len(given.keys() - self.record.names):  # whose names are data
+        # The message has only the number of unknown fields, because their names are data.
+        if unknown := len(given.keys() - self.record.names):
             raise CodecError(
                 f"{what} has {unknown} field{'s' * (unknown > 1)} that {self.name} does not have"
             )
@@ -128,14 +135,17 @@ class Fields:
 class TypedFields(Fields):
     """The fields of a TypedDict, whose values are dicts.
 
-    One that is not required and missing stays missing.
+    A missing field that is not required has no default, so it is also missing after decoding.
     """
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, dict)
 
     def dump(self, value: Any) -> dict[str, Any]:
-        """Return the fields of ``value`` as an object. Raises CodecError."""
+        """Return the fields of ``value`` as an object.
+
+        Raises CodecError if ``value`` is not a dict with these fields or cannot be encoded.
+        """
         if not isinstance(value, dict):
             raise misfit(self.name, value)
         return self._converted(value, self.dumps, "the dict")
@@ -150,7 +160,7 @@ def dict_shape(item: Shape) -> Shape:
 
 
 def _uniform(cls: type, each: Callable[[Any, Convert], Any], name: str, item: Shape) -> Shape:
-    """Return the shape of a container that is one in JSON, too."""
+    """Return the shape of a list or a dict, which is of the same type in JSON."""
 
     def walk(convert: Convert) -> Convert:
         def call(value: Any) -> Any:
@@ -171,7 +181,10 @@ def _uniform(cls: type, each: Callable[[Any, Convert], Any], name: str, item: Sh
 
 
 def row_shape(cls: type[Any], item: Shape) -> Shape:
-    """Return the shape of a tuple of any length or of a set. Equal sets have one text."""
+    """Return the shape of a tuple of any length or of a set.
+
+    The elements of a set are sorted, so that equal sets have the same text.
+    """
     inner = list_shape(item)
     name = f"tuple[{item.name}, ...]" if cls is tuple else f"{cls.__name__}[{item.name}]"
 
@@ -184,7 +197,7 @@ def row_shape(cls: type[Any], item: Shape) -> Shape:
     def load(stored: Any) -> Any:
         try:
             return cls(inner.load(stored))
-        except TypeError:  # a list in a set
+        except TypeError:  # for example, a list cannot be an element of a set
             raise CodecError(
                 f"the stored list has an element that cannot be in a {cls.__name__}"
             ) from None

@@ -1,10 +1,10 @@
-"""The codec of plain functions, those of ``django.tasks``: positional and untyped arguments, and
-values that are JSON.
+"""The codec of plain functions, which are those of ``django.tasks``.
 
-The arguments of a call are stored as they were given, ``{"args": [...], "kwargs": {...}, "names":
-[...]}``; ``names`` are the parameters that the positional arguments are for, as far as they have
-one. By keyword and by ``names``, partition rules and the admin find an argument. What only
-resembles JSON becomes JSON; everything else is refused when it is sent.
+Their arguments may be positional and have no types, and all values are JSON. The arguments of a
+call are stored as they were given, ``{"args": [...], "kwargs": {...}, "names": [...]}``. ``names``
+has the parameters of the positional arguments, as far as they have one. By the keywords and by
+``names``, partition rules and the admin find an argument. Values that only resemble JSON become
+JSON. Other values are refused when they are sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PLAIN = "plain"  # the value of the column ``codec``
 
 
 def normalized(value: Any) -> Any:
-    """Return what resembles JSON data as JSON data. Raises CodecError."""
+    """Return a value that resembles JSON data as JSON data. Raises CodecError if it does not."""
     return plain(value, lenient=True)
 
 
@@ -34,9 +34,10 @@ def _named(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named_arguments(stored: Any) -> Any:
-    """Return stored arguments by name, those without one as a list under "*"; other JSON as it is.
+    """Return stored arguments by name, with a list of those without a name under "*".
 
-    The SQL function horsies_named_arguments does the same, and a test compares the two.
+    Other JSON is returned unchanged. The SQL function ``horsies_named_arguments`` returns the same,
+    and a test compares the two.
     """
     args, kwargs = (
         (stored.get("args"), stored.get("kwargs")) if isinstance(stored, dict) else (None, None)
@@ -53,8 +54,8 @@ def named_arguments(stored: Any) -> Any:
 class PlainArguments(CallCodec):
     """The arguments of one plain function.
 
-    With ``takes_context``, its first parameter is given by whoever runs it: it is no part of the
-    signature nor of what is stored.
+    With ``takes_context``, the code that runs the function passes the first argument. It belongs
+    neither to the signature nor to the stored arguments.
     """
 
     def __init__(self, function: Callable[..., Any], takes_context: bool = False) -> None:
@@ -64,10 +65,13 @@ class PlainArguments(CallCodec):
         )
 
     def resolve(self) -> None:
-        """Do nothing: no annotation counts."""
+        """Do nothing, because annotations have no effect."""
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return a call as JSON text, checked against the signature. Raises CodecError."""
+        """Return the arguments of a call as JSON text.
+
+        Raises CodecError if they do not fit the signature or are not JSON.
+        """
         self.refuse_misfit(args, kwargs)
         names = self.positional[: len(args)]
 
@@ -81,10 +85,10 @@ class PlainArguments(CallCodec):
         return write_json(stored)
 
     def decode(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments that ``encode`` wrote, ready for ``function(*args, **kwargs)``.
-        Raises CodecError.
+        """Return arguments from the text of ``encode``, for ``function(*args, **kwargs)``.
 
-        Arguments that were put together by name may be those of positional-only parameters.
+        If all arguments are stored by name, they may be those of positional-only parameters. Raises
+        CodecError if the arguments have another format or do not fit the signature.
         """
         stored = read_json(text, "arguments")
         args, kwargs = (
@@ -101,9 +105,9 @@ class PlainArguments(CallCodec):
         return self.called(args, kwargs)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a call's arguments by name, for a node of a workflow.
+        """Return the arguments of a call by name, for a node of a workflow.
 
-        Raises CodecError if they do not fit the signature.
+        Raises CodecError if they do not fit the signature or have no names.
         """
         if self.positional_only and self.takes_any:
             raise Misbound(
@@ -125,11 +129,14 @@ class PlainArguments(CallCodec):
         return given
 
     def encode_values(self, given: Mapping[str, Any]) -> str:
-        """Return some arguments by name, as JSON text. Raises CodecError."""
+        """Return some of the arguments by name, as JSON text.
+
+        Raises CodecError if they are not JSON.
+        """
         return write_json(_named(given))
 
     def decode_values(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Return a call whose arguments ``encode_values`` wrote.
+        """Return arguments from the text of ``encode_values``, for ``function(*args, **kwargs)``.
 
         Raises CodecError if they do not fit the signature.
         """
@@ -141,11 +148,11 @@ class PlainArguments(CallCodec):
         return self.called([], stored)
 
     def decode_one(self, name: str, stored: Any) -> Any:
-        """Return one argument of those that ``encode_values`` wrote."""
+        """Return one argument from its stored form, which is the argument itself."""
         return stored
 
     def _place(self, index: int) -> str:
-        """Return the position of a positional argument for messages."""
+        """Return the name of a positional argument in messages."""
         many = len(self.positional)
         return self.positional[index] if index < many else f"*{self._rest}[{index - many}]"
 
@@ -154,7 +161,7 @@ PLAIN_JSON = Shape("plain JSON", ANY.kinds, ANY.accepts, normalized, ANY.load, p
 
 
 class PlainResult(ResultCodec):
-    """The result of one plain function: any JSON value in the envelope."""
+    """The result of one plain function, which is any JSON value, in the envelope."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         Compiled.__init__(self, function)
@@ -162,4 +169,4 @@ class PlainResult(ResultCodec):
         self._shape = PLAIN_JSON
 
     def resolve(self) -> None:
-        """Do nothing: no annotation counts."""
+        """Do nothing, because annotations have no effect."""

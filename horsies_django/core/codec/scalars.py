@@ -1,5 +1,7 @@
-"""The shapes of single values: JSON types, types stored as text or numbers, and Enum and Literal,
-stored as plain values.
+"""The shapes of single values.
+
+They are the types of JSON, types that are stored as text or numbers, and Enum and Literal, which
+are stored as plain values.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ def _dump_int(value: Any) -> int:
 
 
 def _exactly(cls: type) -> Callable[[Any], Any]:
-    """Return a function that accepts only this type of JSON."""
+    """Return a function that returns JSON data of this exact type, and raises CodecError for other.
+
+    The data is not changed.
+    """
 
     def load(stored: Any) -> Any:
         if type(stored) is cls:
@@ -92,7 +97,7 @@ def text_shape(
 ) -> Shape:
     """Return the shape of a type that is stored as text.
 
-    ``barred`` is a subclass with a different meaning.
+    ``barred`` is a subclass whose values are not accepted, because they have another meaning.
     """
     name = cls.__name__
 
@@ -110,7 +115,8 @@ def text_shape(
 
         try:
             value = read(stored)
-            # Some constructors accept other formats too: a date as a datetime, "{...}".
+            # Some constructors accept other formats too, such as a date for a datetime, or a UUID
+            # in braces.
             if write(value) == stored:
                 return value
         except (ValueError, ArithmeticError, CodecError):
@@ -128,7 +134,7 @@ def _write_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[Any], str
                 f"its time zone gives this {cls.__name__} no offset from UTC: send a datetime",
                 "value",
             )
-        return cls.isoformat(value)  # the class's own: a subclass may write another format
+        return cls.isoformat(value)  # not that of a subclass, which may write another format
 
     return write
 
@@ -234,7 +240,10 @@ SCALARS: dict[Any, Shape] = {
 
 
 def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
-    """Return the shape of an Enum. ``write`` returns the plain value of a member, or raises."""
+    """Return the shape of an Enum.
+
+    ``write`` returns the plain value for the value of a member, or raises an exception.
+    """
     name = cls.__name__
     stored_by_member = {member: write(member.value) for member in cls}
     member_by_key = {scalar_key(stored): member for member, stored in stored_by_member.items()}
@@ -254,7 +263,8 @@ def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
             if joins and type(stored) is int:
                 with contextlib.suppress(ValueError):
                     joined = cls(stored)
-                    if joined.value == stored:  # early releases of Python 3.11 drop unknown bits
+                    # Early releases of Python 3.11 drop unknown bits.
+                    if joined.value == stored:
                         return joined
 
         raise CodecError(
@@ -269,7 +279,10 @@ def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
 
 
 def literal_shape(options: Sequence[tuple[Any, Any]]) -> Shape:
-    """Return the shape of a Literal; each option is a value and its plain JSON value."""
+    """Return the shape of a Literal.
+
+    Each option is a pair of a value and its plain JSON value.
+    """
     texts = [str(value) if isinstance(value, enum.Enum) else repr(value) for value, _ in options]
     name = f"Literal[{', '.join(texts)}]"
     value_by_key = {scalar_key(stored): value for value, stored in options}

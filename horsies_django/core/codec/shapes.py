@@ -1,13 +1,13 @@
-"""Shapes: how values of one declared type are encoded as JSON and decoded.
+"""Shapes, which encode values of one declared type as JSON and decode them.
 
-A Shape has two functions, ``dump`` and ``load``, which do not know their position. An error starts
-with an empty path, and each container that it passes adds its own step, so that paths cost nothing
-without an error.
+A Shape has two functions, ``dump`` and ``load``, which do not get the position of the value. An
+error begins with an empty path, and each container through which it is raised adds a step. So paths
+take no time if there is no error.
 
 Arguments and results of tasks are stored as they were written. Values of workflows, signals,
-schedules and steps are jsonb, which changes some numbers: -0.0 becomes 0.0, and a float without a
-fraction may become an integer literal (1e16, 1e308). So a float is decoded from both; under ``Any``
-and ``int | float`` such a value is an int.
+schedules and steps are jsonb, which changes some numbers. -0.0 becomes 0.0, and a float without a
+fraction, such as 1e16 or 1e308, may become an integer literal. So a float is decoded from both
+forms. Under ``Any`` and ``int | float``, such a value becomes an int.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from horsies_django.core.codec.jsondata import plain, too_deep
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What distinguishes two classes of objects: their field names, the required ones, and fields
-    with few values.
+    """The properties by which two classes of objects in JSON are distinguished.
+
+    ``names`` are the field names, ``required`` those of required fields, and ``choices`` the values
+    of fields with few possible values.
     """
 
     names: frozenset[str]
@@ -34,11 +36,11 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class Shape:
-    """One declared type, compiled.
+    """The compiled form of one declared type.
 
     ``accepts`` checks only the outermost type of a value. ``kinds`` are the types of its JSON after
-    ``json.loads``. ``plain``: ``load`` changes nothing. ``values`` are all possible JSON values, if
-    there are only a few.
+    ``json.loads``. ``plain`` is True if ``load`` returns the JSON data unchanged. ``values`` are
+    all possible JSON values if there are only a few, and None otherwise.
     """
 
     name: str
@@ -51,16 +53,16 @@ class Shape:
     record: Record | None = None
 
     def encode(self, value: Any, path: str) -> Any:
-        """Return ``value`` as plain JSON data. Raises CodecError."""
+        """Return ``value`` as plain JSON data. Raises CodecError if it cannot be encoded."""
         return at(path, self.dump, value)
 
     def decode(self, stored: Any, path: str) -> Any:
-        """Return the value that ``encode`` wrote as ``stored``. Raises CodecError."""
+        """Return the value of stored JSON data. Raises CodecError if it does not fit the type."""
         return at(path, self.load, stored)
 
 
 def at(path: str, convert: Callable[[Any], Any], value: Any) -> Any:
-    """Return ``convert(value)``. Raises CodecError with the position ``path``."""
+    """Return ``convert(value)``. Raises CodecError, with the position ``path``, if that fails."""
     try:
         return convert(value)
     except CodecError as error:

@@ -1,4 +1,7 @@
-"""Checks the signature of a function that becomes a task, and suggests what to write instead."""
+"""Checks of the signature of a function that becomes a task.
+
+The errors contain the signature to write instead.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +34,19 @@ def origin_of(function: Callable[..., Any]) -> str:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature without resolving annotations."""
+    """Return the signature of a function, whose annotations are not resolved."""
     if sys.version_info >= (3, 14):
-        import annotationlib  # new in Python 3.14, where annotations are evaluated lazily
+        import annotationlib  # new in Python 3.14, which evaluates annotations lazily
 
         return inspect.signature(function, annotation_format=annotationlib.Format.STRING)
     return inspect.signature(function)
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the resolved annotations.
+    """Return the resolved annotations of a function.
 
-    Raises Unresolved, or TaskDefinitionError for an invalid annotation.
+    Raises Unresolved if a name is not defined yet, and TaskDefinitionError if an annotation is
+    invalid.
     """
     try:
         return typing.get_type_hints(function, include_extras=True)
@@ -64,7 +68,7 @@ def unresolved(function: Callable[..., Any], error: Exception) -> Unresolved:
 
 
 def refuse_bad_parameters(function: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Raise TaskDefinitionError for parameters that cannot be sent by name and type."""
+    """Raise TaskDefinitionError if a parameter cannot be sent by name and type."""
     for name, parameter in signature.parameters.items():
         if stars := STARRED.get(parameter.kind):
             instead = "list[str]" if stars == "*" else "dict[str, str]"
@@ -78,7 +82,7 @@ def refuse_bad_parameters(function: Callable[..., Any], signature: inspect.Signa
 def refuse_models(
     function: Callable[..., Any], signature: inspect.Signature, hints: dict[str, Any]
 ) -> None:
-    """Raise TaskDefinitionError for parameters that take a model instance."""
+    """Raise TaskDefinitionError if a parameter takes a model instance."""
     for name in signature.parameters:
         if is_model(hints.get(name)):
             raise TaskDefinitionError(
@@ -90,8 +94,10 @@ def refuse_models(
 
 
 def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Raise TaskDefinitionError for all missing annotations, also those of later tasks of the
-    module, which would be next.
+    """Raise TaskDefinitionError if annotations are missing.
+
+    The message contains the missing annotations of the other tasks of the module too, because they
+    would be reported next.
     """
     missing = {
         name: _guess(one.default)
@@ -118,8 +124,9 @@ def _guess(default: Any) -> str:
 
 
 def _others_unannotated(function: Callable[..., Any]) -> list[str]:
-    """Return the other functions of the module that have a decorator of this one and lack
-    annotations.
+    """Return the other functions of the module that lack annotations.
+
+    Only functions that have one of the decorators of this function are returned.
     """
     try:
         tree = ast.parse(inspect.getsource(sys.modules[function.__module__]))
@@ -153,8 +160,9 @@ def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 def definition(
     function: Callable[..., Any], signature: inspect.Signature, changed: dict[str, str]
 ) -> str:
-    """Return the ``def`` line of ``function`` with some annotations ``changed``, which may include
-    "return".
+    """Return the ``def`` line of a function with changed annotations.
+
+    ``changed`` has annotations by parameter, and may have that of "return".
     """
     word = "async def" if inspect.iscoroutinefunction(function) else "def"
     return f"{word} {function.__name__}{written(signature, changed)}:"
@@ -200,9 +208,10 @@ class Verbatim(str):
 
 
 class Compiled:
-    """A part of a signature.
+    """A part of a signature, with its shapes.
 
-    Its shapes are compiled at decoration, or at first use if a name is defined later.
+    The shapes are compiled at the decoration of the function. If a name in an annotation is defined
+    later, they are compiled when they are used first.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -212,17 +221,24 @@ class Compiled:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Self:
-        """Read the signature of ``function``. Raises TaskDefinitionError with the line to write."""
+        """Return the codec of a function.
+
+        Raises TaskDefinitionError, which contains the line to write, if the signature is invalid.
+        """
         made = cls(function)
         with contextlib.suppress(Unresolved):
             made.resolve()
         return made
 
     def resolve(self) -> None:
-        """Compile the shapes now, when all modules are imported. Raises TaskDefinitionError."""
+        """Compile the shapes now.
+
+        Raises Unresolved if a name is not defined yet, and TaskDefinitionError if an annotation is
+        invalid.
+        """
         try:
             self._compile(hints_of(self.function))
-        except (NameError, AttributeError) as error:  # in the fields of a dataclass
+        except (NameError, AttributeError) as error:  # for example, in the fields of a dataclass
             raise unresolved(self.function, error) from error
 
     def _compile(self, hints: dict[str, Any]) -> None:

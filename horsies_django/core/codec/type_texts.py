@@ -1,7 +1,7 @@
-"""Annotations as texts, so that a process that knows only the text can check data.
+"""Annotations as texts, by which a process that has only the text can check data.
 
-A text is read without running anything: it names types of JSON, or classes in modules that this
-process has imported already.
+No code runs when a text is read. A text contains types of JSON, and the names of classes in modules
+that this process has imported already.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ PLAIN = {
 }
 
 
-class Unknown(Exception):  # noqa: N818 - not an error: what is unknown is not checked
-    """A type has no text, or a text leads to no type here."""
+class Unknown(Exception):  # noqa: N818 - not an error, because unknown types are not checked
+    """A type has no text, or this process does not have the type of a text."""
 
 
 def text_of(annotation: Any) -> str | None:
-    """Return an annotation as a text that ``problem`` reads; None for Any and for what has no such
-    text, which is not checked.
+    """Return an annotation as a text that ``problem`` reads.
+
+    Return None for Any, and for annotations without such a text, which are not checked.
     """
     try:
         text = None if annotation is Any else _written(annotation)
@@ -50,8 +51,9 @@ def text_of(annotation: Any) -> str | None:
 
 
 def problem(text: str, stored: str) -> str | None:
-    """Return why JSON does not fit the annotation of a text, None if it does, or if that is not
-    known in this process.
+    """Return why stored JSON does not fit the annotation of a text, or None if it does.
+
+    Return None also if this process does not have the types of the annotation.
     """
     try:
         shape = shape_of(annotation_of(text), "data")
@@ -65,7 +67,7 @@ def problem(text: str, stored: str) -> str | None:
 
 
 def annotation_of(text: str) -> Any:
-    """Return the annotation of a text. Raises Unknown."""
+    """Return the annotation of a text. Raises Unknown if this process does not have its types."""
     try:
         return _read(ast.parse(text[: LONGEST + 1], mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
@@ -95,7 +97,7 @@ def _written(annotation: Any) -> str:
 
     if isinstance(annotation, type) and origin is None:
         name = f"{annotation.__module__}.{annotation.__qualname__}"
-        if annotation_of(name) is annotation:  # not one in a function
+        if annotation_of(name) is annotation:  # a class in a function has no such name
             return name
 
     raise Unknown
@@ -126,8 +128,10 @@ def _argument(tree: ast.expr) -> Any:
 
 
 def _class(parts: list[str]) -> type:
-    """Return the class of a dotted name in a module that is imported; attributes are not computed,
-    and nothing is called.
+    """Return the class of a dotted name in a module that has been imported.
+
+    Attributes are read from ``__dict__``, so no user code is called. Raises Unknown if there is no
+    such class.
     """
     for cut in range(len(parts) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(parts[:cut]))

@@ -1,7 +1,8 @@
 """The shapes of unions, and the rule that their members must be distinguishable in JSON.
 
-The JSON does not say which member encoded a value, so members that could be confused are refused
-when the task is defined. Plain members may overlap, because both decode to the same value.
+The JSON does not contain the member of the union that encoded a value. So members that could be
+confused are refused when the task is defined. Plain members may overlap, because they decode to the
+same value.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ WORDS: dict[type, str] = {
 
 
 def union_shape(members: Sequence[Shape]) -> Shape:
-    """Return the shape of a union without clashes.
+    """Return the shape of a union whose members do not clash.
 
     The first member that accepts a value encodes or decodes it.
     """
     name = " | ".join(member.name for member in members)
-    # int comes before float, which accepts ints too.
+    # float is the last member, because it accepts ints too.
     ordered = sorted(members, key=lambda member: member is FLOAT)
 
     if len(ordered) == 2 and NONE in ordered:
@@ -55,7 +56,7 @@ def union_shape(members: Sequence[Shape]) -> Shape:
             try:
                 return convert(value)
             except CodecError as error:
-                # The member that got furthest is the likely one.
+                # The error with the longest path is probably that of the intended member.
                 if worst is None or len(error.path) > len(worst.path):
                     worst = error
 
@@ -95,11 +96,11 @@ def _union_values(members: Sequence[Shape]) -> tuple[Any, ...] | None:
 
 
 def clash(one: Shape, other: Shape) -> str | None:
-    """Return why two members of a union cannot be told apart in JSON, or None if they can."""
+    """Return why two members of a union cannot be distinguished in JSON, or None if they can."""
     if not one.kinds & other.kinds or (one.plain and other.plain):
         return None
     if {one.name, other.name} == {INT.name, FLOAT.name}:
-        return None  # jsonb keeps 1 and 1.0 apart
+        return None  # 1 and 1.0 are different in jsonb
 
     for few, many in ((one, other), (other, one)):
         if few.values is not None and many.record is None:

@@ -1,6 +1,7 @@
-"""``manage.py horsies_dev``: the development server and a worker in one terminal.
+"""``manage.py horsies_dev``: run the development server and a worker in one terminal.
 
-Their output has a prefix per line; they get the signals of the terminal, and end together.
+Each line of their output has a prefix. Signals of the terminal are passed on to both, and both end
+when one of them ends.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ NO_WINDOWS = "the worker does not run on Windows: use WSL or a container, or 'ru
 
 
 class Program:
-    """A program to run; ``stop`` is the signal that it gets instead of another one, None: each as
-    it is.
+    """A program to run.
+
+    ``stop`` is the signal that it gets in place of any other signal. If it is None, the program
+    gets each signal unchanged.
     """
 
     process: subprocess.Popen[bytes]
@@ -47,7 +50,7 @@ class Program:
         self.stop = stop
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Run it in a session of its own, so that a terminal does not send it signals, too."""
+        """Start the program in a session of its own, so that the terminal sends it no signals."""
         self.process = subprocess.Popen(
             self.command,
             env=environment,
@@ -55,35 +58,38 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # There is no other thread yet.
+            # This process has no other threads yet.
             preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
         )
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal to the program, unless it has ended."""
         self.process.send_signal(number if self.stop is None else self.stop)
 
 
 class Together:
-    """Runs programs until one of them ends, or until a signal; then ends all.
+    """A group of programs that run until one of them ends or a signal comes. Then all are ended.
 
-    ``say(name, line)`` prints a line.
+    ``say(name, line)`` prints a line of a program.
     """
 
     def __init__(self, programs: Sequence[Program], say: Callable[[str, str], None]) -> None:
         self.programs = programs
         self.say = say
-        # Signals, and programs that have ended
+        # signals that came, and programs that have ended
         self.events: SimpleQueue[int | Program] = SimpleQueue()
         self.running: list[Program] = []
         self.stopping = False
         self.code = 0
 
     def run(self, environment: Mapping[str, str]) -> int:
-        """Return the exit code: 1 if a program ended by itself, else the highest of theirs."""
+        """Run the programs, and return an exit code.
+
+        It is 1 if a program ended by itself, else the highest exit code of the programs.
+        """
         handlers = {number: signal.signal(number, self.note) for number in SIGNALS}
         try:
-            for program in self.programs:  # before the first thread
+            for program in self.programs:  # before the first thread starts
                 program.start(environment)
                 self.running.append(program)
 
@@ -104,7 +110,7 @@ class Together:
         return self.code
 
     def handle(self, event: int | Program) -> None:
-        """Pass a signal on, or end the others after one program has ended."""
+        """Pass a signal on to all programs, or end the others after one program has ended."""
         if isinstance(event, int):
             self.stopping = True
             for one in self.running:
@@ -137,15 +143,15 @@ class Together:
         self.events.put(number)
 
     def wait(self, one: Program) -> None:
-        """Report the end of a program; in a thread of its own."""
+        """Wait until a program ends, and report it. This runs in a thread of its own."""
         one.process.wait()
-        if one.stop is not None:  # its own children may be left
+        if one.stop is not None:  # its child processes may still be running
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(one.process.pid, signal.SIGKILL)
         self.events.put(one)
 
     def read(self, one: Program) -> None:
-        """Print the lines of a program; in a thread of its own."""
+        """Print the lines of a program. This runs in a thread of its own."""
         output: IO[bytes] | None = one.process.stdout
         for line in output or ():
             self.say(one.name, line.decode(errors="replace").rstrip("\r\n"))
@@ -158,9 +164,9 @@ def start_thread(target: Callable[[Program], None], one: Program) -> threading.T
 
 
 class Command(BaseCommand):
-    """Runs ``runserver`` and ``horsies_worker --reload`` as two processes."""
+    """The command that runs ``runserver`` and ``horsies_worker --reload`` as two processes."""
 
-    _called_from_command_line: bool  # Django sets it
+    _called_from_command_line: bool  # set by Django
 
     help = (
         "Run the development server and a worker, both of which restart when code changes. Ctrl-C "
@@ -203,7 +209,7 @@ class Command(BaseCommand):
 
         manage = get_child_arguments()[: -len(sys.argv[1:])]
         address = [options["addrport"]] if options["addrport"] else []
-        given = sys.argv[2:]  # the same, and the options of the worker
+        given = sys.argv[2:]  # the address, and the options of the worker
         for each in address:
             given.remove(each)
         reload = [] if options["reload"] else ["--reload"]

@@ -1,4 +1,4 @@
-"""``manage.py horsies_explain``: why a task is not running."""
+"""``manage.py horsies_explain``: print why a task is not running."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horsies_django.monitoring.explain import explain
 
 
 class Command(shared.Command):
-    """Prints the current reasons."""
+    """The command that prints the current reasons why a task is not running."""
 
     help = "Explain why a task is not running, or report what it is doing. Changes nothing."
 

@@ -1,4 +1,4 @@
-"""``manage.py horsies_import_beat``: create the schedules of Celery beat here."""
+"""``manage.py horsies_import_beat``: create schedules from those of Celery beat."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ REASON = "imported from Celery beat"
 
 
 class Done(NamedTuple):
-    """What was done about an entry, and why."""
+    """The action taken for an entry, and the reasons for it."""
 
     state: str
     reasons: Sequence[str] = ()
 
 
 class Command(shared.Command):
-    """Imports the entries of a Celery beat schedule and the rows of django-celery-beat."""
+    """The command that imports the entries of a Celery beat schedule and of django-celery-beat."""
 
     help = (
         "Create schedules like those of Celery beat: of CELERY_BEAT_SCHEDULE in the settings, or "
@@ -97,7 +97,7 @@ class Command(shared.Command):
             )
 
     def write(self, one: Translation, replace: bool, dry_run: bool) -> Done:
-        """Create or change a schedule; return what was done."""
+        """Create or change a schedule, and return the action that was taken."""
         if one.stored is None:
             return without(one)
 
@@ -126,19 +126,19 @@ class Command(shared.Command):
 
 
 def celery_app(path: str | None) -> Any:
-    """Import the Celery app of a dotted path, also if it is written as module:name.
+    """Return the Celery app of a dotted path, which may also be written as module:name.
 
-    Raises CommandError.
+    Return None if ``path`` is None. Raises CommandError if the app cannot be imported.
     """
     if path is None:
         return None
 
     try:
         app = import_string(path.replace(":", "."))
-        app.finalize()  # runs the functions that add periodic tasks to it
-        app.conf.beat_schedule  # noqa: B018 - so do these
+        app.finalize()  # runs the functions that add periodic tasks to the app
+        app.conf.beat_schedule  # noqa: B018 - loading the settings runs them, too
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        # The last two are raised for paths such as ":".
+        # ValueError and TypeError are raised for paths such as ":".
         raise CommandError(
             f"horsies_import_beat: --app={path}: {error}. Name a Celery app, such as "
             "shop.celery.app"
@@ -148,7 +148,10 @@ def celery_app(path: str | None) -> Any:
 
 
 def chosen(found: dict[str, Entry], names: list[str]) -> list[Entry]:
-    """Return the entries of these names, or all. Raises CommandError if there are none."""
+    """Return the entries of these names, or all entries if no name is given.
+
+    Raises CommandError if there are no entries, or if a name is unknown.
+    """
     if not found:
         raise CommandError(
             "horsies_import_beat: there is nothing to import: no CELERY_BEAT_SCHEDULE in the "
@@ -164,7 +167,7 @@ def chosen(found: dict[str, Entry], names: list[str]) -> list[Entry]:
 
 
 def without(one: Translation) -> Done:
-    """Return why nothing is done about an entry."""
+    """Return the reason why nothing is done about an entry."""
     return Done("not needed", [one.done]) if one.done else Done(LEFT_OUT, one.problems)
 
 
@@ -176,8 +179,9 @@ def full(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def twice(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) -> list[str]:
-    """Return what to do about schedules that exist here and that beat fires as well: their tasks
-    would be sent twice.
+    """Return advice about schedules that exist here and that beat also fires.
+
+    Their tasks would be sent twice.
     """
     here = [one.entry for one, (state, _) in zip(found, done, strict=True) if state in HERE]
     firing = [one for one in here if one.enabled and not (one.ends and one.ends <= now)]
@@ -194,8 +198,9 @@ def twice(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) 
 
 
 def summary(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) -> str:
-    """Return a line per schedule, the reasons, how many there were of each kind, and which of them
-    beat fires as well.
+    """Return a table of the schedules, the reasons, the counts, and advice.
+
+    The counts are of each kind of action. The advice is about schedules that beat also fires.
     """
     rows = []
     for one, (state, _) in zip(found, done, strict=True):

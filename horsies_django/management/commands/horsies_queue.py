@@ -53,7 +53,7 @@ HEADINGS = (
 
 
 class Command(shared.Command):
-    """Lists queues with their limits and counts; sets, pauses and overrides them."""
+    """The command that lists queues with limits and counts, and sets, pauses and overrides them."""
 
     help = (
         "List, inspect and change queues. A change takes effect at once in all running workers, "
@@ -177,8 +177,9 @@ class Command(shared.Command):
     def tell(
         self, options: dict[str, Any], change: Callable[..., list[str]], *given: Any, **how: Any
     ) -> list[str]:
-        """Make a change and print it, and warn about partition limits without a partition rule;
-        return the changed columns.
+        """Make a change, print it, and return the changed columns.
+
+        If a limit of partitions is set without a partition rule, print a warning.
         """
         name = target(options)
         before = rows()
@@ -215,7 +216,7 @@ class Command(shared.Command):
 def add_limits(parser: ArgumentParser) -> None:
     """Add the options for limits.
 
-    Options that are not given are absent, because None is a value.
+    Options that are not given are missing from the parsed options, because None is a value.
     """
     for name, help_ in (
         ("max-concurrency", "running tasks in the whole cluster; 0 lets none start"),
@@ -265,7 +266,7 @@ def add_columns(parser: ArgumentParser) -> None:
 
 
 def target(options: dict[str, Any]) -> str:
-    """Return the name of the queue, or of the row of the cluster."""
+    """Return the name of the queue that the options name, or of the row of the cluster."""
     if bool(options["queue"]) == options["cluster"]:
         raise QueueError(
             f"give either a queue, as in 'horsies_queue {options['verb']} mail', or --cluster"
@@ -284,7 +285,7 @@ def rows() -> dict[str, dict[str, Any]]:
 def changes(
     before: dict[str, dict[str, Any]], changed: dict[str, list[str]]
 ) -> list[dict[str, Any]]:
-    """Return the changed columns of queues, with what they were ``before`` and what they are."""
+    """Return the changed columns of queues, with their values before and after the change."""
     now = rows() if any(changed.values()) else {}
     return [
         {
@@ -299,7 +300,7 @@ def changes(
 
 
 def whole(text: str) -> int:
-    """Parse a whole number."""
+    """Parse an option that takes a whole number."""
     try:
         return int(text)
     except ValueError:
@@ -311,7 +312,7 @@ def limit(text: str) -> int | None:
 
 
 def argument_value(text: str) -> tuple[str, Any]:
-    """Parse ``NAME=VALUE``; a value that is not JSON is a text."""
+    """Parse ``NAME=VALUE``. A value that is not JSON is returned as a text."""
     name, found, value = text.partition("=")
     if not (name and found):
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -328,7 +329,7 @@ def argument_names(text: str) -> list[str] | None:
 
 
 def until(text: str) -> dt.datetime:
-    """Parse a datetime with a time zone, or a duration from now."""
+    """Parse an option that takes a datetime with a time zone, or a duration from now."""
     return read_moment(text, 1, f"a datetime nor a duration; use {UNTIL_EXAMPLES}")
 
 
@@ -357,8 +358,10 @@ def queue_page(
     partitions: Sequence[PartitionLoad],
     stopped: Sequence[OrderedKey],
 ) -> str:
-    """Return one queue: its limits, who set them, who holds its permits, its busiest partitions,
-    and what failed tasks stop.
+    """Return a report about one queue.
+
+    It contains the limits and who set them, the tasks that hold permits, the busiest partitions,
+    and the keys that failed tasks stop.
     """
     rows = [("in force", in_force(queue)), ("declared", limits(queue.declared))]
     if queue.override is not None:
@@ -413,7 +416,7 @@ def queue_page(
 
 
 def stopped_advice(queue: QueueOverview) -> str:
-    """Return how to let stopped keys go on."""
+    """Return advice on how to start stopped keys again."""
     names = queue.effective["partition_by_args"]
     task = " --task NAME" if queue.effective["partition_by_task"] else ""
     key = "".join(f" --key {name}=VALUE" for name in (["ARGUMENT"] if names == [] else names or ()))
@@ -424,7 +427,7 @@ def stopped_advice(queue: QueueOverview) -> str:
 
 
 def permit_table(holders: Iterable[PermitHolder]) -> str:
-    """Return a line per task that holds a permit."""
+    """Return a table with a line for each task that holds a permit."""
     headings = ("TASK", "NAME", "STATUS", "SINCE", "HOST", "PROCESS", "WORKER", "PARTITION")
     rows = (
         (
@@ -443,7 +446,7 @@ def permit_table(holders: Iterable[PermitHolder]) -> str:
 
 
 def limits(columns: Mapping[str, Any]) -> str:
-    """Return limits as text; in an override, which has only some limits, None means no limit."""
+    """Return limits as text. In an override, which has only some limits, None means no limit."""
     whole = "priority" in columns
     found = [
         ("no limit" if columns[key] is None else str(columns[key])) + words
@@ -465,11 +468,11 @@ def rule(columns: Mapping[str, Any]) -> str:
 
 
 def policy(columns: Mapping[str, Any]) -> list[str]:
-    """Return the policy of partitions in words, [] for none."""
+    """Return the policy of partitions in words, in a list that is empty if there is no policy."""
     held = columns["partition_policy"]
     return [] if held is None else [POLICIES.get(held, held)]
 
 
 def workers(queue: QueueOverview) -> str:
-    """Return the number of live workers that serve a queue; "" for the cluster."""
+    """Return the number of living workers that serve a queue, or "" for the cluster."""
     return "" if queue.name == CLUSTER else str(queue.workers)

@@ -1,6 +1,4 @@
-"""``manage.py horsies_schedule``: list, enable, disable and delete schedules, and send their tasks,
-from the shell.
-"""
+"""``manage.py horsies_schedule``: list, enable, disable, delete and run schedules."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ STATES = {"on": "on", "off": "off", "gone": "gone from the code", "error": "ERRO
 
 
 class Command(shared.Command):
-    """Lists schedules and fire times, enables, disables and deletes schedules, sends a task now."""
+    """The command that lists and changes schedules, and sends a task of a schedule now."""
 
     help = (
         "List, enable, disable, delete and run schedules. Changes are audited and reach all "
@@ -84,7 +82,7 @@ class Command(shared.Command):
         )
 
     def tell(self, verb: str, found: Any, options: dict[str, Any]) -> None:
-        """Print what a change returned: the id of the task that was sent, or the changed keys."""
+        """Print the result of a change: the id of the task that was sent, or the changed keys."""
         name = options["name"]
         state = f"{verb}d"
         record: dict[str, object]
@@ -105,7 +103,7 @@ class Command(shared.Command):
 
 
 def unreadable(name: str) -> str:
-    """Return why there are no fire times to show."""
+    """Return the reason why there are no fire times to show."""
     found = overview.schedules([name])
     if found:
         return f"invalid schedule {name!r}: {found[0].error}"
@@ -114,7 +112,7 @@ def unreadable(name: str) -> str:
 
 
 def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
-    """Return a line per schedule, and the errors below it."""
+    """Return a table with a line for each schedule, and the errors below it."""
     if not schedules:
         return (
             "There are no schedules: 'horsies_scheduler' writes those of the code to the table "
@@ -152,7 +150,7 @@ def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
 
 
 def fire_time_table(pattern: Pattern, fire_times: Sequence[dt.datetime]) -> str:
-    """Return a line per fire time: in the schedule's zone, and in UTC."""
+    """Return a table with a line for each fire time, in the schedule's zone and in UTC."""
     if not fire_times:
         return "It will not fire again."
     zone = ZoneInfo(pattern.zone)

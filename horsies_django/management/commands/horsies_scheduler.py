@@ -1,4 +1,4 @@
-"""``manage.py horsies_scheduler``: send the tasks of schedules until told to stop."""
+"""``manage.py horsies_scheduler``: send the tasks of schedules until a signal stops it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from horsies_django.worker.process.shutdown import Shutdown
 
 
 class Command(shared.Command):
-    """Runs a scheduler; any number of them may run, on any number of machines."""
+    """The command that runs a scheduler. Any number may run, on any number of machines."""
 
-    _called_from_command_line: bool  # Django sets it: whether the process ends with this command
+    _called_from_command_line: bool  # set by Django; True if the process ends with this command
 
     help = (
         "Send the tasks of schedules at their fire times. Any number may run: each fire time "
@@ -38,9 +38,9 @@ class Command(shared.Command):
         )
 
     def execute(self, *args: Any, **options: Any) -> None:
-        """Run with our signal handlers in place from the first check on.
+        """Run the command with signal handlers that are in place before the system checks.
 
-        That one imports all tasks.
+        The system checks import all tasks.
         """
         execute = super().execute
 

@@ -1,5 +1,6 @@
-"""``manage.py horsies_status``: the state of queues, workers and the database, for people and for
-health checks.
+"""``manage.py horsies_status``: the state of queues, workers and the database.
+
+It is meant for people and for health checks.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ REFUSED = (
 
 
 class Command(shared.Command):
-    """Reads the state once, on a connection of its own with a statement timeout."""
+    """The command that reads the state once.
+
+    It uses a connection of its own, with a statement timeout.
+    """
 
     help = (
         "Report the state of queues, workers and the database. Exit code: 0 healthy, 1 a critical "
         "problem, 2 the state could not "
         "be read."
     )
-    requires_system_checks = []  # it runs often, and is about the database only
+    requires_system_checks = []  # it runs often and uses only the database
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON")
@@ -85,6 +89,6 @@ class Command(shared.Command):
             as_json(as_record(found, wrong)) if options["json"] else as_text(found, wrong)
         )
 
-        # Severities compare as texts: "critical" < "warning".
+        # Severities are compared as texts: "critical" < "warning".
         if any(problem.severity <= options["fail_on"] for problem in wrong):
             sys.exit(UNHEALTHY)

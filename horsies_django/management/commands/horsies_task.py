@@ -1,6 +1,6 @@
 """``manage.py horsies_task``: list, inspect, send, change and purge tasks.
 
-An act is on one task, or on all that match.
+A verb acts on one task, or on all tasks that match the options.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ CANCELLED = {
     "FINISHED": "already finished; nothing changed",
 }
 
-# The labels of columns whose names need an explanation
+# The labels of columns whose names need an explanation.
 LABELS = {"lane": "runs as", "codec": "arguments"}
 
 
 def add_selection(parser: ArgumentParser, verb: str) -> None:
-    """Add the options that describe tasks, instead of an id."""
+    """Add the options that describe tasks, in place of an id."""
     statuses = {
         **selection.VERBS,
         "list": selection.ENDED | selection.UNFINISHED,
@@ -113,7 +113,7 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
 
 
 def add_act(parser: ArgumentParser, verb: str) -> None:
-    """Add the options of an act on all tasks that match."""
+    """Add the options of a verb that acts on all tasks that match."""
     add_selection(parser, verb)
     if verb == "retry":
         spread = "let them be due within this time from now, at random: 10m, 1h"
@@ -144,7 +144,7 @@ def add_act(parser: ArgumentParser, verb: str) -> None:
 
 
 def before(text: str) -> dt.datetime:
-    """Parse an option that takes an age."""
+    """Parse an option that takes an age, and return the datetime of that age before now."""
     try:
         return dt.datetime.now(dt.UTC) - duration(text)
     except OverflowError:
@@ -162,9 +162,9 @@ def worker_id(text: str) -> uuid.UUID:
 
 
 def is_of_many(options: Mapping[str, Any]) -> bool:
-    """Return whether the options describe tasks.
+    """Return True if the options describe tasks, False if they name one by its id.
 
-    Raises ValueError unless there is either a description or an id.
+    Raises ValueError if there are both or neither.
     """
     given = any(options.get(name) is not None for name in ("status", *GIVEN))
     if given == (options["task"] is not None):
@@ -185,7 +185,7 @@ def described(options: Mapping[str, Any]) -> dict[str, Any]:
 def purged(options: Mapping[str, Any]) -> str:
     """Return the status of the tasks that a purge concerns.
 
-    Raises ValueError for options that do not go together.
+    Raises ValueError for options that cannot be combined.
     """
     if options["finished"] and options["until"] is None:
         raise ValueError(
@@ -204,7 +204,7 @@ def purged(options: Mapping[str, Any]) -> str:
 
 
 def told(found: selection.Preview, status: str) -> str:
-    """Return how many tasks there are, and of which names and codes."""
+    """Return the number of tasks, in all and for each name and error code."""
     lines = [amount(found.many, f"{status} task", found.more)]
     kinds = [(many, visible(name), visible(code or "")) for name, code, many in found.kinds[:20]]
     lines += [f"{many:>9,}  {name}  {code}".rstrip() for many, name, code in kinds]
@@ -215,9 +215,9 @@ def told(found: selection.Preview, status: str) -> str:
 
 
 def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
-    """Send a task with arguments in JSON, checked as in any send.
+    """Send a task with arguments in JSON, which are validated as in any send.
 
-    Raises LookupError, ValueError and TaskSendError.
+    Raises LookupError, ValueError or TaskSendError if the task cannot be sent.
     """
     task = find(name)
     given = read_json("--kwargs", kwargs)
@@ -233,7 +233,8 @@ def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
 def find(name: str) -> TaskDefinition:
     """Return the task of a name.
 
-    Raises LookupError, which also says which modules of tasks cannot be imported.
+    Raises LookupError if there is no such task. Its message also names modules of tasks that cannot
+    be imported.
     """
     if (task := registry.find_or_import(name)) is not None:
         return task
@@ -247,8 +248,9 @@ def find(name: str) -> TaskDefinition:
 
 
 def readable_json(value: Any) -> str:
-    """Return JSON with the letters of all languages, unless some characters are not safe for a
-    terminal.
+    """Return JSON with the letters of all languages.
+
+    If some characters are not safe for a terminal, all characters outside ASCII are escaped.
     """
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return text if visible(text, keep="\n") == text else json.dumps(value, indent=2)
@@ -262,7 +264,10 @@ def envelope(result: TaskResult[Any]) -> dict[str, Any]:
 
 
 class Command(shared.Command):
-    """Shows or changes tasks; each verb has a method ``do_<verb>``."""
+    """The command that lists, shows, sends, changes and purges tasks.
+
+    Each verb for one task has a method ``do_<verb>``. Verbs for many tasks run ``act``.
+    """
 
     help = "List, inspect, send, change and purge tasks. Every change is audited."
 
@@ -415,9 +420,9 @@ class Command(shared.Command):
             raise CommandError(f"horsies_task: {error.error_code}: {error.message}")
 
     def act(self, options: Mapping[str, Any]) -> None:
-        """Do something to all tasks that the options describe, after a question.
+        """Act on all tasks that match the options, after a confirmation.
 
-        Raises what ``selection.matching`` raises.
+        Raises the errors of ``selection.matching``, and CommandError if the user does not confirm.
         """
         verb = "terminate" if options.get("terminate") else options["verb"]
         status = purged(options) if verb == "purge" else options["status"] or USUAL.get(verb)
@@ -464,7 +469,10 @@ class Command(shared.Command):
             )
 
     def confirm(self, question: str, interactive: bool) -> None:
-        """Ask, unless --no-input was given. Raises CommandError without a yes."""
+        """Ask the user for confirmation, unless --no-input was given.
+
+        Raises CommandError if the answer is not yes.
+        """
         if not interactive:
             return
         if not sys.stdin.isatty():
@@ -509,8 +517,9 @@ def add_send(parser: ArgumentParser) -> None:
 
 
 def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
-    """Return a task line by line, followed by its copies and attempts; the payload only if
-    ``payload``.
+    """Return a report about a task, line by line, followed by its copies and attempts.
+
+    It contains payload only if ``payload`` is true.
     """
     known = {**facts(info, payload), "priority": shown_priority(info.priority, info.codec)}
     given = {name: value for name, value in known.items() if value not in (None, "")}
@@ -538,7 +547,7 @@ def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str
 
 
 def indented(text: str) -> str:
-    """Return a message whose further lines cannot be taken for lines of the report."""
+    """Return a message whose further lines cannot be mistaken for lines of the report."""
     return "\n    ".join(visible(line, keep="\t") for line in text.split("\n"))
 
 
@@ -553,7 +562,7 @@ def task_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str
 
 
 def facts(info: TaskInfo, payload: bool) -> dict[str, Any]:
-    """Return the columns of a task."""
+    """Return the columns of a task, with the result only if ``payload`` is true."""
     hidden = ("attempts",) if payload else ("attempts", "result")
     return {name: value for name, value in info._asdict().items() if name not in hidden}
 

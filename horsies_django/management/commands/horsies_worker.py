@@ -1,11 +1,11 @@
-"""``manage.py horsies_worker``: run a worker until it is told to stop; with ``--reload``, again
-when its code has changed.
+"""``manage.py horsies_worker``: run a worker until a signal stops it.
 
-Then there are two processes. The outer one looks for changed files as ``runserver`` does, lets the
-worker stop in order, and starts it again. It imports no tasks, so it survives code that cannot be
-imported, and then waits for the next change. The worker runs in a session of its own, so a terminal
-sends Ctrl-C to the outer process only, which passes signals on. On Linux the worker also stops when
-the outer process is killed.
+With ``--reload``, the worker is restarted when its code changes. Then there are two processes. The
+outer process watches files for changes as ``runserver`` does, stops the worker in order, and starts
+it again. It imports no tasks, so it survives code that cannot be imported, and then waits for the
+next change. The worker runs in a session of its own, so a terminal sends Ctrl-C only to the outer
+process, which passes signals on to the worker. On Linux the worker also stops when the outer
+process is killed.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from horsies_django.worker.process.shutdown import Shutdown, take
 
 logger = logging.getLogger("horsies.worker")
 
-# Exit codes of a worker that ended in order, or whose options are wrong: no change of the code
-# helps.
+# Exit codes of a worker that ended in order, or whose options are wrong. A change of the code would
+# not help.
 FINAL = (0, 2)
-INNER = "HORSIES_RELOADED"  # the environment variable that tells the worker that it is one
+INNER = "HORSIES_RELOADED"  # the environment variable that marks the worker of an outer process
 INSTALLED = {"site-packages", "dist-packages"}
 
 
 class Command(shared.Command):
-    """Runs a worker: a pool of processes that serves the queues."""
+    """The command that runs a worker: a pool of processes that serves the queues."""
 
-    _called_from_command_line: bool  # Django sets it: whether the process ends with this command
+    _called_from_command_line: bool  # set by Django; True if the process ends with this command
 
     help = "Run a worker: a pool of processes that claim tasks from PostgreSQL and run them."
 
@@ -183,7 +183,10 @@ class Command(shared.Command):
         )
 
     def execute(self, *args: Any, **options: Any) -> None:
-        """Install the signal handlers before the system checks, which import all tasks."""
+        """Run the command with signal handlers that are in place before the system checks.
+
+        The system checks import all tasks.
+        """
         if self._called_from_command_line:
             choose_colors(no_color=options["no_color"], force_color=options["force_color"])
 
@@ -201,7 +204,7 @@ class Command(shared.Command):
         under_signals(action, options["loglevel"], ends_process=self._called_from_command_line)
 
     def supervise(self, options: dict[str, Any]) -> None:
-        """Run the worker in a process of its own, which is started again when code changes."""
+        """Run the worker in a process of its own, and start it again when code changes."""
         if not self._called_from_command_line:
             raise CommandError(
                 "horsies_worker: --reload runs the command line again, so it works only from there"
@@ -218,7 +221,7 @@ class Command(shared.Command):
     def handle(self, **options: Any) -> None:
         chosen = {field.name: options[field.name] for field in fields(WorkerOptions)}
         if self._called_from_command_line and options["processes"] == 0:
-            outlive_output()  # tasks print here
+            outlive_output()  # tasks print in this process
 
         try:
             # An option may name several queues, as in --queues=a,b.
@@ -229,7 +232,7 @@ class Command(shared.Command):
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
 
-        # Threads may still run tasks, which were recorded as crashed.
+        # Threads may still be running tasks that were recorded as crashed.
         if code and options["processes"] == 0:
             end_process(code)
         if code:
@@ -237,27 +240,28 @@ class Command(shared.Command):
 
 
 class OuterProcess:
-    """Runs the worker of this command line until it is told to stop, or ends for another reason
-    than changed code.
+    """The process that runs the worker of this command line, and restarts it when code changes.
+
+    It ends when a signal stops it, or when the worker ends for another reason than changed code.
     """
 
     def __init__(self) -> None:
         self.signals: list[int] = []
-        self.owed: deque[int] = deque()  # of them, those that were not passed on yet
+        self.owed: deque[int] = deque()  # signals that were not passed on yet
         self.worker: subprocess.Popen[bytes] | None = None
-        # Whether the worker was told to stop, and counts the next signal as a second one
+        # True if the worker was sent a signal to restart. It would take the next one as its second.
         self.restarting = False
 
         self.bell, self.ringer = socket.socketpair()
         self.ringer.setblocking(False)
 
         self.files = StatReloader()
-        autoreload_started.send(sender=self.files)  # apps watch what is theirs, such as templates
-        for directory in project_directories():  # also what only tasks import
+        autoreload_started.send(sender=self.files)  # apps add files of their own, such as templates
+        for directory in project_directories():  # also modules that only tasks import
             self.files.watch_dir(directory, "**/*.py")
 
     def run(self) -> int:
-        """Return the exit code of the worker; 0 if it was told to stop while there was none."""
+        """Return the exit code of the worker, or 0 if a signal came while there was no worker."""
         logger.info("Watching the code for changes")
         handlers = take(self.note)
         try:
@@ -267,12 +271,12 @@ class OuterProcess:
                 signal.signal(number, handler)
 
     def supervise(self) -> int:
-        """Start the worker again and again."""
+        """Start the worker again and again, and return its exit code."""
         while not self.signals:
             before = dict(self.files.snapshot_files())
             code = self.run_worker(before)
 
-            if -code in self.signals:  # one came before the worker handled signals
+            if -code in self.signals:  # a signal came before the worker handled signals
                 return 0
             if self.signals or (code in FINAL and not self.restarting):
                 return max(code, 1) if code else 0
@@ -291,8 +295,9 @@ class OuterProcess:
         return 0
 
     def run_worker(self, before: dict[Path, float]) -> int:
-        """Run the worker until it ends, or code changes; return its exit code, -n if signal n
-        killed it.
+        """Run the worker until it ends or code changes, and return its exit code.
+
+        The exit code is -n if signal n killed the worker.
         """
         self.restarting = False
 
@@ -300,13 +305,14 @@ class OuterProcess:
             get_child_arguments(),
             env={**os.environ, INNER: "1"},
             start_new_session=True,
-            # There are no other threads.
+            # This process has no other threads.
             preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
         )
         self.pass_on()
 
         if (changed := self.wait_for_change(before)) is not None:
-            # Else a signal was passed on just now, and another one would end the tasks.
+            # A signal that has just been passed on stops the worker already. A second one would end
+            # its tasks.
             self.restarting = not self.signals
             if self.restarting:
                 logger.info(
@@ -319,8 +325,9 @@ class OuterProcess:
         return code
 
     def wait_for_change(self, before: dict[Path, float]) -> Path | None:
-        """Wait until a file differs from what it was, and return its path; None: a signal came, or
-        the worker ended, first.
+        """Wait until a file has changed, and return its path.
+
+        Return None if a signal came, or if the worker ended, before a file changed.
         """
         while not self.signals and (self.worker is None or self.worker.poll() is None):
             now = dict(self.files.snapshot_files())
@@ -330,7 +337,7 @@ class OuterProcess:
         return None
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: pass it on to the worker, and start none again."""
+        """Handle a signal: pass it on to the worker, and start no other worker."""
         if self.signals or not self.restarting or number == signal.SIGQUIT:
             self.owed.append(number)
         self.signals.append(number)
@@ -339,8 +346,9 @@ class OuterProcess:
             self.ringer.send(b".")
 
     def pass_on(self) -> None:
-        """Pass signals on to the worker, each once, although a handler may interrupt this at any
-        instruction.
+        """Pass signals on to the worker, each of them once.
+
+        A handler may interrupt this method at any instruction.
         """
         with suppress(IndexError):
             while self.worker is not None:
@@ -350,14 +358,15 @@ class OuterProcess:
 def is_inner() -> bool:
     """Return whether this process is the worker that an outer process restarts.
 
-    Tasks do not inherit the mark.
+    The mark is removed from the environment, so that tasks do not inherit it.
     """
     return os.environ.pop(INNER, None) is not None
 
 
 def project_directories() -> Iterator[Path]:
-    """Yield the directories of apps and settings, and the packages beside manage.py; not what is
-    installed.
+    """Yield the directories of apps and settings, and of the packages beside manage.py.
+
+    Directories of installed packages are left out.
     """
     found = [Path(config.path) for config in apps.get_app_configs()]
     module = getattr(settings, "SETTINGS_MODULE", None)

@@ -22,7 +22,7 @@ from horsies_django.store.workflows import Progress
 from horsies_django.workflows import operations
 from horsies_django.workflows.handle import Change, get_workflow
 
-# Verbs: what each does, and what is said afterwards
+# The help of each verb, and the words in the message after it.
 DECISIONS = {
     "approve": ("let a gate of a run open", "approved"),
     "reject": ("let a gate of a run fail", "rejected"),
@@ -36,8 +36,9 @@ CONTROLS = {
 
 
 class Command(shared.Command):
-    """Lists, shows, explains and changes runs; each verb that is in no table has a method
-    ``do_<verb>``.
+    """The command that lists, shows, explains and changes runs.
+
+    Each verb that is neither in ``DECISIONS`` nor in ``CONTROLS`` has a method ``do_<verb>``.
     """
 
     help = "List, inspect and change runs of workflows. Every change is audited."
@@ -142,7 +143,7 @@ class Command(shared.Command):
         shown = nodes[: options["nodes"]]
         more = len(nodes) > options["nodes"]
         history = [
-            # The reason of a decision is payload like the value of the gate.
+            # The reason of a decision is payload, like the value of the gate.
             each if options["payload"] or each.action not in DECIDED else each._replace(reason=None)
             for each in handle.history()
         ]
@@ -227,7 +228,7 @@ class Command(shared.Command):
 
 
 def add_target(parser: ArgumentParser, kind: str) -> None:
-    """Add the arguments that name a node, or a gate: its name, or else its number."""
+    """Add the arguments that name a node or a gate: its name, or else its number."""
     parser.add_argument(kind, metavar=kind.upper(), nargs="?", help=f"the name of the {kind}")
     parser.add_argument(
         "--number",
@@ -240,7 +241,7 @@ def add_target(parser: ArgumentParser, kind: str) -> None:
 def target(options: dict[str, Any], kind: str) -> str | int:
     """Return the name of a node or gate, or its number.
 
-    Raises ValueError unless there is one of them.
+    Raises ValueError if both or none of them are given.
     """
     name: str | None = options[kind]
     number: int | None = options["number"]
@@ -288,8 +289,10 @@ def run_text(
     payload: bool,
     more: bool,
 ) -> str:
-    """Return a run line by line, its nodes, what they wait for, the signals that none of them took,
-    and who changed it.
+    """Return a report about a run.
+
+    It contains the run line by line, its nodes, the waits, the unused signals, and who changed the
+    run.
     """
     facts: dict[str, Any] = {
         "run": run.id,
@@ -352,7 +355,10 @@ def run_text(
 
 
 def node_table(nodes: Sequence[Any], *, payload: bool) -> str:
-    """Return a line per node; messages of errors only if ``payload``."""
+    """Return a table with a line for each node.
+
+    It contains error messages only if ``payload`` is true.
+    """
     headings = ("NODE", "NAME", "KIND", "STATUS", "UPSTREAM", "ELEMENTS", "TASK", "ID", "ERROR")
     rows = (
         (
@@ -384,7 +390,7 @@ def waits_for(wait: Any) -> str:
 
 
 def after_that(wait: Any) -> str:
-    """Return what becomes of a wait whose time is over."""
+    """Return the status of a wait after its timeout, or "-" if it has no timeout."""
     return (
         "-"
         if wait.due_at is None
@@ -393,12 +399,12 @@ def after_that(wait: Any) -> str:
 
 
 def part(progress: Progress | None) -> str:
-    """Return how far a run is, as a percentage."""
+    """Return how much of a run is done, as a percentage."""
     return "-" if progress is None else f"{int(progress.share * 100)} %"
 
 
 def counts(progress: Progress | None) -> str:
-    """Return how far a run is, in numbers."""
+    """Return how much of a run is done, as a percentage and as counts of its nodes."""
     if progress is None:
         return "-"
 
@@ -413,7 +419,10 @@ def upstream(node: Any) -> str:
 
 
 def elements(node: Any) -> str:
-    """Return how many tasks of a map have finished."""
+    """Return how many elements of a node have finished, or "-" if it has none.
+
+    The elements of a map are its tasks.
+    """
     return "-" if node.total is None else f"{node.items_ok + node.items_bad:,}/{node.total:,}"
 
 
@@ -422,7 +431,7 @@ def error(node: Any, payload: bool) -> str:
 
 
 def check_text(found: CodeCheck) -> str:
-    """Return a line per problem, or that there is none."""
+    """Return a text with a line for each problem, or with the fact that there is none."""
     compared = f"{amount(found.nodes, 'node')} of {amount(found.runs, 'run')}"
     if not found.problems:
         return f"{compared} {'fits' if found.nodes == 1 else 'fit'} the code."

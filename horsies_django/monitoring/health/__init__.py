@@ -1,8 +1,7 @@
-"""What is wrong: with the database, workers, queues, schedules, tasks and workflows. Only reads,
-without locks.
+"""The problems of the database, workers, queues, schedules, tasks and workflows.
 
-``examine`` reads the state, and ``problems`` decides what in it needs attention; both doors, the
-command and the URL, call them.
+``examine`` reads the state, and ``problems`` finds in it the problems that need attention. The
+command and the URL both call them. The module only reads, without locks.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ __all__ = [
 ]
 
 MAX_WAIT_SECONDS = 900.0
-START_SECONDS = 30.0  # in which a worker need not be ready
-# Of the tasks of 15 minutes.
+START_SECONDS = 30.0  # how long a worker may take to be ready
+# How many tasks of 15 minutes, and which share of them, have to fail for a problem
 MANY_FAILURES = 20
 SHARE = 0.1
 ENDED_CHILD = (CRASHED, OperationalErrorCode.WORKER_CRASHED, OperationalErrorCode.POISON)
 FINAL = (COMPLETED, RETURNED, CANCELLED, EXPIRED)
 START = "start 'manage.py horsies_scheduler' or a worker with --with-scheduler"
-# What to do, by the code of a problem; {} is what the problem names
+# The remedy by the code of a problem. The function that finds the problem fills in {}.
 ADVICE = {
     "READ_ONLY": "point DATABASES to the primary, or make the database writable",
     "BLOCKED": "let it finish, or if its work may be lost, run {}",
@@ -108,8 +107,10 @@ REMEDIES = {
 
 
 class Severity(enum.StrEnum):
-    """critical: tasks cannot be sent, claimed or finished, or will soon not be. warning: somebody
-    should look at it today.
+    """The severity of a problem.
+
+    It is critical if tasks cannot be sent, claimed or finished, or soon will not be. It is a
+    warning if somebody should look at it today.
     """
 
     CRITICAL = "critical"
@@ -117,9 +118,9 @@ class Severity(enum.StrEnum):
 
 
 class ProblemCode(enum.StrEnum):
-    """Kinds of problems, the worst first; the names are stable.
+    """The kinds of problems, the worst first. The names are stable.
 
-    Those from ORDER_STOPPED on are warnings, the others critical.
+    Those from ORDER_STOPPED on are warnings, and the others are critical.
     """
 
     READ_ONLY = "READ_ONLY"
@@ -147,7 +148,7 @@ class ProblemCode(enum.StrEnum):
 
     @property
     def severity(self) -> Severity:
-        """Return how severe problems of this kind are."""
+        """The severity of problems of this kind."""
         return (
             Severity.CRITICAL if RANK[self] < RANK[ProblemCode.ORDER_STOPPED] else Severity.WARNING
         )
@@ -157,11 +158,11 @@ RANK = {code: place for place, code in enumerate(ProblemCode)}
 
 
 class Problem(NamedTuple):
-    """A problem. ``subject`` says what has it, for programs: "queue mail", "task shop.tasks.pay",
-    "database".
+    """A problem that needs attention.
 
-    ``since`` is aware, or None if that is not known. ``text`` says what is wrong, ``advice`` what
-    to do.
+    ``subject`` is the part of the system that has it, for programs, such as "queue mail", "task
+    shop.tasks.pay" or "database". ``since`` is aware, or None if the time is not known. ``text``
+    describes the problem, and ``advice`` is the remedy.
     """
 
     code: ProblemCode
@@ -173,11 +174,11 @@ class Problem(NamedTuple):
 
 
 def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECONDS) -> list[Problem]:
-    """Return the problems in the order of ``ProblemCode``, critical ones first, and of a code the
-    oldest first.
+    """Return the problems in the order of ``ProblemCode``, critical ones first.
 
-    A due task that has been waiting longer than ``max_wait_seconds`` is a problem, unless its queue
-    is paused; None: no limit.
+    Problems with the same code are ordered by age, the oldest first. A due task that has been
+    waiting longer than ``max_wait_seconds`` is a problem, unless its queue is paused. There is no
+    limit if it is None.
     """
     parts = (
         of_server,
@@ -200,13 +201,16 @@ def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECOND
 def problem(
     code: ProblemCode, subject: str, text: str, since: dt.datetime | None = None, what: str = ""
 ) -> Problem:
-    """Return a problem with the severity and the advice of its code; ``what`` is in the advice."""
+    """Return a problem with the severity and the advice of its code.
+
+    ``what`` is part of the advice.
+    """
     since = None if since is None else aware(since)
     return Problem(code, code.severity, subject, since, text, ADVICE[code].format(what))
 
 
 def span(seconds: float) -> str:
-    """Return a duration: "45 s", "39 min", "5.0 h"."""
+    """Return a duration as text, such as "45 s", "39 min" or "5.0 h"."""
     if seconds < 120:
         return f"{seconds:,.0f} s"
     return f"{seconds / 60:,.0f} min" if seconds < 7_200 else f"{seconds / 3_600:,.1f} h"
@@ -260,8 +264,8 @@ def of_blockers(health: Health) -> Iterator[Problem]:
 
 def of_xmin(health: Health) -> Iterator[Problem]:
     for one in health.database.xmin_holders:
-        # fewer transactions leave too few dead rows to matter; a role may not see the start time,
-        # and then only many count
+        # Fewer transactions leave too few dead rows to matter. More are needed if the role may not
+        # see the start time.
         least = 10_000_000 if one.seconds is None else 1_000
 
         if one.transactions > least and (one.seconds is None or one.seconds > 3_600.0):
@@ -303,7 +307,7 @@ def of_workers(health: Health) -> Iterator[Problem]:
 
 
 def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Problem]:
-    """Yield what is wrong with queues that nobody has paused."""
+    """Yield the problems of queues that are not paused."""
     if any(queue.name == CLUSTER and queue.paused for queue in health.queues):
         return
 
@@ -345,11 +349,11 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
 
 
 def of_schedules(health: Health) -> Iterator[Problem]:
-    """Yield what is wrong with schedules, and with the tasks that they send."""
+    """Yield the problems of schedules, and of the tasks that they send."""
     kept_at = health.schedules_kept_at
     silent = 0.0 if kept_at is None else (health.database.clock - kept_at).total_seconds()
 
-    # a scheduler records once a minute which schedules its code declares
+    # A scheduler records the schedules in its code once a minute.
     if health.declared_schedules and (kept_at is None or silent > 180):
         told = "loaded them" if kept_at is None else f"had them in its code for {span(silent)}"
         text = (
@@ -385,15 +389,16 @@ def of_schedules(health: Health) -> Iterator[Problem]:
 
 
 def of_counts(health: Health) -> Iterator[Problem]:
-    """Yield the tasks that fail, and those that end children; of each kind the worst first, and no
-    more than 20.
+    """Yield the tasks that often fail, and those that end child processes.
+
+    The worst of each kind are first, and there are at most 20.
     """
     failed = _failing(health.lately, MANY_FAILURES, SHARE)
     told = {
         task: f"{amount(n, 'task')} {task} failed in the last 15 minutes, of {of}"
         for task, n, of in failed
     }
-    for task, n, _ in _failing(health.day, 3, 1.0):  # all in a day
+    for task, n, _ in _failing(health.day, 3, 1.0):  # all tasks of a day failed
         told.setdefault(task, f"all {amount(n, 'task')} {task} of the last 24 hours failed")
 
     for task, text in list(told.items())[:MOST]:
@@ -402,7 +407,7 @@ def of_counts(health: Health) -> Iterator[Problem]:
     crashes = Counter[str]()
     for one in health.lately:
         if one.result in ENDED_CHILD:
-            # Attempts that ended with their worker have no duration.
+            # The buckets leave out attempts that ended with their worker: they have no duration.
             crashes[one.task] += sum(one.buckets)
 
     for task, n in crashes.most_common(MOST):
@@ -412,8 +417,10 @@ def of_counts(health: Health) -> Iterator[Problem]:
 
 
 def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[str, int, int]]:
-    """Return the tasks with so many final failures that are such a share of all outcomes, and both
-    numbers; the worst first.
+    """Return the tasks that fail often, with the numbers of final failures and of all outcomes.
+
+    A task has at least ``least`` failures, and at least ``share`` of its outcomes are failures. The
+    worst are first.
     """
     failures = Counter[str]()
     outcomes = Counter[str]()
@@ -454,7 +461,7 @@ def of_unknown(health: Health) -> Iterator[Problem]:
 
 
 def of_workflows(health: Health) -> Iterator[Problem]:
-    """Yield the workflows with runs that go on only if somebody acts."""
+    """Yield the workflows with runs that continue only if a person acts."""
     for one in health.halted_runs[:MOST]:
         was, has = ("was", "has a gate") if one.many == 1 else ("were", "have gates")
         show = f"'manage.py horsies_workflow show {one.run}'"
@@ -464,7 +471,7 @@ def of_workflows(health: Health) -> Iterator[Problem]:
         if one.reason == "not undone":
             told = f"{was} not undone completely"
             advice = f"see what is left with {show}, and retry the run, which undoes the rest"
-        elif one.until is not None:  # of a gate
+        elif one.until is not None:  # the run waits for a gate
             until = aware(one.until).isoformat(sep=" ", timespec="minutes")
             told = f"{has} that will soon time out, the next at {until}"
             advice = "have somebody approve or reject in the admin"
@@ -474,7 +481,7 @@ def of_workflows(health: Health) -> Iterator[Problem]:
 
 
 def of_retention(health: Health) -> Iterator[Problem]:
-    """Yield the records that living workers do not delete in time."""
+    """Yield the kinds of records that living workers do not delete in time."""
     if not any(one.state == "living" for one in health.workers):
         return
 
@@ -496,7 +503,7 @@ def retention_name(key: str) -> str:
         return "the tasks with keep_result=False"
 
     if kind == "keep":
-        # Any role that writes the table may have written something else.
+        # Another role that can write the table may have written another text.
         known = rest.isdecimal() and len(rest) < 16
         return (
             f"the tasks kept for {span(int(rest) / 1_000)}"

@@ -33,25 +33,25 @@ from horsies_django.store.overviews import OverviewStore, QueueOverview
 from horsies_django.store.retention import keys_of
 from horsies_django.tasks import registry
 
-LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
-# Rounds of retention begin every few minutes, and most end soon.
+LATE = dt.timedelta(minutes=1)  # a schedule that has been due for longer has no scheduler
+# A round of retention begins every few minutes and usually ends soon, so a day is late.
 RETENTION_LATE = dt.timedelta(days=1)
-MISSED = dt.timedelta(hours=24)  # how long it is told that fire times were missed
+MISSED = dt.timedelta(hours=24)  # how long missed fire times are reported
 LATELY = dt.timedelta(minutes=15)
 DAY = dt.timedelta(hours=24)
 CANCELLED = "57014"  # the SQLSTATE of a statement that took too long
 
 
 class QueueHealth(NamedTuple):
-    """A queue, or the cluster as ``*``. ``limit`` is the effective ``max_concurrency``, None
-    without one.
+    """A queue, or the cluster as ``*``.
 
-    ``pending`` counts the due tasks that wait, up to 10,000. ``oldest_seconds`` is how long the
-    oldest of them has been waiting, without those whose partition is at its limit; None if there is
-    none. ``workers`` counts the live workers of the queue. ``stopped`` counts the keys that failed
-    tasks stop, up to 1,001; ``stopped_seconds`` is for how long the first. ``partition_seconds`` is
-    how long the oldest task has been waiting whose partition is at a limit that somebody set, among
-    those of the first 1,000 partitions.
+    ``limit`` is the effective ``max_concurrency``, or None without a limit. ``pending`` counts the
+    due tasks that wait, up to 10,000. ``oldest_seconds`` is how long the oldest of them has been
+    waiting, or None if there is none. Tasks whose partition is at its limit do not count for it.
+    ``workers`` counts the live workers of the queue. ``stopped`` counts the keys that failed tasks
+    stop, up to 1,001, and ``stopped_seconds`` is how long the first has been stopped.
+    ``partition_seconds`` is how long the oldest task has been waiting whose partition is at a limit
+    that somebody has set; only the first 1,000 partitions are read.
     """
 
     name: str
@@ -69,16 +69,16 @@ class QueueHealth(NamedTuple):
 
 
 class Health(NamedTuple):
-    """The state at one moment; ``schedules`` has only those that are late or failing, or missed
-    fire times.
+    """The state of the system at one moment.
 
-    ``clock_skew_seconds`` is how far the clock of this host is ahead of the database's.
-    ``complete`` is False if only the database and the blockers could be read, because these kept
-    the check from the tables. ``declared_schedules`` counts those of this code that are not
-    disabled, and ``schedules_kept_at`` is when a scheduler last had one of them in its code.
-    ``lately`` and ``day`` count results by task in the last 15 minutes and 24 hours.
-    ``late_retentions`` are the kinds of records of which workers have not deleted all that is old
-    enough, for a day.
+    ``complete`` is False if only the database and the blockers could be read, because the blockers
+    kept the check from the tables. ``schedules`` has only those that are late or failing, or that
+    missed fire times. ``clock_skew_seconds`` is how far the clock of this host is ahead of the
+    database's. ``declared_schedules`` counts the schedules of this code that are not disabled, and
+    ``schedules_kept_at`` is when a scheduler last had one of them in its code. ``lately`` and
+    ``day`` count results by task in the last 15 minutes and 24 hours. ``late_retentions`` are the
+    kinds of records that workers have not deleted completely for a day, although they are old
+    enough.
     """
 
     complete: bool
@@ -99,14 +99,15 @@ class Health(NamedTuple):
     late_retentions: Sequence[LateRetention] = ()
 
     def ago(self, seconds: float | None) -> dt.datetime | None:
-        """Return the time so long before the state was read."""
+        """Return the time ``seconds`` before the state was read, or None without seconds."""
         return None if seconds is None else self.database.clock - dt.timedelta(seconds=seconds)
 
 
 def examine(connection: Connection) -> Health:
-    """Read the state on the given connection, in autocommit mode. Raises the errors of the driver.
+    """Read the state on the given connection, which is in autocommit mode.
 
-    It imports the modules of tasks, to know which schedules they declare.
+    The modules of tasks are imported, because they declare schedules. Raises the errors of the
+    driver.
     """
     store = HealthStore(connection)
     asked = time.time()
@@ -124,7 +125,7 @@ def examine(connection: Connection) -> Health:
 
 
 def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
-    """Read all that is to be known."""
+    """Read the complete state."""
     conf = config()
     history = HistoryStore(store.connection)
 
@@ -157,7 +158,7 @@ def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
         declared_schedules=declared,
         schedules_kept_at=kept_at,
         failing_schedules=store.failing_schedules(),
-        # at the end of the grace period an idle worker fails them, so they are told before
+        # At the end of the grace period an idle worker fails them, so they are reported before.
         unknown_tasks=store.unknown_tasks(
             names, dt.timedelta(milliseconds=conf.unknown_task_grace_ms / 2), threshold
         ),
@@ -182,7 +183,7 @@ def _queues(
         queue.name for queue in queues if queue.declared["partition_policy"] is not None
     )
 
-    # A policy implies a limit of 1.
+    # Queues with a policy are left out: their limit is always 1.
     limited = [queue for queue in queues if queue.declared["partition_policy"] is None]
     limits = ("partition_max_concurrency", "partition_local_limit")
     parked = store.parked_waits(
@@ -197,7 +198,7 @@ def _queues(
         living = sum(
             one.state == "living" and (name == CLUSTER or name in one.queues) for one in workers
         )
-        if len(workers) == MOST_WORKERS:  # there may be more, of which only the queues know
+        if len(workers) == MOST_WORKERS:  # there may be more, which only the overview counts
             living = max(living, queue.workers)
 
         oldest = max(waits.values(), default=None) if name == CLUSTER else waits.get(name)

@@ -1,3 +1,1 @@
-"""Code that runs in the processes of the pool: the lanes, the run of a task, and restoring the
-process afterwards.
-"""
+"""The code of the processes that run tasks: the lanes, the run of a task, the cleanup after it."""

@@ -1,6 +1,4 @@
-"""The start of a process of the pool: it dies with its parent, leaves signals to the worker, and
-loads the project.
-"""
+"""The first steps of a child: it dies with its parent, ignores signals, and loads the project."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Ask the kernel to signal this process when its parent dies (Linux); exit now if the parent is
-    already dead.
+    """Request from the kernel a signal to this process when its parent dies (on Linux only).
+
+    The process exits now if the parent is already dead.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
@@ -29,21 +28,22 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def keep_out_of_the_way() -> None:
-    """Ignore signals that stop the worker: terminals and containers send them to the whole process
-    group.
+    """Ignore signals that stop the worker, because the worker itself ends this process.
 
-    Uses an empty handler, because programs started by tasks would inherit SIG_IGN.
+    Terminals and containers send such signals to the whole process group. The handler is an empty
+    function, because programs that tasks start would inherit SIG_IGN.
     """
     take(lambda signum, frame: None)
 
 
 class Output(io.FileIO):
-    """A standard stream that may break, as a pipe to a log shipper that dies, or a full disk: what
-    is written to it is lost.
+    """A standard stream that loses its data without an error if it breaks.
+
+    Examples are a pipe to a log shipper that dies, and a full disk.
     """
 
     def write(self, data: Any) -> int:
-        """Write, or do as if, so that no task fails that prints."""
+        """Write the data, and return its size even if it was lost, so that ``print`` succeeds."""
         try:
             return super().write(data)
         except OSError:
@@ -51,10 +51,10 @@ class Output(io.FileIO):
 
 
 def outlive_output() -> None:
-    """Let nothing fail that prints to a standard stream that broke."""
+    """Replace the standard streams, so that code that prints does not fail if they break."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        with suppress(AttributeError, OSError, ValueError):  # it is closed, or no file
+        with suppress(AttributeError, OSError, ValueError):  # the stream is closed, or not a file
             raw = io.BufferedWriter(Output(stream.fileno(), "w", closefd=False))
             stream.flush()
             setattr(
@@ -65,10 +65,10 @@ def outlive_output() -> None:
 
 
 def load_project(others: Iterable[str]) -> list[Any]:
-    """Set Django up and import all task modules, and ``others``; return an ImportProblem for each
-    of these that failed.
+    """Set up Django, and import all task modules and the ``others``.
 
-    Raises RuntimeError naming the task modules that failed.
+    Return an ImportProblem for each module of ``others`` that failed. Raises RuntimeError with the
+    names of the task modules that failed.
     """
     import django
 

@@ -1,19 +1,18 @@
-"""Database sessions: Django's connections around a task. Changes that a task makes to a session do
-not reach the next task.
+"""Database sessions: the cleanup of Django's connections after each task.
 
-Django keeps a connection if ``CONN_MAX_AGE`` is not 0, and returns it to its pool if
-``OPTIONS["pool"]`` is set. When a request ends, Django checks a kept connection, but misses a
-``BEGIN`` sent by hand, an ``atomic`` that was entered by hand and never left (which makes the
-wrapper unusable), and session state: ``SET``, advisory locks, temporary tables, LISTEN. So after
-each task:
+Changes that a task makes to a session must not affect the next task. Django keeps a connection if
+``CONN_MAX_AGE`` is not 0, and returns it to its pool if ``OPTIONS["pool"]`` is set. When a request
+ends, Django checks a kept connection, but misses a ``BEGIN`` sent by hand, an ``atomic`` that was
+entered by hand and never left (which makes the wrapper unusable), and session state: ``SET``,
+advisory locks, temporary tables, LISTEN. So after each task:
 
 - A connection in a transaction, or with changed autocommit, is closed, and Django's wrapper is
   discarded.
-- A connection that would be kept is sent ``DISCARD ALL`` and set up as Django sets up a new one.
-  ``connection_created`` is sent too, because projects set ``search_path`` or a tenant in its
-  receivers. This takes one or two round trips, a hundredth of the time of a new connection. Looking
-  for changes first would cost as much and miss some: PostgreSQL has no list of custom settings,
-  which row-level security often uses.
+- A connection that would be kept is reset with ``DISCARD ALL`` and set up as Django sets up a new
+  one. ``connection_created`` is sent too, because projects set ``search_path`` or a tenant in its
+  receivers. This takes one or two round trips, a hundredth of the time of a new connection. A check
+  for changes would cost as much and miss some: PostgreSQL has no list of custom settings, which
+  row-level security often uses.
 - A backend of django-tenants is set to the public schema. Its wrapper keeps the tenant, also
   without a connection.
 - With ``CONN_MAX_AGE`` 0 and ``CHILD_CONN_MAX_AGE`` 0, Django closes the connection.
@@ -26,18 +25,16 @@ Whether a thread holds a connection is read from Django's wrappers. The signal
 signal last. If the server dies in between, or a receiver raises, a wrapper holds a connection for
 which no signal was sent.
 
-The thread in which Django runs the ORM calls of async code. All async tasks of a process share its
-connection.
+Django runs the ORM calls of async code in one thread, so all async tasks of a process share its
+connection. The calls run one after another, so calls of other tasks may run between two calls of
+one task. A transaction that a call leaves open would include their writes, and a rollback would
+undo them although those tasks are COMPLETED. So after each call:
 
-The calls run one after another, so calls of other tasks may run between two calls of one task. A
-transaction that a call leaves open would include their writes, and a rollback would undo them
-although those tasks are COMPLETED. So after each call:
-
-- A transaction that it left open is rolled back, and the call raises TransactionManagementError,
-  unless it raised already.
-- A closed connection is dropped, and so is one that a failing call opened, because Django may not
-  have set it up.
-- The schema of a tenant is left, because another task may make the next call.
+- A transaction that the call left open is rolled back, and the call raises
+  TransactionManagementError, unless it raised another exception.
+- A closed connection is dropped. So is a connection that a failing call opened, because Django may
+  not have set it up.
+- The connection is set to the public schema, because another task may make the next call.
 
 Other changes of the session last until an async task of the process ends.
 """
@@ -65,7 +62,7 @@ from horsies_django.worker.child.run_task import describe
 logger = logging.getLogger("horsies.worker")
 
 Wrappers = Mapping[str, Any]
-# if unknown, assume a connection
+# if the wrappers cannot be read, one of them may hold a connection
 UNKNOWN: Wrappers = MappingProxyType({"": SimpleNamespace(connection=True)})
 LEFT_OPEN = (
     "a transaction cannot stay open between two awaits, as all async tasks of a process share one "
@@ -75,12 +72,12 @@ LEFT_OPEN = (
 
 
 def wrappers_here() -> Wrappers:
-    """Return Django's own dict of the wrappers of the calling thread by alias; it changes as
-    connections are used.
+    """Return Django's own dict of the wrappers of the calling thread, by alias.
 
-    ``connections.all(initialized_only=True)`` returns the same wrappers, but only in the thread
-    itself, and two calls per task would add a tenth to the time of an empty task. It is used with
-    an asgiref that keeps its dict elsewhere.
+    Its content changes as connections are used. ``connections.all(initialized_only=True)`` returns
+    the same wrappers, but only in the thread itself, and two calls per task would add a tenth to
+    the time of an empty task. With a version of asgiref that keeps the dict elsewhere, UNKNOWN is
+    returned, and ``connections.all`` is called.
     """
     try:
         return vars(connections._connections._storage)  # type: ignore[attr-defined]
@@ -89,22 +86,24 @@ def wrappers_here() -> Wrappers:
 
 
 def may_be_open(wrappers: Iterable[Any]) -> bool:
-    """Whether a wrapper holds a connection (open, broken or not fully set up) or has an unfinished
-    ``atomic``.
+    """Return whether a wrapper holds a connection, or has an unfinished ``atomic``.
+
+    The connection may be open, broken or not fully set up.
     """
     for wrapper in wrappers:
         try:
             if wrapper.connection is not None or wrapper.in_atomic_block:
                 return True
-        except AttributeError:  # not a wrapper: asgiref keeps other values there for coroutines
+        except AttributeError:  # not a wrapper; asgiref keeps other values there for coroutines
             continue
 
     return False
 
 
 def keep_connections(seconds: int) -> None:
-    """Let Django keep connections to PostgreSQL for ``seconds``, or a longer ``CONN_MAX_AGE``, and
-    check them before use.
+    """Change Django's settings to keep connections to PostgreSQL for at least ``seconds``.
+
+    Django checks them before use. A longer ``CONN_MAX_AGE`` is not changed.
     """
     for wrapper in connections.all():
         options = wrapper.settings_dict
@@ -120,8 +119,9 @@ def keep_connections(seconds: int) -> None:
 
 
 def tidy_all(*, again: bool) -> None:
-    """Close connections of this thread that are broken or past their age, or, ``again``, close or
-    reset all. Never raises.
+    """Close connections of this thread that are broken or too old; with ``again``, reset others.
+
+    Never raises.
     """
     if again:
         leave_tenants()
@@ -140,7 +140,7 @@ after_task = partial(tidy_all, again=True)
 def leave_tenants() -> None:
     """Set the wrappers of this thread to the public schema, if they have schemas of tenants.
 
-    Never raises.
+    Never raises. A wrapper for which that fails is discarded.
     """
     wrappers = wrappers_here()
     for wrapper in (
@@ -159,12 +159,12 @@ def leave_tenants() -> None:
 
 
 def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
-    """Drop connections of this thread that are closed or in a transaction; return whether one was
-    in a transaction.
+    """Drop connections of this thread that are closed or in a transaction.
 
-    ``opened_beside`` lists the connections from before a call that failed: others are dropped too,
-    because the call may have failed while Django set them up. With the setting ``AUTOCOMMIT:
-    False``, an open transaction is normal. Never raises.
+    Return whether one was in a transaction. After a call that failed, ``opened_beside`` contains
+    the connections from before it. All others are dropped too, because the call may have failed
+    while Django set them up. With the setting ``AUTOCOMMIT: False``, an open transaction is normal.
+    Never raises.
     """
     left_open = False
     if may_be_open(wrappers_here().values()):
@@ -182,8 +182,9 @@ def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
 
 
 def tidy(wrapper: Any, *, again: bool) -> None:
-    """Close a connection that the next task cannot use; with ``again``, reset the session of one
-    that is kept.
+    """Close a connection that the next task cannot use; with ``again``, reset one that is kept.
+
+    Never raises.
     """
     try:
         wrapper.validate_thread_sharing()
@@ -203,7 +204,7 @@ def tidy(wrapper: Any, *, again: bool) -> None:
 
 
 def is_left_open(wrapper: Any) -> bool:
-    """Whether a task left a transaction open. Does not query the server."""
+    """Return whether a task left a transaction open, without a query to the server."""
     if wrapper.in_atomic_block or wrapper.closed_in_transaction:
         return True
 
@@ -219,14 +220,15 @@ def is_left_open(wrapper: Any) -> bool:
 
 
 def is_closed(wrapper: Any) -> bool:
-    """Whether a wrapper holds a closed connection, perhaps lost before Django had set it up."""
+    """Return whether a wrapper holds a closed connection, perhaps lost before it was set up."""
     return wrapper.vendor == "postgresql" and bool(wrapper.connection.closed)
 
 
 def close_or_clean(wrapper: Any, *, again: bool) -> None:
-    """Do what Django does after a request, and reset a connection that is kept.
+    """Close an old or broken connection, as Django does after a request, or reset its session.
 
-    Raises database errors.
+    The session is reset only with ``again``. Raises database errors, and any exception of a
+    receiver of ``connection_created``.
     """
     pool = getattr(wrapper, "pool", None)
     if not (pool and again):
@@ -254,10 +256,10 @@ def roll_back(wrapper: Any) -> None:
 
 
 def drop(wrapper: Any) -> None:
-    """Close a connection and discard its wrapper, whose transaction state may be wrong; Django
-    creates another.
+    """Close a connection and discard its wrapper, whose transaction state may be wrong.
 
-    A pool accepts a closed connection and replaces it.
+    Django creates another wrapper when it needs one. A pool accepts a closed connection and
+    replaces it. Never raises.
     """
     try:
         # raises for a connection of another thread, which must not be closed here
@@ -271,12 +273,12 @@ def drop(wrapper: Any) -> None:
             "closing a connection to the database %r failed", wrapper.alias, exc_info=True
         )
 
-    with suppress(AttributeError):  # the task deleted it
+    with suppress(AttributeError):  # the task has deleted it
         del connections[wrapper.alias]
 
 
 class OneThread(ThreadPoolExecutor):
-    """Replaces asgiref's executor, which runs the sync calls of async code."""
+    """The replacement of asgiref's executor, which runs the sync calls of async code."""
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
@@ -303,8 +305,9 @@ class OneThread(ThreadPoolExecutor):
         return result
 
     def look_after(self) -> None:
-        """Clean up the connections of the thread after a sync task that ran async code in its own
-        loop.
+        """Clean up the connections of the thread after a sync task.
+
+        The task may have run async code in a loop of its own.
         """
         with suppress(RuntimeError):  # a task has shut it down
             self.submit(before_task)

@@ -1,26 +1,32 @@
-"""Runs tasks in one process: sync tasks on its threads, async tasks together on one event loop.
+"""The executor, which runs tasks: sync tasks in threads, async tasks together in one event loop.
 
 Each lane has its own channel, so no thread passes messages on to another: a sync task is received
 by the thread that runs it, the event loop reads its own socket, and a long sync task does not delay
 async tasks.
 
-Jobs arrive in lists of (number, packed claim, id of the worker); ``None`` ends a lane. The sync
-lane replies ``("ran", (number, reply, seconds))``, the async lane ``("done", [(number, reply,
-seconds), ...])``. ``("back", [number, ...])`` returns tasks that have not begun, at the request of
-the worker; ``("full", megabytes)`` reports that the process exceeds its memory limit, before the
-reply, after which another task may come, and ``("altered", None)`` that a task changed state that
-others depend on. Numbers increase per lane. ``started[lane]`` is the number of the last task whose
-user code may have begun; it is in shared memory, where the parent reads it if this process dies.
+Jobs arrive in lists of (number, packed claim, id of the worker); ``None`` ends a lane. Numbers
+increase per lane. The lanes send these messages:
+
+- ``("ran", (number, reply, seconds))``, from the sync lane: a task has finished.
+- ``("done", [(number, reply, seconds), ...])``, from the async lane: tasks have finished.
+- ``("back", [number, ...])``: tasks that have not begun are returned, because the worker has
+  requested that.
+- ``("full", megabytes)``: the process has reached its memory limit. It is sent before the reply of
+  the task, because the worker may send another task after the reply.
+- ``("altered", None)``: a task has changed state on which other tasks depend.
+
+``started[lane]`` is the number of the last task whose user code may have begun. It is in shared
+memory, where the parent reads it if this process dies.
 
 All async tasks of a process share one event loop, which keeps running even if user code interferes
-with it. What a task may do to it, and what follows:
+with it. A task may do the following to it:
 
 - It cancels all tasks (``asyncio.all_tasks()``). The lane itself is not a task: callbacks receive
   jobs and send replies, and a private future ends it. Tasks that were cancelled before they began
   are started again (``AsyncLane``).
 - It removes readers or writers of the lane's socket. They are restored every second, even while
-  that task is still running, and the child is replaced: other readers, which nobody can restore,
-  may be missing, too.
+  that task is still running. The child is replaced, because other readers, which cannot be
+  restored, may be missing, too.
 - It stops the loop, or breaks it by ``SystemExit`` or ``KeyboardInterrupt``. The loop is run again.
 - It closes a descriptor that the process requires, or the loop while it is stopped. That cannot be
   repaired: the lane ends with an error, and the child is replaced. A worker without children ends.
@@ -61,7 +67,7 @@ Job = tuple[int, tuple[Any, ...], str]
 
 
 def identity(number: int) -> tuple[int, int] | None:
-    """Return device and inode of a descriptor, None if it is closed."""
+    """Return the device and the inode of a descriptor, or None if it is closed."""
     try:
         status = os.fstat(number)
     except OSError:
@@ -71,7 +77,10 @@ def identity(number: int) -> tuple[int, int] | None:
 
 @dataclass(eq=False)
 class Lane:
-    """What both lanes have: their channel to the worker, and what they share in this process."""
+    """The common part of both lanes.
+
+    Each lane has its own ``channel`` to the worker; both share the rest.
+    """
 
     channel: Channel
     started: MutableSequence[int]
@@ -81,7 +90,7 @@ class Lane:
 
 @dataclass(eq=False)
 class SyncLane(Lane):
-    """Threads that take jobs from one channel: an idle one receives jobs and runs the next."""
+    """Threads that take jobs from one channel; an idle thread receives jobs and runs the next."""
 
     def __post_init__(self) -> None:
         self.taking = threading.Lock()
@@ -91,7 +100,10 @@ class SyncLane(Lane):
         self.process_state = ProcessState()
 
     def serve(self) -> None:
-        """Run jobs in this thread until the lane ends. Raises EOFError if the parent is gone."""
+        """Run jobs in this thread until the lane ends.
+
+        Raises EOFError if the parent is gone.
+        """
         while (job := self._next()) is not None:
             number, fields, worker = job
             claim = Claim._make(fields)
@@ -112,10 +124,10 @@ class SyncLane(Lane):
                 send_all(self.channel, ("ran", (number, reply.packed(), time.monotonic() - began)))
 
     def give_back(self) -> None:
-        """Return the jobs that have not begun. Called in the control thread while all threads of
-        the lane are busy.
+        """Send the jobs that have not begun back to the worker.
 
-        If a thread waits for jobs, it holds the lock, and there are none to return.
+        It is called in the control thread. If a thread of the lane waits for jobs, it holds the
+        lock, and there are no jobs to send back.
         """
         if not self.taking.acquire(blocking=False):
             return
@@ -155,9 +167,9 @@ class AsyncLane(Lane):
     """An event loop that runs every job as an asyncio task of its own.
 
     Any task may cancel all others of the loop (``asyncio.all_tasks()``), including those that have
-    not begun. So the reply does not depend on ``_run`` reaching its end: a job stays in ``running``
-    until it has a reply, and if its asyncio task ends without one, the job is started again or
-    fails. ``others`` are further channels that this process requires.
+    not begun. So ``_run`` need not reach its end: a job stays in ``running`` until it has a reply,
+    and if its asyncio task ends without one, the job is started again or fails. ``others`` are
+    further channels that this process requires.
     """
 
     others: Sequence[Channel] = ()
@@ -181,7 +193,7 @@ class AsyncLane(Lane):
         self.loop: Any = runner.get_loop()
         self.ended: asyncio.Future[None] = self.loop.create_future()
 
-        # Callbacks added by a task would otherwise run in the context of that task.
+        # Callbacks that are added while a task runs would otherwise run in its context.
         self.context = contextvars.copy_context()
         fork_guard.keep_loop_from_copies(self.loop)
         self.context.run(self.loop.add_reader, self.channel.fileno(), self._receive)
@@ -195,7 +207,7 @@ class AsyncLane(Lane):
                     raise
                 logger.error("a task stopped the event loop with %r; running it again", error)
 
-        self.ended.result()  # raises an error with which it ended before the loop ran
+        self.ended.result()  # raises the error if the lane ended with one before the loop ran
         self.loop.remove_reader(self.channel.fileno())
         flush_all(self.channel)
         self.orm.close()
@@ -207,7 +219,7 @@ class AsyncLane(Lane):
             self.ended.set_exception(error)
 
     def _watch(self) -> None:
-        """Do each second what the loop may have missed, and restore what a task has removed."""
+        """Restore each second the readers that a task has removed, and handle missed events."""
         self.loop.call_later(1.0, self._watch)
         if any(identity(number) != known for number, known in self.descriptors.items()):
             self._end(OSError("a task closed a file descriptor that this process requires"))
@@ -243,7 +255,7 @@ class AsyncLane(Lane):
             self.started[ASYNC] = message[-1][0]
 
     def _start(self, job: Job) -> None:
-        """Run a job in its own context, without the task factory that user code may have set."""
+        """Start a job in its own context, without the task factory that user code may have set."""
         task = asyncio.Task(self._run(job), loop=self.loop, context=self.context.copy())
         self.running[task] = job
         task.add_done_callback(self._over)
@@ -269,21 +281,23 @@ class AsyncLane(Lane):
         self._answer(run.task, number, reply, time.monotonic() - began)
 
     async def _on_orm_thread(self, call: Callable[[], None]) -> None:
-        """Call this in Django's thread for async code; wait until it has returned, even if the task
-        is cancelled.
+        """Call a function in Django's thread for async code, and wait until it has returned.
+
+        It waits even if the task is cancelled.
         """
         try:
             called = self.loop.run_in_executor(self.orm, call)
         except RuntimeError:
-            return  # a task has shut it down, so no task can use it
+            return  # a task has shut down the thread, so no task can use it
 
         while not called.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([called])
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        """Handle a job that has no reply: its asyncio task was cancelled before it began, or our
-        own code failed.
+        """Start or fail a job whose asyncio task ended without a reply.
+
+        The task was cancelled before it began, or our own code failed.
         """
         job = self.running.get(task)
         if job is None:
@@ -304,13 +318,13 @@ class AsyncLane(Lane):
 
     def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:
         del self.running[task]
-        task.remove_done_callback(self._over)  # which would be a callback of the loop for nothing
+        task.remove_done_callback(self._over)  # saves a call by the loop
 
         if not self.replies:
             self.loop.call_soon(self._flush, context=self.context)
         self.replies.append((number, reply.packed(), seconds))
 
-        # so many replies make a message: the engine settles these while further tasks run
+        # so many replies are sent at once: the engine settles them while further tasks run
         if len(self.replies) == 64:
             self._flush()
         if self.ending:
@@ -339,8 +353,10 @@ class AsyncLane(Lane):
 
 @dataclass(eq=False)
 class Executor:
-    """Both lanes of one process: ``threads`` threads for sync tasks, including the caller's, and
-    one for the event loop.
+    """Both lanes of one process.
+
+    There are ``threads`` threads for sync tasks, including the caller's, and one for the event
+    loop.
     """
 
     sync: Channel

@@ -1,15 +1,19 @@
-"""The fork guard: prevents forked copies of a process from running its lanes, if user code calls
-``os.fork``.
+"""The fork guard, which keeps copies of a process from running its lanes after ``os.fork``.
 
-``os.fork`` also returns in the copy, which holds our sockets and is inside our loops. If the copy
-continued, it would report the task a second time, take tasks that the original takes too, and
-remove the original's sockets from the epoll object that both share.
+If user code calls ``os.fork``, it also returns in the copy, which holds our sockets and is inside
+our loops. If the copy continued, it would report the task a second time, take tasks that the
+original takes too, and remove the original's sockets from the epoll object that both share.
 
-So a copy closes the sockets of the lanes before ``os.fork`` returns there, restores the default
-handlers of SIGINT and SIGTERM (ours ignore SIGTERM, so ``multiprocessing`` could not terminate it;
-an earlier signal stays pending until then), and exits where user code ends: when the function of a
-sync task returns, or at the next ``await`` of an async task. Programs that user code starts are not
-affected, nor are processes of ``multiprocessing``, which exit by themselves.
+So a copy does the following:
+
+- Before ``os.fork`` returns there, it closes the sockets of the lanes, and restores the default
+  handlers of SIGINT and SIGTERM. Our handlers ignore SIGTERM, so ``multiprocessing`` could not
+  terminate the copy. An earlier signal stays pending until then.
+- It exits where user code ends: when the function of a sync task returns, or at the next ``await``
+  of an async task.
+
+Programs that user code starts are not affected, nor are processes of ``multiprocessing``, which
+exit by themselves.
 """
 
 from __future__ import annotations
@@ -26,15 +30,15 @@ from horsies_django.worker.ipc import Channel
 
 
 class State:
-    """What copies of this process must not use."""
+    """The channels and loops that copies of this process must not use."""
 
     guarded = False
     is_copy = False
     channels: WeakSet[Any] = WeakSet()
-    loops: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # with the threads that run them
+    loops: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # loop -> id of its thread
 
 
-held = threading.local()  # mask: the signals that were blocked in the thread that forks
+held = threading.local()  # ``mask``: the signals that were blocked in the thread that forks
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -54,11 +58,10 @@ def keep_loop_from_copies(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def hold_signals() -> None:
-    """Block the signals that end a process while this thread forks, so that they stay pending in
-    the copy.
+    """Block the signals that end a process while this thread forks.
 
-    The original may signal its copy at once; with the original's handlers, the copy would lose the
-    signal.
+    They stay pending in the copy. The original may signal its copy at once, and with the original's
+    handlers the copy would lose the signal.
     """
     held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
 
@@ -99,15 +102,16 @@ def seal(loop: Any) -> None:
 
 
 def end_if_copy(succeeded: bool) -> None:
-    """Exit if this process is a copy that returned from user code; the exit code is 0 if that
-    succeeded, otherwise 1.
+    """Exit if this process is a copy that returned from user code.
+
+    The exit code is 0 if the code succeeded, otherwise 1.
     """
     if State.is_copy:
         leave(0 if succeeded else 1)
 
 
 def leave(code: int = 0) -> None:
-    """Exit at once, without handlers and destructors, which might affect the original."""
+    """Exit at once, without exit handlers and destructors, which might affect the original."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

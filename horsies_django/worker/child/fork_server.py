@@ -1,10 +1,11 @@
 """The fork server, which forks the children, and its template, which forks the fork server.
 
-The worker forks the template before its first thread and connection, so children share the memory
-of what the worker has loaded, and know what it knows. The template runs nothing. The fork server
-runs no code of the project either: it forks a child for each request, reports how it ended, and has
-the kill timer (``process.kill_timer``). Children die with the fork server, which dies with the
-template, which dies with the worker. If the fork server is killed, the template forks another one.
+The worker forks the template before its first thread and connection. So children share the memory
+of the modules that the worker has loaded, and have the same tasks. The template runs no code of the
+project, and neither does the fork server, which forks a child for each request, reports how it
+ended, and has the kill timer (``process.kill_timer``). Children die with the fork server, which
+dies with the template, which dies with the worker. If the fork server is killed, the template forks
+another one.
 
 If something in the worker cannot be shared with a fork, a fresh interpreter that loads the project
 becomes the template.
@@ -34,21 +35,26 @@ from horsies_django.worker.child.bootstrap import die_with_parent, keep_out_of_t
 from horsies_django.worker.process.kill_timer import own_timer
 from horsies_django.worker.process.options import WorkerOptions
 
-# FORK with the slot and the descriptors of a child, or DEADLINE of the kill timer
+# the format of a request: FORK with the slot of a child, or DEADLINE with that of the kill timer
 REQUEST = struct.Struct("=cId")
 FORK = b"f"
 DEADLINE = b"d"
-# a pid or, negative, an errno; and through the last descriptor of a child, an exit code
+# the format of a reply: a pid or, negative, an errno; through the last descriptor of a child, its
+# exit code
 NUMBER = struct.Struct("=i")
-# of a child: the sockets of its lanes and of control, and the pipe for its exit code
+# the number of descriptors of a child: the sockets of its lanes and of control, and the pipe for
+# its exit code
 DESCRIPTORS = len(LANES) + 2
-PIPE_ENDS = 4  # that multiprocessing opens for each child
-LOADED = b"\0"  # what a fresh template says, or the reason why it ends
+PIPE_ENDS = 4  # how many descriptors multiprocessing opens for each child
+LOADED = b"\0"  # the message of a fresh template that is ready; else it sends the reason
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def open_things() -> str | None:
-    """Return what this process holds that a fork would share or lose, as text, or None."""
+    """Return a text that names what a fork would share or lose, None if there is no such thing.
+
+    These are open connections, connection pools and threads.
+    """
     from django.db import connections
 
     found = [
@@ -79,10 +85,10 @@ def open_things() -> str | None:
 def fresh_template(
     link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int, modules: list[str]
 ) -> None:
-    """Load the project in a fresh interpreter, and be the template; tell first if that cannot be,
-    and why.
+    """Load the project in a fresh interpreter, and run as the template.
 
-    ``modules`` are imported besides those that each worker imports.
+    If that is not possible, the reason is sent to the worker. ``modules`` are imported besides
+    those that each worker imports.
     """
     die_with_parent(worker_pid)
     keep_out_of_the_way()
@@ -103,7 +109,7 @@ def be_template(
 ) -> NoReturn:
     """Fork a fork server for each socket that the worker sends, until the worker is gone.
 
-    The answer is its pid or, negative, an errno.
+    The reply is its pid or, negative, an errno.
     """
     try:
         die_with_parent(worker_pid)
@@ -114,7 +120,7 @@ def be_template(
         # processes that tasks start would run the main module again
         sys.modules["__main__"] = ModuleType("__main__")
 
-        # process 1 of a container: there is no other init for orphans of tasks
+        # if the worker is process 1 of a container, no init adopts the orphans of tasks
         if worker_pid == 1 and sys.platform == "linux":
             ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
@@ -124,7 +130,7 @@ def be_template(
             if not message:
                 break
 
-            if not descriptors:  # this process could not hold another one
+            if not descriptors:  # the limit of open files was reached
                 number = -errno.EMFILE
             elif (number := fork()) == 0:
                 link.close()
@@ -140,7 +146,7 @@ def be_template(
 
 
 def fork() -> int:
-    """Fork this process; return the pid of the copy, 0 in the copy or, negative, the errno."""
+    """Fork this process; return the pid of the copy, 0 in the copy, or a negative errno."""
     try:
         return os.fork()
     except OSError as error:
@@ -148,7 +154,7 @@ def fork() -> int:
 
 
 class ForkServer:
-    """Forks children at the requests of the worker, and reports which have ended."""
+    """The process that forks children at the requests of the worker, and sends their exit codes."""
 
     def __init__(
         self, link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int
@@ -159,7 +165,7 @@ class ForkServer:
         self.worker_pid = worker_pid
 
         self.arm = own_timer()
-        self.children: dict[Any, int] = {}  # and the descriptors for their exit codes
+        self.children: dict[Any, int] = {}  # child -> the descriptor for its exit code
 
         self.wakeup, self.waker = socket.socketpair()
         self.poll = select.poll()
@@ -202,7 +208,7 @@ class ForkServer:
         return True
 
     def _fork(self, slot: int, descriptors: list[int]) -> None:
-        """Fork a child that gets ``descriptors``; answer with its pid or, negative, an errno."""
+        """Fork a child that gets ``descriptors``; send its pid or, negative, an errno."""
         done_with = list(descriptors)
         try:
             child = self._start(slot, descriptors)
@@ -217,8 +223,9 @@ class ForkServer:
         self.link.sendall(NUMBER.pack(number))
 
     def _start(self, slot: int, descriptors: list[int]) -> Any:
-        """Return a new child. Raises OSError if the system has no room for it, and leaves nothing
-        open then.
+        """Start and return a child.
+
+        Raises OSError if the system has no room for it; then no descriptor stays open.
         """
         if len(descriptors) < DESCRIPTORS:
             raise OSError(errno.EMFILE, "this process cannot hold the descriptors of another child")
@@ -240,7 +247,7 @@ class ForkServer:
         return child
 
     def _next_descriptors(self) -> list[int]:
-        """Return the numbers of the pipes that are opened next.
+        """Return the numbers of the descriptors that are opened next, for the pipes of a child.
 
         Raises OSError if there is no room for them.
         """
@@ -283,8 +290,9 @@ class ForkServer:
 
 
 def counters(memory: Any, slot: int) -> MutableSequence[int]:
-    """Return the numbers of one child in shared memory, one per lane: how many tasks it has
-    started.
+    """Return the counters of one child in shared memory, one per lane.
+
+    A counter is the number of the last task that the child has started.
     """
     numbers: Any = (
         memoryview(memory).cast("B").cast("Q")[slot * len(LANES) : (slot + 1) * len(LANES)]

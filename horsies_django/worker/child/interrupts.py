@@ -1,7 +1,7 @@
-"""Interrupts the running tasks of a process from another thread, for timeouts and cancels.
+"""Interrupts: how timeouts and cancels stop the running tasks of a process.
 
 A sync task gets its timeout as an exception. In the main thread, a signal raises it, because only a
-signal interrupts a system call; in other threads, CPython raises it at the next line of Python, so
+signal interrupts a system call. In other threads, CPython raises it at the next line of Python, so
 a long call into C delays it. An async task is cancelled. Either way the code may clean up. If it
 continues, the worker kills the process after a grace period (``worker/pool/timeouts.py``).
 
@@ -9,9 +9,8 @@ Our own code must not be interrupted. So a run is ``active`` only during user co
 interrupted at most once, and user code is called between ``begin`` and ``end`` in a ``try`` that
 handles a late interrupt like any other.
 
-The control thread of a process: receives timeouts and cancels of running tasks from the worker.
-
-It has its own channel and thread, because both lanes may be busy with user code.
+A control thread receives the timeouts and cancels of running tasks from the worker. It has its own
+channel, because both lanes may be busy with user code.
 """
 
 from __future__ import annotations
@@ -30,13 +29,16 @@ from horsies_django.worker.ipc import Channel, wait_receive
 
 TIMEOUT = "timeout"
 CANCEL = "cancel"
-CALL_BACK = "call back"  # not for a run, but for the whole run-ahead
+CALL_BACK = "call back"  # for the whole run-ahead, not for a run
 INTERRUPT = signal.SIGRTMIN + 8 if sys.platform == "linux" else signal.SIGUSR2
-LONG_OVER = 1_000  # a run that has not begun after so many later ones never will
+LONG_OVER = 1_000  # after so many later runs, a run that has not begun will not begin any more
 
 
 class Run:
-    """One attempt of a task. ``reason`` says why it was interrupted, None if it was not."""
+    """One attempt of a task.
+
+    ``reason`` is TIMEOUT or CANCEL after an interrupt, None before.
+    """
 
     __slots__ = ("active", "current", "reason")
 
@@ -54,13 +56,13 @@ class Run:
         self.active = False
 
     def note(self, reason: str) -> None:
-        """Record why user code is interrupted."""
+        """Record the reason why user code is interrupted."""
         self.reason = self.current.interrupted = reason
 
     def interrupt(self, reason: str) -> None:
-        """Ask the task to stop, which may be about to begin.
+        """Interrupt the task, which may be about to begin; do nothing if it has ended.
 
-        Thread-safe; does nothing if it has ended.
+        It may be called from any thread.
         """
         if reason == CANCEL:
             self.current.cancel_requested = True
@@ -68,13 +70,13 @@ class Run:
             self.break_in(reason)
 
     def break_in(self, reason: str) -> None:
-        """Interrupt user code, if this kind of run can."""
+        """Interrupt user code, if this kind of run can be interrupted for the reason."""
 
 
 class SyncRun(Run):
     """A run in a thread of its own.
 
-    A timeout interrupts it; for a cancel, its code has to check.
+    A timeout interrupts it. A cancel does not; the code has to check for it.
     """
 
     __slots__ = ("lock", "thread")
@@ -116,7 +118,7 @@ class AsyncRun(Run):
 
     def __init__(self, current: CurrentTask, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(current)
-        self.loop = loop  # given, because finding the running one is a system call
+        self.loop = loop  # a parameter, because asyncio.get_running_loop() makes a system call
         self.task = asyncio.current_task(loop)
 
     def break_in(self, reason: str) -> None:
@@ -129,7 +131,7 @@ class AsyncRun(Run):
 
 
 def on_interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise TaskTimeout in the run of the main thread. Does nothing if the signal arrives late."""
+    """Raise TaskTimeout in the run of the main thread, unless the signal arrives too late."""
     run = SyncRun.on_main
     if run is not None and run.active and run.reason == TIMEOUT:
         run.active = False
@@ -137,8 +139,9 @@ def on_interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Make CPython raise an exception in another thread; None discards one that it has not raised
-    yet.
+    """Make CPython raise an exception in another thread.
+
+    None discards an exception that was not raised yet.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
@@ -146,9 +149,10 @@ def raise_in(thread: int, error: type[BaseException] | None) -> None:
 
 
 class Control:
-    """``runs``: the running tasks by lane and number, set by the lanes.
+    """The receiver of timeouts and cancels.
 
-    ``early``: messages that arrived before their run.
+    ``runs`` are the running tasks by lane and number, which the lanes set. ``early`` are the
+    reasons in messages that arrived before their run began.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -170,7 +174,7 @@ class Control:
                 self.early.pop(other, None)
 
     def serve(self) -> None:
-        """Pass on messages until the worker is gone; the lanes notice that, too."""
+        """Handle messages until the worker is gone, which also ends the lanes."""
         while True:
             try:
                 messages = wait_receive(self.channel)
@@ -186,6 +190,7 @@ class Control:
         elif run := self.runs.get((lane, number)):
             run.interrupt(reason)
         else:
-            self.early[lane, number] = reason  # the run is over, has not begun, or begins just now
+            # the run is over, has not begun, or begins at this moment
+            self.early[lane, number] = reason
             if run := self.runs.get((lane, number)):
                 run.interrupt(reason)

@@ -1,7 +1,7 @@
-"""The signals of a process that runs tasks: ``child_started`` before its first task,
-``child_stopping`` after its last one.
+"""The signals of a process that runs tasks: ``child_started`` and ``child_stopping``.
 
-A receiver may use the database. Its connection is treated as after a task.
+They are sent before its first task and after its last one. A receiver may use the database. Its
+connection is cleaned up as after a task.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger("horsies.signals")
 
 
 def tell(signal: HorsiesSignal, worker_pid: int) -> None:
-    """Call the receivers of a signal. What they raise is logged."""
+    """Call the receivers of a signal, and log their exceptions."""
     if signal.receivers:
         try:
             signal.send_robust(None, pid=os.getpid(), worker_pid=worker_pid)

@@ -1,4 +1,4 @@
-"""A child process: it says that it is ready, then runs tasks until its lanes end."""
+"""The main function of a child, which runs tasks until its lanes end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ def main(
     started: MutableSequence[int],
     worker_pid: int,
 ) -> None:
-    """Run as a child of the worker ``worker_pid``. Its first message is "ready" or "failed", with
-    the reason.
+    """Run as a child of the worker ``worker_pid``.
 
-    ``modules`` are the other modules whose tasks the worker knows, for a fresh interpreter; None:
-    the project is loaded.
+    The first message is "ready", or "failed" with the reason. A fresh interpreter gets the other
+    ``modules`` with tasks that the worker has imported. None means that the project is loaded.
     """
     channel = Channel(sync)
     bootstrap.keep_out_of_the_way()
@@ -62,8 +61,9 @@ def main(
 
 
 def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) -> tuple[str, str]:
-    """Make this process fit to run tasks and return its first message; with "ready" comes its
-    memory, where that is limited.
+    """Prepare this process for tasks, and return its first message.
+
+    If there is a memory limit, the text of the message "ready" is the memory in MB.
     """
     from horsies_django.worker.process.logs import configure_logging
     from horsies_django.worker.process.memory import memory_mb
@@ -90,7 +90,7 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
     keep_connections(config().child_conn_max_age)
     middleware.load()
     lifecycle.started(worker_pid)
-    configure_logging(options.loglevel)  # again: a receiver may have added a handler
+    configure_logging(options.loglevel)  # again, because a receiver may have added a handler
 
     if options.max_memory_per_child_mb is None:
         return "ready", ""
@@ -100,8 +100,8 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
 
 
 def end_in_time(obstacle: str) -> threading.Timer:
-    """End this process soon, whatever may prevent its end; return the timer that does it."""
-    # less than the worker waits before it kills a child
+    """Start and return a timer that ends this process even if the ``obstacle`` prevents its end."""
+    # the worker waits longer than that before it kills a child
     timer = threading.Timer(2.0, leave_behind, [obstacle])
     timer.daemon = True
     timer.start()
@@ -109,16 +109,14 @@ def end_in_time(obstacle: str) -> threading.Timer:
 
 
 def leave_behind(obstacle: str) -> None:
-    """End this process without waiting for what still runs."""
+    """End this process without waiting for other threads and processes."""
     names = [thread.name for thread in threading.enumerate() if not thread.daemon]
     logger.warning("%s (threads: %s); not waiting for it", obstacle, names)
     os._exit(0)
 
 
 def give_up(error: BaseException) -> None:
-    """End this process at once: the worker is gone, or a lane broke and cannot be trusted with
-    tasks.
-    """
+    """End this process at once, because the worker is gone or a lane cannot run tasks any more."""
     if not isinstance(error, EOFError):
         logger.critical(
             "this child cannot run tasks any more; it ends, and its tasks count as crashed",

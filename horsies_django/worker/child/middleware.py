@@ -1,9 +1,9 @@
 """Middleware: the project's code around the bodies of all tasks.
 
-``HORSIES["MIDDLEWARE"]`` lists dotted paths of factories. A factory takes the next callable, and
-returns its own, which is called with the current task, the positional arguments and the others by
-name. The first in the list is the outermost. There are two chains, one around sync functions and
-one around async ones.
+``HORSIES["MIDDLEWARE"]`` is a list of dotted paths of factories. A factory takes the next callable
+and returns its own, which is called with the current task, the list of positional arguments and the
+dict of keyword arguments. The first in the list is the outermost. There are two chains, one around
+sync functions and one around async functions.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class State:
 
 
 def call(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
-    """Call a task within the middleware; return what it returned, a coroutine if it is async."""
+    """Call a task within the middleware; return its result, or a coroutine if it is async."""
     if not State.paths:
         return task.function(*args, **kwargs)
     return chain(State.paths, task.lane)(run.current, args, kwargs)
 
 
 def load() -> None:
-    """Create the middleware of this process as the settings say.
+    """Create the middleware of this process from the settings.
 
-    Raises ImproperlyConfigured, and what a factory raises.
+    Raises ImproperlyConfigured, and any exception of a factory.
     """
     paths = (*config().middleware, *added_middleware)
     for lane in {"sync", *(task.lane for task in registry.tasks())}:
@@ -57,7 +57,7 @@ def load() -> None:
 def chain(paths: tuple[str, ...], lane: str) -> Callable[..., Any]:
     """Return the middleware of a lane around the bodies of its tasks.
 
-    Raises ImproperlyConfigured, and what a factory raises.
+    Raises ImproperlyConfigured, and any exception of a factory.
     """
     inner: Callable[..., Any] = async_body if lane == "async" else body
     for path in reversed(paths):
@@ -106,7 +106,7 @@ async def async_body(current: CurrentTask, args: Arguments, kwargs: Keywords) ->
 def function_of(current: CurrentTask) -> Callable[..., Any]:
     """Return the function of the current task.
 
-    Raises LookupError if middleware passed something else on.
+    Raises LookupError if ``current`` is not a task, so if middleware passed another object on.
     """
     task = registry.find(current.name) if isinstance(current, CurrentTask) else None
     if task is None:

@@ -1,11 +1,11 @@
-"""Restores the working directory and the signals of a process after each task, and its database
-sessions.
+"""The cleanup of a process after each task: working directory, signals and database sessions.
 
-A task may change global state and not restore it, which would affect later tasks. These changes do
-the most harm: a signal handler or an alarm ends the process, and relative paths name other files.
-The task is logged. A task runs in a copy of the context, so the active language, the active time
-zone and context variables need no restoring. All other state lasts until the process is replaced,
-which the worker does soon after such a change; see ``docs/explanation/what-tasks-may-do.md``.
+A task may change global state and not restore it, which would affect later tasks. Changes of the
+working directory and of signals do the most harm: a signal handler or an alarm ends the process,
+and relative paths name other files. So they are restored, and the task is logged. A task runs in a
+copy of the context, so the active language, the active time zone and context variables need no
+restoring. All other state lasts until the process is replaced, which the worker does soon after
+such a change; see ``docs/explanation/what-tasks-may-do.md``.
 
 If several sync tasks run in one process (``--threads``), the last of them to end restores the
 directory. Signal handlers can be changed only in the main thread.
@@ -31,10 +31,10 @@ from horsies_django.worker.child import db_sessions, fork_guard, interrupts
 
 logger = logging.getLogger("horsies.worker")
 
-# The C functions, which cost a tenth of those in ``signal``: these convert each number to an enum.
+# The C functions take a tenth of the time of those in ``signal``, which convert numbers to enums.
 fast: Any = importlib.import_module("_signal")
-# Signals that end a process, or on which libraries depend: if SIGCHLD is ignored, subprocess loses
-# exit codes; the default of SIGPIPE ends a process that writes to a closed connection.
+# Signals that end a process, or on which libraries depend. If SIGCHLD is ignored, subprocess loses
+# exit codes. The default of SIGPIPE ends a process that writes to a closed connection.
 SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -65,7 +65,7 @@ class ProcessState:
         self.mask = fast.pthread_sigmask(int(signal.SIG_BLOCK), ())
 
     def enter(self) -> None:
-        """Prepare for a task on this thread."""
+        """Prepare this thread for a task."""
         db_sessions.before_task()
         decimal.setcontext(self.decimal.copy())
         with self.lock:
@@ -112,7 +112,7 @@ class ProcessState:
         return ["the working directory"]
 
     def _signals(self) -> Iterator[str]:
-        """Restore signal handlers; in the main thread."""
+        """Restore the signal handlers in the main thread, and yield a text for each change."""
         fast.alarm(0)
         faulthandler.cancel_dump_traceback_later()
 
@@ -135,7 +135,8 @@ def current_directory() -> str | None:
 
 
 def flush_output() -> None:
-    """Flush the standard streams: output is visible, and no forked copy prints it again."""
+    """Flush the standard streams, so that output is visible and no forked copy prints it again."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # a task replaced, removed or closed it, or its reader is gone
+        # a task has replaced, removed or closed the stream, or its reader is gone
+        with suppress(Exception):
             stream.flush()

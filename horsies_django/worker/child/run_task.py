@@ -1,7 +1,6 @@
-"""Runs one task: finds it by name, decodes its arguments, calls the function, and encodes the
-result.
+"""The run of one task: find it by name, decode its arguments, call it, and encode the result.
 
-Whatever user code does, the outcome is a Reply; exceptions do not reach the executor.
+The result is always a Reply, whatever user code does. Exceptions do not reach the executor.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from horsies_django.worker.child.middleware import call
 from horsies_django.workflows import growth  # noqa: F401 - current_task().workflow needs it
 
 logger = logging.getLogger("horsies.task")
-# Where code is that is not the project's: the standard library, installed packages, this package
+# the folders of code that is not the project's: standard library, installed packages, this package
 ELSEWHERE = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(horsies_django.__file__).parent)}
@@ -51,13 +50,16 @@ ELSEWHERE = tuple(
 
 TRACEBACK_CHARACTERS = 50_000
 MESSAGE_CHARACTERS = 2_000
-CONTEXT_CHARACTERS = 8_192  # of what the code of a task left for task_failed
+CONTEXT_CHARACTERS = 8_192  # of the context that the code of a task left for task_failed
 TIMED_OUT = "the task was still running when its timeout passed"
 STOPPED_ITSELF = "the task was cancelled while it ran"
 
 
 def run_sync(run: Run, kwargs: str) -> Reply:
-    """Run a task in the sync lane. Never raises."""
+    """Run a task in the sync lane, and return its reply.
+
+    Never raises.
+    """
     try:
         found = resolve(run.current, kwargs)
         if isinstance(found, Reply):
@@ -74,18 +76,21 @@ def run_sync(run: Run, kwargs: str) -> Reply:
                     value = call(run, task, args, keywords)
                 else:  # the function became async after it was sent
                     value = asyncio.run(call(run, task, args, keywords))
-            finally:  # a timeout at this moment is caught below like any other
+            finally:  # a timeout at this moment is handled below like any other
                 run.end()
         except BaseException as error:
             return with_context(run, crashed(run, task, error))
 
         return returned(task, value)
-    except BaseException as error:  # of user code that describes its errors
+    except BaseException as error:  # user code runs when exceptions are described
         return untold(error)
 
 
 async def run_async(run: Run, kwargs: str) -> Reply:
-    """Run a task in the async lane. Never raises."""
+    """Run a task in the async lane, and return its reply.
+
+    Never raises.
+    """
     try:
         found = resolve(run.current, kwargs)
         if isinstance(found, Reply):
@@ -119,7 +124,7 @@ def tell_start(current: CurrentTask) -> None:
 def resolve(
     current: CurrentTask, kwargs: str
 ) -> tuple[TaskDefinition, list[Any], dict[str, Any]] | Reply:
-    """Return the task and its arguments, or the reply for one that cannot be run here."""
+    """Return the task and its arguments, or a reply if the task cannot be run here."""
     name = current.name
     task = registry.find(name)
     if task is None:
@@ -141,9 +146,9 @@ def resolve(
 def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     """Return the reply for a task that raised.
 
-    Code that was interrupted may raise anything afterwards: a COMMIT that was broken off makes
-    Django's ``atomic`` raise an error of its own. So the reason of the interrupt counts, unless the
-    task asks for what follows.
+    Code that was interrupted may raise any exception: a COMMIT that was broken off makes Django's
+    ``atomic`` raise an error of its own. So the reason of the interrupt decides, unless the task
+    raised Retry, Snooze or Skip.
     """
     described = describe(error)
     if isinstance(error, Retry):
@@ -179,15 +184,15 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     reply = failure(TaskError.built_in(code, message, exception=described))
     retry = None if task.decide is None else task.decide(error, run.current.attempt)
     if retry is not None and not isinstance(retry, bool):
-        retry = float(retry)  # a plain one: other numbers are no values of a message
+        retry = float(retry)  # a plain float, because the message accepts no other numbers
 
     return reply._replace(retry=retry, classes=tuple(map(printable, class_names(error))))
 
 
 def with_context(run: Run, reply: Reply) -> Reply:
-    """Add to a reply what the code of the task left for ``task_failed``.
+    """Return a reply with the context that the code of the task left for ``task_failed``.
 
-    What cannot be JSON, or is too long, is left out.
+    A context that cannot be JSON or is too long is omitted.
     """
     context = run.current._failure_context
     if not context or reply.status != "FAILED":
@@ -208,10 +213,10 @@ def with_context(run: Run, reply: Reply) -> Reply:
 
 
 def untold(error: BaseException | None) -> Reply:
-    """Return the reply for a task whose exception or result cannot be examined, because that raised
-    ``error``.
+    """Return the reply for a task whose exception or result cannot be examined.
 
-    Metaclasses and properties of exceptions and results are user code, which is not run again here.
+    Examining it raised ``error``. Metaclasses and properties of exceptions and results are user
+    code, which is not run again here.
     """
     message = (
         "the exception or result of the task cannot be examined: that raises "
@@ -230,7 +235,7 @@ def cancelled(message: str) -> Reply:
 def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -> Reply:
     """Return the reply for a task that raised Retry.
 
-    The database decides by the policy in its row.
+    The database decides by the policy in the row of the task whether it is retried.
     """
     message = error.message
     if task.retry_policy is None:
@@ -282,8 +287,9 @@ def failed(code: ErrorCode | str, message: str) -> Reply:
 
 
 def failure(error: TaskError) -> Reply:
-    """Return the reply for a task that ended with ``error``, without data that is too large to be
-    stored.
+    """Return the reply for a task that ended with ``error``.
+
+    Data that is too large to be stored is omitted.
     """
     result = encode_error(error)
     if too_large(result):
@@ -298,9 +304,9 @@ def failure(error: TaskError) -> Reply:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Describe an exception in texts of bounded length.
+    """Return a description of an exception, in texts of limited length.
 
-    Its methods are user code and may raise anything.
+    The methods of the exception are user code and may raise any exception.
     """
     kind = class_name(type(error))
     try:
@@ -339,13 +345,14 @@ def class_name(kind: type, attribute: str = "__qualname__") -> str:
 
 
 def text_of(text: str) -> str:
-    """Return a plain str: an instance of a subclass may not be picklable."""
+    """Return a text as a plain str, because an instance of a subclass may not be picklable."""
     return str.__str__(text)
 
 
 def site_of(error: BaseException) -> tuple[str, int] | None:
-    """Return the last place of a traceback in the project's code, as ``shop/tasks.py in charge``,
-    and its line, or None.
+    """Return the last place of a traceback in the project's code, and its line.
+
+    An example of a place is ``shop/tasks.py in charge``. Return None if there is no such place.
     """
     found = None
     entry = error.__traceback__
@@ -359,8 +366,9 @@ def site_of(error: BaseException) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=1_000)
 def project_path(filename: str) -> str | None:
-    """Return the path of a file of the project below the folder from which it is imported, None for
-    other files.
+    """Return the path of a file of the project, relative to the folder of its import.
+
+    Return None if the file does not belong to the project.
     """
     path = Path(filename)
     if filename.startswith("<") or any(path.is_relative_to(folder) for folder in ELSEWHERE):

@@ -1,3 +1,1 @@
-"""The engine: one thread that waits for wakeups, runs the pass and hands claims to the pool; and
-its outbox.
-"""
+"""The engine: one thread that waits for wakeups, runs the pass and hands claims to the pool."""

@@ -1,11 +1,11 @@
-"""How much a worker asks of a pass: its slots, its buffer, and two options of its command line.
+"""The capacity of a worker: how many tasks a pass may claim, and the prefetch buffer of soft mode.
 
-The prefetch buffer of soft mode: tasks that were claimed ahead of time and wait for a free slot,
-under a lease.
+The capacity follows from the slots, the size of the buffer and two options of the command line.
 
-None of them has started. A task leaves the buffer when the database confirms its start, when it
-expired or had no room, or when it belongs to another worker. When the worker stops, the rest is
-released.
+The buffer contains tasks that were claimed ahead of time and wait for a free slot, under a lease.
+None of them has started. A task leaves the buffer when the database confirms its start, when it has
+expired or had no room, or when it belongs to another worker. When the worker stops, the remaining
+tasks are released.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.worker.process.options import WorkerOptions
 
-MOST_CHARACTERS = 64 * 2**20  # of arguments in the buffer, and those of one more pass
+# Arguments in the buffer. The last pass before the limit may exceed it.
+MOST_CHARACTERS = 64 * 2**20
 FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """``prefetch`` tasks may wait in the buffer under ``lease``; 0 and None in hard mode.
-    ``durable``: see ``Wanted``.
+    """The limits of the claims of a worker.
 
-    ``max_claim_per_worker`` bounds what the worker has claimed and not started, and so what one
-    pass claims; ``max_claim_batch`` what one pass claims of a queue, 0 without bound.
+    ``max_claim_per_worker`` limits the tasks that the worker has claimed and not started, and so
+    the tasks that one pass claims. ``max_claim_batch`` limits the tasks that one pass claims from a
+    queue; 0 means no limit. ``prefetch`` tasks may wait in the buffer under ``lease``; these are 0
+    and None in hard mode. ``durable`` is that of ``Wanted``.
     """
 
     max_claim_per_worker: int
@@ -48,12 +50,13 @@ class Capacity:
         starting: int,
         full: bool = False,
     ) -> Wanted:
-        """Return what the next pass may claim.
+        """Return how many tasks the next pass may claim.
 
-        ``free`` slots are left after ``starting`` of the ``prefetched`` tasks have started. They
-        include ``ahead`` places for run-ahead, which count against the buffer; ``standing`` tasks
-        run ahead now. Only a pass that claims or starts tasks anyway fills the buffer. ``full``:
-        its arguments need much memory, so it gets no more.
+        ``free`` is the number of free slots by lane after ``starting`` of the ``prefetched`` tasks
+        have started. It includes ``ahead`` places for the run-ahead, which count against the
+        buffer. ``standing`` tasks are dispatched ahead now. Only a pass that claims or starts tasks
+        anyway fills the buffer, and only if the buffer is not ``full``, which means that its
+        arguments need much memory.
         """
         looking = any(free.values()) or starting
         room = self.prefetch - ahead - (prefetched - starting) if looking and not full else 0
@@ -66,10 +69,10 @@ class Capacity:
 
 
 def capacity(config: Config, options: WorkerOptions) -> Capacity:
-    """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer.
+    """Return the capacity of a worker: by default its slots and the size of its buffer.
 
     Claims are durable with ``--processes=0``, because a worker cannot end tasks in its own process
-    whose claims are lost.
+    if the database loses their claims.
     """
     lease = (
         timedelta(milliseconds=config.claim_lease_ms)
@@ -89,7 +92,7 @@ class Prefetched(dict[uuid.UUID, Claim]):
 
     @property
     def full(self) -> bool:
-        """Whether the arguments of the claims need so much memory that no more are prefetched."""
+        """True if the arguments of the claims need so much memory that no more are prefetched."""
         return sum(len(claim.kwargs) for claim in self.values()) >= MOST_CHARACTERS
 
     def first(self, slots: dict[str, int]) -> list[Claim]:
@@ -105,5 +108,5 @@ class Prefetched(dict[uuid.UUID, Claim]):
         return found
 
     def take(self, ids: Iterable[uuid.UUID]) -> list[Claim]:
-        """Remove and return those of these claims that wait."""
+        """Remove the claims with these ids and return them, without ids that do not wait here."""
         return [self.pop(id_) for id_ in ids if id_ in self]

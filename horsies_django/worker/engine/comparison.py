@@ -1,10 +1,10 @@
-"""Compares the tasks that this worker has with those that the database says it has.
+"""The comparison of the tasks that this worker holds with its claims in the database.
 
 It finds claims whose reply was lost, which are released, and tasks that were cancelled. After a
 reconnect it also finds claims that the database has lost: a server that crashed, or a replica that
-took over, may lack the last transactions. Another claim of such a task gets the number of the lost
-one. So before this worker claims anything again, it ends its processes and starts again under a new
-id.
+took over, may lack the last transactions. Another claim of such a task gets the generation of the
+lost one. So before this worker claims anything again, it ends its processes and starts again under
+a new id.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from horsies_django.worker.process.task_log import named
 
 @dataclass(eq=False)
 class Comparison:
-    """Compares every ten seconds, after a reconnect, and when a task of this worker was cancelled.
+    """The comparison, every ten seconds, after a reconnect, and when a task here is cancelled.
 
-    ``owe`` takes the tasks of workflows that were settled, see ``Advancer.owe``.
+    ``owe`` is called with the tasks of workflows that were settled; see ``Advancer.owe``.
     """
 
     outbox: Outbox
@@ -41,15 +41,17 @@ class Comparison:
         self.at = 0.0
 
     def reconnected(self) -> None:
-        """Compare before the next pass, and look for lost claims: the connection was lost, maybe
-        with the server.
+        """Compare before the next pass, and search for lost claims.
+
+        The connection was lost, maybe because the server crashed.
         """
         self.at = 0.0
         self.doubtful = True
 
     def run(self, now: float) -> None:
-        """Compare. Raises psycopg.Error, and ClaimsLost if the database has lost claims of tasks
-        that ran here.
+        """Compare, release claims that this worker does not hold, and stop cancelled tasks.
+
+        Raises psycopg.Error, and ClaimsLost if the database has lost claims of tasks that ran here.
         """
         if self.doubtful:
             self._refuse_lost()
@@ -71,7 +73,7 @@ class Comparison:
         self.at = now + 10.0
 
     def settle(self) -> None:
-        """Write or drop what waits in the outbox, without claiming anything.
+        """Write or drop all outcomes and releases in the outbox, without claiming anything.
 
         Raises psycopg.Error.
         """
@@ -80,10 +82,10 @@ class Comparison:
             self.owe(self.outbox.run_pass().in_runs)
 
     def _refuse_lost(self) -> None:
-        """Raise ClaimsLost for tasks that run or have finished here and whose claim or start is
-        gone.
+        """Raise ClaimsLost if the claim or start of a task that runs or has finished here is lost.
 
-        Tasks of a worker that was declared dead are gone, too; the next pass finds that out.
+        The claims of a worker that was declared dead are missing, too. So a pass checks first
+        whether this worker was declared dead.
         """
         store = self.outbox.store
         worker = self.outbox.worker
@@ -99,7 +101,7 @@ class Comparison:
 
         missing = [one for one in here if (one.id, one.generation) not in running]
         states = store.unsettled(worker, missing) if missing else {}
-        # waiting: the start is gone
+        # "waiting": the database has lost the start of the task
         lost = [one for one in missing if states[one.id] in ("lost", "waiting")]
 
         if lost and not self.outbox.run_pass().dead:

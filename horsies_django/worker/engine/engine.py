@@ -1,8 +1,8 @@
 """The engine: one thread that waits for wakeups, runs the pass, and hands the claims to the pool.
 
-A finished task, a dead process, a NOTIFY, a due task or the poll wakes it. The answer is always the
-same single round trip: settle finished tasks and claim tasks for the free slots. While a pass runs,
-further outcomes collect for the next one, so batches form under load.
+A finished task, a dead process, a NOTIFY, a due task or the poll wakes it. Then it makes one round
+trip to the database, always the same: it settles finished tasks and claims tasks for the free
+slots. While a pass runs, further outcomes collect for the next one, so batches form under load.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ STARTED = "Worker started"  # logged once all processes were ready
 
 
 class EngineStatus(NamedTuple):
-    """The engine as it was when its thread last published it, for other threads: once a turn and
-    when the connection changes.
+    """The state of the engine for other threads.
 
-    ``busy_since``: when the current turn began, by the monotonic clock; None: the engine waits.
-    ``connection`` is None while the database is not available; ``failing``: the last statement
-    failed. ``started``: all processes were ready once. ``prefetched`` tasks are claimed and wait
-    for a slot. ``listens``: notifications arrive, and it may be elected to be told of new tasks.
+    The engine publishes it once a turn and when the connection changes. ``busy_since`` is the time
+    when the current turn began, by the monotonic clock, or None while the engine waits.
+    ``connection`` is None while the database is not available. ``failing`` is True if the last
+    statement failed, ``started`` if all processes were ready once. ``prefetched`` tasks are claimed
+    and wait for a slot. ``listens`` is True if notifications arrive, so that the worker may be
+    elected to be notified of new tasks.
     """
 
     busy_since: float | None = None
@@ -65,7 +66,7 @@ class EngineStatus(NamedTuple):
 
 @dataclass(eq=False)
 class Engine:
-    """Drives one worker until ``stopping`` is set and its tasks are done."""
+    """The main loop of a worker, which runs until ``stopping`` is set and its tasks are done."""
 
     pool: Pool
     outbox: Outbox
@@ -108,26 +109,27 @@ class Engine:
         self.outage = Outage(resilience)
         self.stopping = False
         self.disowned = False
-        # nothing is claimed later: others may have declared this worker dead
+        # no task is claimed after this time, because others may have declared this worker dead
         self.trusted_until = math.inf
         self.until_empty = False
 
-        self.waker, self.woken = socket.socketpair()  # lets other threads wake the selector
+        # other threads wake the selector through it
+        self.waker, self.woken = socket.socketpair()
         self.woken.setblocking(False)
         self.selector.register(self.woken, selectors.EVENT_READ, (self.woken.recv, 100))
 
         self.announced: set[str] = set()
         self.start_at = 0.0  # when to try again to start tasks whose rows were locked
-        self.leases_at = 0.0  # when to look for claims of any worker whose lease ended
+        self.leases_at = 0.0  # when to check for claims of any worker whose lease ended
         self.status = EngineStatus()  # what other threads may read
 
     def run(self, deadline: Callable[[], float | None]) -> bool:
-        """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False if
-        ``deadline`` came first.
+        """Work until the worker is stopped, or with ``until_empty``, until no task is due.
 
-        Raises WorkerStartError if processes cannot run tasks, DatabaseGaveUp if the database stays
-        unavailable, WorkerDisowned if another worker declared this one dead, ClaimsLost if the
-        database has lost claims of it.
+        Return False if the time that ``deadline`` returns, by the monotonic clock, is over before
+        that. Raises WorkerStartError if processes cannot run tasks, DatabaseGaveUp if the database
+        stays unavailable, WorkerDisowned if another worker declared this one dead, and ClaimsLost
+        if the database has lost claims of this worker.
         """
         self.notifications.listen()
 
@@ -147,7 +149,10 @@ class Engine:
         return True
 
     def turn(self, patience: float) -> None:
-        """Wait for a wakeup, at most ``patience`` seconds, and act on it: one turn of the loop."""
+        """Run one turn of the loop: wait for a wakeup and handle it.
+
+        It waits at most ``patience`` seconds.
+        """
         self.publish()
         events = self.selector.select(patience)
         now = time.monotonic()
@@ -194,7 +199,7 @@ class Engine:
                 self._cut_off(error)
 
     def publish(self) -> None:
-        """Publish the state of the engine, which waits from now on, for other threads."""
+        """Publish the state of the engine for other threads, before the engine waits."""
         self.status = EngineStatus(
             None,
             self.outbox.connection,
@@ -209,7 +214,10 @@ class Engine:
         )
 
     def _announce(self, line: str) -> None:
-        """Log a line once; a signal handler cannot log."""
+        """Log a line once.
+
+        Signal handlers cannot log, so the loop logs for them.
+        """
         if line not in self.announced:
             self.announced.add(line)
             logger.info(line)
@@ -227,8 +235,8 @@ class Engine:
 
     @property
     def owes(self) -> bool:
-        """Whether this worker holds tasks, running or unwritten, or has workflows to advance."""
-        # what it leaves undone, others find
+        """True if this worker holds running or unwritten tasks, or has workflows to advance."""
+        # other workers advance the workflows of a worker that stops
         advancing = bool(self.advancer.owed) and not self.stopping
         return not self.pool.idle or self.outbox.owes or bool(self.prefetched) or advancing
 
@@ -244,7 +252,8 @@ class Engine:
         moments += [self.outbox.task_log.summary_at, math.inf if limit is None else limit]
 
         if not connected:
-            moments += [self.outage.retry_at, now + 1.0]  # another thread may hasten it
+            # another thread may set ``retry_at`` to an earlier time
+            moments += [self.outage.retry_at, now + 1.0]
         else:
             moments += [self.wakeups.next_at, self.advancer.next_at, self.stalled.at]
             if self.prefetched and self.start_at > now:
@@ -269,7 +278,7 @@ class Engine:
         return self.outbox.due(now) or now >= self.comparison.at or self.can_claim()
 
     def can_claim(self) -> bool:
-        """Whether a pass could start or claim something."""
+        """Return whether a pass could start or claim something."""
         return bool(self._starts()) or any(self._slots().values())
 
     def _starts(self) -> list[Claim]:
@@ -280,8 +289,9 @@ class Engine:
         return self.prefetched.first({lane: self.pool.free(lane) for lane in LANES})
 
     def _slots(self) -> dict[str, int]:
-        """Return how many slots of each lane the next pass shall fill: all free ones, if there may
-        be tasks for them.
+        """Return how many slots of each lane the next pass should fill.
+
+        These are all free slots of the lanes that may have tasks, and none of the other lanes.
         """
         if self.stopping or not self._may_take(time.monotonic()):
             return dict.fromkeys(LANES, 0)
@@ -299,7 +309,8 @@ class Engine:
     def _collect(self) -> None:
         self.outbox.outcomes += self.pool.outcomes
         if queues := {outcome.queue_name for outcome in self.pool.outcomes if outcome.in_run}:
-            self.wakeups.follow(queues)  # the pass that settles them may send what comes after them
+            # the pass that settles these tasks may send the next tasks of their workflows
+            self.wakeups.follow(queues)
 
         self.outbox.releases += self.pool.releases
         self.pool.outcomes = []
@@ -327,7 +338,7 @@ class Engine:
         )
 
         leases = now >= self.leases_at
-        # whether those of workflows are completed elements of maps
+        # whether all outcomes of workflow tasks are those of completed elements of maps
         elements = not any(outcome.in_run or outcome.error_code for outcome in self.outbox.outcomes)
 
         try:
@@ -342,7 +353,7 @@ class Engine:
 
         self.outage.over()
         if leases:
-            # in soft mode it looks each second for claims whose lease ended
+            # in soft mode, each second
             self.leases_at = now + spacing(
                 1.0 if self.capacity.lease else self.poll_seconds, time.monotonic() - now
             )
@@ -364,10 +375,10 @@ class Engine:
         self.advancer.owe(passed.in_runs, gather=elements and not self.pool.idle)
 
     def _after_pass(self, now: float) -> None:
-        """Advance workflows whose tasks were settled; look again; wake others for tasks without a
-        free slot here.
+        """Advance workflows whose tasks were settled, and wake workers for tasks without a slot.
 
-        Partitions that were stalled by a lock are tried again.
+        It also checks queues again after notifications, and tries again to unpark the partitions
+        that a lock stalled. Raises psycopg.Error.
         """
         if now >= self.advancer.next_at:
             sent = self.advancer.turn(
@@ -387,7 +398,7 @@ class Engine:
             )
 
     def _hear_stalled(self, told: Stalled) -> None:
-        """Look after a stalled partition, if this worker is the first of the elected."""
+        """Unpark a stalled partition later, if this worker is the first of the elected."""
         if self.wakeups.place == 0 and not self.stopping:
             self.stalled.hear(told)
 
@@ -403,7 +414,7 @@ class Engine:
             self._cut_off(error)
             return
 
-        # from now on the watchdog watches it
+        # the watchdog reads it from the status
         self.status = self.status._replace(connection=self.outbox.connection)
         logger.info("the database is back")
         self.notifications.next_at = 0.0
@@ -411,26 +422,28 @@ class Engine:
         self.passes.start_over()
 
     def trust(self, until: float) -> None:
-        """Claim nothing after ``until`` (monotonic clock), when others may declare this worker
-        dead; from any thread.
+        """Claim no task after ``until``, by the monotonic clock; may be called from any thread.
+
+        Others may declare this worker dead after that time.
         """
         self.trusted_until = until
 
     def elect(self, place: int | None) -> None:
-        """Take this place among the elected, None for none; may be called from any thread."""
+        """Set the place among the elected, None for none; may be called from any thread."""
         if place != self.wakeups.place:
             self.wakeups.place = place
             self.waker.send(b".")
 
     def take_over(self, run: Handed) -> None:
-        """Advance a run that takes too long for another thread's connection; may be called from any
-        thread.
+        """Advance a run that another thread hands over; may be called from any thread.
+
+        It takes too long for the connection of that thread.
         """
         self.advancer.handed.append(run)
         self.waker.send(b".")
 
     def disown(self) -> None:
-        """Note that another worker declared this one dead; may be called from any thread."""
+        """Record that another worker declared this one dead; may be called from any thread."""
         self.disowned = True
         self.waker.send(b".")
 
@@ -442,5 +455,5 @@ class Engine:
         self.woken.close()
 
     def stop(self, *arguments: Any) -> None:
-        """Claim nothing more; the loop ends when the running tasks are settled."""
+        """Stop claiming tasks; the loop ends when the running tasks are settled."""
         self.stopping = self.pool.stopping = True

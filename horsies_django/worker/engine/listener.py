@@ -1,11 +1,10 @@
-"""The notification listener: receives notifications of new tasks and changed limits. Without it the
-worker only polls.
+"""The notification listener, which receives notifications of new tasks and changed limits.
 
-A broken connection raises an error. A silent one does not: its server process hangs, the network
-link is dead, or a pooler gave it to another client. So after a quiet time the listener tests
-itself: it sends itself a notification on the engine's connection. If that does not arrive,
-notifications of tasks would not either. The connection is replaced, and until a self-test succeeds
-the worker relies on polling, and logs this once.
+Without it the worker only polls. A broken connection raises an error. A silent connection does not:
+its server process hangs, the network link is dead, or a pooler gave it to another client. So after
+a quiet time the listener tests itself: it sends itself a notification on the engine's connection.
+If that does not arrive, notifications of tasks would not arrive either. Then the connection is
+replaced, and the worker relies on polling until a self-test succeeds. It logs this once.
 """
 
 from __future__ import annotations
@@ -30,16 +29,17 @@ from horsies_django.worker.process.backoff import Backoff
 logger = logging.getLogger("horsies.worker")
 
 QUIET_SECONDS = 15.0  # without any notification, until a self-test
-ANSWER_SECONDS = 5.0  # how long a self-test may take
+ANSWER_SECONDS = 5.0  # the longest time of a self-test
 
 
 @dataclass(eq=False)
 class NotificationListener:
-    """Receives notifications and calls their ``handlers``, by the word in the notification (see
-    ``core.notifications.Told``), with the time in it (an epoch; 0 or less means any time).
+    """The receiver of notifications, which calls a handler for each of them.
 
-    Calls ``advance`` with each workflow run that got a signal, and ``stalled`` with each partition
-    to look after. Calls ``wake`` after each LISTEN, because earlier notifications were missed.
+    ``handlers`` are found by the word in the notification (see ``core.notifications.Told``) and
+    called with the time in it, which is an epoch in seconds; 0 or less means any time. ``advance``
+    is called with each workflow run that got a signal, and ``stalled`` with each stalled partition.
+    ``wake`` is called after each LISTEN, because earlier notifications were missed.
     """
 
     listener: Listener
@@ -55,21 +55,23 @@ class NotificationListener:
         self.poll_seconds = self.resilience.notify_poll_interval_ms / 1000
         self.unreachable = False  # whether the last self-test failed
         self.testing = False  # whether a self-test is in progress
-        self.next_at = 0.0  # while listening: the next self-test; else: the next try to connect
+        # the next self-test, or the next try to connect if there is no connection
+        self.next_at = 0.0
 
     @property
     def healthy(self) -> bool:
-        """Whether notifications to this worker arrive, according to the last self-test."""
+        """True if notifications to this worker arrive, according to the last self-test."""
         return self.listener.connection is not None and not self.unreachable
 
     @property
     def hears(self) -> bool:
-        """Whether notifications to all workers arrive, too."""
+        """True if notifications to all workers arrive, too."""
         return self.healthy and self.listener.hears
 
     def next_try(self, *, connected: bool) -> float:
-        """Return when to call ``tick``, by the monotonic clock; ``connected``: whether the engine
-        is.
+        """Return when to call ``tick``, by the monotonic clock.
+
+        ``connected`` is True if the engine has a connection, which a self-test needs.
         """
         return self.next_at if connected or self.listener.connection is None else math.inf
 
@@ -81,9 +83,11 @@ class NotificationListener:
         if self.listener.connection is None:
             self.listen()
         elif connection is None:
-            self.testing = False  # no self-test is possible, and one in progress may have been lost
+            # no self-test is possible, and a self-test in progress may have been lost
+            self.testing = False
         elif self.testing:
-            self.receive()  # it may have arrived already: the engine was busy
+            # the notification may have arrived while the engine was busy
+            self.receive()
             if self.testing:
                 self._replace()
         elif self.listener.received:
@@ -92,7 +96,7 @@ class NotificationListener:
             self._ask(connection, prefix)
 
     def listen(self) -> None:
-        """Connect and LISTEN; a failure is logged, and ``tick`` tries again later."""
+        """Connect and LISTEN; log a failure, so that ``tick`` tries again later."""
         try:
             self.listener.open()
         except psycopg.Error as error:
@@ -106,7 +110,10 @@ class NotificationListener:
         self.wake()
 
     def hear(self, wanted: bool) -> None:
-        """Receive what all workers are told, or only what this worker is told."""
+        """Receive the notifications to all workers if ``wanted``, else those to this worker only.
+
+        A failure is logged, and ``tick`` connects again.
+        """
         if wanted == self.listener.hears:
             return
         if self.listener.connection is None:
@@ -156,7 +163,7 @@ class NotificationListener:
         try:
             self.listener.self_test(connection, prefix)
             self.testing = True
-        except psycopg.Error as error:  # the next pass of the engine fails, too
+        except psycopg.Error as error:  # the next pass fails, too, and the engine reconnects
             logger.debug(
                 "the engine's connection could not be used for a self-test: %s", said(error)
             )
@@ -168,12 +175,12 @@ class NotificationListener:
         self.next_at = time.monotonic() + QUIET_SECONDS
 
     def _replace(self) -> None:
-        """Close a connection on which nothing arrives; another one is opened."""
+        """Close a connection on which nothing arrives, so that ``tick`` opens another one."""
         self._hang_up(self.listener.fileno())
         self._wait()
 
         if self.unreachable:
-            return  # it was logged
+            return  # already logged
         self.unreachable = True
 
         if self.listener.pooled:

@@ -1,10 +1,10 @@
-"""The outage: what the engine does while the database is not available, and when it gives up.
+"""Outages: when the engine tries again while the database is not available, and when it gives up.
 
 After every error of the database the engine reconnects, so that the next try starts from a known
-state; unwritten outcomes are kept. Nearly all errors are temporary: a restart, a failover, a full
+state. Unwritten outcomes are kept. Nearly all errors are temporary: a restart, a failover, a full
 disk, a connection limit, a timeout, a session ended by an administrator. A database without the
-tables and functions of this worker, or without the privileges, is not; it gets a few tries, because
-a restore or a migration may be in progress.
+tables, functions or privileges that this worker needs is a permanent error. The engine tries a few
+times even then, because a restore or a migration may be in progress.
 """
 
 from __future__ import annotations
@@ -35,21 +35,24 @@ class DatabaseGaveUp(HorsiesError):  # noqa: N818 - named for what happened
 
 
 class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
-    """Another worker declared this one dead: its tasks are given to other workers, and it must not
-    continue them.
+    """Another worker declared this one dead.
+
+    The tasks of this worker are given to other workers, and it must not continue them.
     """
 
 
 class ClaimsLost(HorsiesError):  # noqa: N818 - named for what happened
-    """The database has lost claims of this worker: others may run these tasks, and it must not
-    continue them.
+    """The database has lost claims of this worker.
+
+    Other workers may run these tasks, and this worker must not continue them.
     """
 
 
 class Outage:
-    """Counts failures in a row and sets the next try.
+    """The failures in a row, and the time of the next try.
 
-    Without a heartbeat for ``kill_after`` seconds tasks end (None: never).
+    Running tasks are ended if no heartbeat was stored for ``kill_after`` seconds, or never if it is
+    None.
     """
 
     def __init__(self, resilience: Resilience) -> None:
@@ -59,7 +62,10 @@ class Outage:
         self.unfit = 0  # how often in a row the database could not serve this worker
 
     def begin(self, error: psycopg.Error, unwritten: int) -> None:
-        """Set and log the next try. Raises DatabaseGaveUp if there is none."""
+        """Set and log the time of the next try.
+
+        Raises DatabaseGaveUp if no further try is allowed.
+        """
         message = said(error)
         self.unfit = self.unfit + 1 if (error.sqlstate or "")[:2] in UNFIT else 0
         lost = (
@@ -84,28 +90,30 @@ class Outage:
         logger.warning("the database is not available, next try in %.1f s: %s", wait, message)
 
     def hasten(self) -> None:
-        """Try again now: the database has answered a heartbeat, and these do not wait longer and
-        longer. From any thread.
+        """Try again now, because the database has stored a heartbeat.
 
-        A database that answers, but cannot serve this worker, gets the whole time of its few tries.
+        It may be called from any thread. Heartbeats are tried at a fixed interval, while the engine
+        waits longer after each failure. A database that cannot serve this worker is not tried
+        earlier, because it gets only a few tries.
         """
         if not self.unfit:
             self.retry_at = 0.0
 
     def over(self) -> None:
-        """A statement succeeded: count failures from zero again."""
+        """Record that a statement succeeded, so that failures are counted from zero again."""
         self.backoff.succeeded()
         self.unfit = 0
 
     def kill_at(self, trusted_until: float) -> float:
-        """Return when to end the tasks of a worker that others may declare dead from
-        ``trusted_until`` on.
+        """Return when to end the tasks of this worker, by the monotonic clock.
+
+        Others may declare this worker dead from ``trusted_until`` on.
         """
-        # a fifth of the time until others may declare this worker dead remains
+        # a fifth of the time remains, so that the tasks have ended before
         return math.inf if self.kill_after is None else trusted_until - self.kill_after * 0.2
 
     def end_tasks(self, pool: Pool) -> None:
-        """End the children that run tasks, because other workers may soon run these tasks.
+        """End the children that run tasks, because other workers may soon run the same tasks.
 
         New children replace them.
         """

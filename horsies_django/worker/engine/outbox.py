@@ -1,7 +1,7 @@
-"""The outbox: runs the pass, and keeps outcomes and releases until the database has stored them.
+"""The outbox, which runs the pass and keeps outcomes and releases until the database stores them.
 
-Outcomes of finished tasks wait here during an outage, while their row is locked, and until a lost
-reply is looked up.
+The outcomes of finished tasks wait here during an outage and while their row is locked. If the
+reply of a pass was lost, they wait until the state of the task is read from the database.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ logger = logging.getLogger("horsies.worker")
 BATCH = 1_000  # outcomes per pass
 BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larger
 LOCKED_RETRY_SECONDS = 0.1
-# Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an
-# exception raised in a trigger.
+# SQLSTATE classes of a value that cannot be stored: data exception, constraint violation, refusal
+# of a trigger or a view, program limit exceeded, exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
-# A conflict, resources, a lock, a timeout: a smaller batch may succeed.
+# After a conflict, a lack of resources, a lock or a timeout, a smaller batch may succeed.
 TOO_MUCH = ("40", "53", "55", "57014")
 
 
 @dataclass(eq=False)
 class Outbox(Link):
-    """Holds outcomes and releases until they are written, and runs the pass."""
+    """The outcomes and releases that are not written yet, and the connection of the passes."""
 
     alias: str
     worker: uuid.UUID
@@ -52,7 +52,7 @@ class Outbox(Link):
     prepare: bool
     max_crashes: int = 0
     max_bytes: int | None = None
-    bound: int = 10_000  # of unwritten outcomes: beyond it no task is claimed
+    bound: int = 10_000  # no task is claimed while so many outcomes are unwritten
 
     def __post_init__(self) -> None:
         self.cursor = OneCursor()
@@ -61,16 +61,17 @@ class Outbox(Link):
 
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
-        # their rows were locked: tried again at ``locked_until``
+        # entries whose rows were locked; they are tried again at ``locked_until``
         self.locked: list[Outcome | Claim] = []
         self.locked_until = 0.0
-        self.most = BATCH  # outcomes in the next pass: fewer after one that was too large
+        # the most outcomes in the next pass; fewer after a pass that was too large
+        self.most = BATCH
 
         self.task_log = TaskLog()
         self.receivers = Receivers(self.worker)
         self.counts = Counts()
         self.overfull = False
-        # of the tasks that this worker has run, for the pruner
+        # the retentions of the tasks that this worker has run, for the pruner
         self.own_retentions: set[int | bool] = set()
 
     @property
@@ -79,7 +80,7 @@ class Outbox(Link):
         return len(self.outcomes) + sum(isinstance(entry, Outcome) for entry in self.locked)
 
     def check_bound(self) -> None:
-        """Stop claiming while too many outcomes are unwritten; log the changes."""
+        """Stop claiming while too many outcomes are unwritten, and log when that changes."""
         overfull, self.overfull = self.overfull, self.unwritten >= self.bound
 
         if self.overfull and not overfull:
@@ -92,7 +93,7 @@ class Outbox(Link):
 
     @property
     def owes(self) -> bool:
-        """Whether anything waits to be written."""
+        """True if outcomes or releases are unwritten."""
         return bool(self.outcomes or self.releases or self.locked)
 
     @property
@@ -104,7 +105,10 @@ class Outbox(Link):
         return bool(self.outcomes or self.releases or (self.locked and now >= self.locked_until))
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Open the connection. Raises psycopg.OperationalError."""
+        """Open and return the connection.
+
+        Raises psycopg.OperationalError.
+        """
         self.connection = direct_connection(
             self.alias, application_name="horsies engine", prepare=self.prepare
         )
@@ -115,13 +119,12 @@ class Outbox(Link):
     def run_pass(
         self, wanted: Wanted = NOTHING, starts: Sequence[Claim] = (), **asked: Any
     ) -> Passed:
-        """Settle outcomes, release claims, start ``starts``, and claim what is wanted; see
-        ``TaskStore.run_pass``.
+        """Settle outcomes, release claims, start ``starts``, and claim the tasks that are wanted.
 
-        A start that is missing in the reply is looked up: an earlier pass may have started it and
-        the reply was lost, its row may be locked (then it is neither started nor returned), or it
-        may belong to another worker now (returned). Raises psycopg.Error; then the outbox keeps
-        everything.
+        See ``TaskStore.run_pass``. If the reply does not contain a start, its state is read from
+        the database. Either an earlier pass has started it and the reply was lost, or its row is
+        locked (then it is neither started nor returned), or it belongs to another worker now
+        (returned). Raises psycopg.Error; then the outbox keeps everything.
         """
         began = time.monotonic()
         self.planned_at = forget_plans(self.connection_or_raise(), self.planned_at)
@@ -145,8 +148,9 @@ class Outbox(Link):
         return passed
 
     def started(self, claims: list[Claim]) -> list[Claim]:
-        """Return the running tasks to dispatch, whose options this release can read; the others
-        fail.
+        """Return the claims to dispatch, without those whose options this release cannot read.
+
+        The latter fail.
         """
         if any(claim.options is not None for claim in claims):
             answers = [(claim, unreadable(claim)) for claim in claims]
@@ -173,7 +177,7 @@ class Outbox(Link):
         return self.store.run_pass(self.worker, self.channel, self.served, wanted, **fixed, **owed)
 
     def retry_locked(self, now: float) -> None:
-        """Try outcomes and releases again whose rows were locked."""
+        """Move entries whose rows were locked back to the outbox, if ``locked_until`` is over."""
         if self.locked and now >= self.locked_until:
             self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
             self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
@@ -182,13 +186,13 @@ class Outbox(Link):
     def _settle_refused_batch(
         self, outcomes: list[Outcome], error: psycopg.Error, began: float
     ) -> None:
-        """Settle the outcomes of a refused batch one by one. Raises ``error`` if they are not its
-        cause.
+        """Settle the outcomes of a refused batch one by one.
 
-        A failure replaces a refused result; if that is refused too, it is tried again later.
+        If the database refuses an outcome, a failure replaces it. If that is refused too, it is
+        tried again later. Raises ``error`` if the outcomes are not its cause.
         """
         if not outcomes or (error.sqlstate or "")[:2] not in POISON:
-            # a pass that failed after a long time may have been too large, too
+            # a pass that failed after a long time may also have been too large
             if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > 5.0:
                 self.most = max(1, len(outcomes) // 2)
             raise error
@@ -216,20 +220,26 @@ class Outbox(Link):
                     self.locked_until = time.monotonic() + 30.0
 
     def connection_or_raise(self) -> psycopg.Connection[Any]:
-        """Return the connection. Raises psycopg.OperationalError when there is none."""
+        """Return the connection.
+
+        Raises psycopg.OperationalError if there is none.
+        """
         if self.connection is None:
             raise psycopg.OperationalError("the engine is not connected")
         return self.connection
 
     @property
     def store(self) -> TaskStore:
-        """The statements on the connection. Raises psycopg.OperationalError when there is none."""
+        """The store of tasks on the connection.
+
+        Raises psycopg.OperationalError if there is no connection.
+        """
         return TaskStore(self.cursor.on(self.connection_or_raise()))
 
     def _remove_written(
         self, outcomes: list[Outcome], releases: list[Claim], passed: Passed
     ) -> None:
-        """Remove what was written from the outbox and log it, and look up the rest."""
+        """Remove and log the entries that a pass has written, and read the state of the others."""
         del self.outcomes[: len(outcomes)]
         del self.releases[: len(releases)]
 
@@ -244,7 +254,7 @@ class Outbox(Link):
         try:
             states = self.store.unsettled(self.worker, missing)
         except psycopg.Error:
-            self.locked += missing  # asked again when the connection is back
+            self.locked += missing  # tried again when the connection is back
             raise
 
         for entry in missing:
@@ -252,9 +262,11 @@ class Outbox(Link):
             if state == "held" or (state == "waiting" and isinstance(entry, Claim)):
                 self.locked.append(entry)
                 self.locked_until = time.monotonic() + LOCKED_RETRY_SECONDS
-            elif state in ("lost", "waiting"):  # waiting: the database has lost the start
+            # "waiting" of an outcome: the database has lost the start of the task
+            elif state in ("lost", "waiting"):
                 self._drop(entry)
-            elif isinstance(entry, Outcome):  # an earlier pass settled it, and its reply was lost
+            # an earlier pass has settled the outcome, and its reply was lost
+            elif isinstance(entry, Outcome):
                 self._tell([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})
 
     def _tell(self, outcomes: list[Outcome], decided: Mapping[str, Any]) -> None:
@@ -272,8 +284,9 @@ class Outbox(Link):
         logger.warning(line, entry.id, self.worker, entry.generation, named([entry]))
 
     def drop_all(self, more: Iterable[Outcome | Claim]) -> None:
-        """Drop and log the whole outbox and ``more``: the worker was declared dead, and others have
-        its tasks.
+        """Drop and log all entries of the outbox and ``more``.
+
+        The worker was declared dead, and its tasks are given to other workers.
         """
         for entry in (*self.outcomes, *self.releases, *self.locked, *more):
             self._drop(entry)
@@ -295,7 +308,7 @@ class Outbox(Link):
         ]
 
     def _refusal(self, outcome: Outcome) -> psycopg.Error | None:
-        """Settle one outcome; return why the database refuses it.
+        """Settle one outcome; return the error if the database refuses it, or None if it does not.
 
         Raises psycopg.Error for other problems.
         """
@@ -310,8 +323,10 @@ class Outbox(Link):
         return None
 
     def compare(self, known: set[uuid.UUID]) -> list[Held]:
-        """Return this worker's tasks in the database; release those not in ``known``: claims whose
-        reply was lost.
+        """Return the tasks that this worker has claimed in the database.
+
+        Claims that are neither in ``known`` nor in the outbox are released, because the reply to
+        them was lost.
         """
         held = self.store.held(self.worker)
         known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}

@@ -1,8 +1,8 @@
-"""The pass runner: chooses when the next pass may begin and what it is asked, and learns from its
-result.
+"""The pass runner, which chooses when the next pass may begin and which queues it scans.
 
-The outbox knows nothing of queues. The runner knows which queues may have due tasks, where the next
-scan starts, and which tasks are left to other workers.
+The outbox has no state of queues. The runner has: which queues may have due tasks, where the next
+scan starts, and which tasks are left to other workers. It updates this state by the result of each
+pass.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.engine.wakeups import Wakeups
 
 GATHER_SECONDS = 0.002
-ENOUGH = 20  # outcomes: the next pass does not wait for more
+ENOUGH = 20  # the next pass does not wait for more outcomes than these
 
 
 class PassRunner:
-    """Runs the passes of a worker that serves ``queues`` and scans all of them every
-    ``poll_seconds``.
-    """
+    """The passes of a worker that serves ``queues`` and scans them all every ``poll_seconds``."""
 
     def __init__(
         self,
@@ -39,18 +37,18 @@ class PassRunner:
         self.cursors = ScanCursors(self.wakeups.queues, self.wakeups.hear, poll_seconds)
         self.unknown_tasks = unknown_tasks
 
-        self.started = 0  # tasks, by the last pass
-        self.ended = 0.0  # the last pass, by the monotonic clock
-        self.seconds = 0.0  # of all passes together
-        self.buckets = [0] * len(BOUNDS)  # the histogram of how long they took
+        self.started = 0  # tasks that the last pass has started
+        self.ended = 0.0  # when the last pass ended, by the monotonic clock
+        self.seconds = 0.0  # the duration of all passes together
+        self.buckets = [0] * len(BOUNDS)  # the histogram of the durations
 
     @property
     def not_before(self) -> float:
-        """When the next pass may begin: once as many tasks have ended as the last one started, at
-        most 2 ms after it.
+        """The earliest time of the next pass, by the monotonic clock.
 
-        A pass for one task takes nearly as long as one for several, and short tasks that began
-        together end together.
+        The pass waits until as many tasks have ended as the last pass started, but no longer than 2
+        ms after the last pass. A pass for one task takes nearly as long as a pass for several
+        tasks, and short tasks that began together end together.
         """
         waits = len(self.outbox.outcomes) < min(self.started, ENOUGH)
         return self.ended + GATHER_SECONDS if waits else self.ended
@@ -64,11 +62,11 @@ class PassRunner:
         expired_leases: bool = False,
         notified: bool = False,
     ) -> Passed:
-        """Write outcomes and releases, start ``starts``, and claim what is wanted for free
-        ``slots`` by lane.
+        """Write outcomes and releases, start ``starts``, and claim tasks for the free ``slots``.
 
-        ``expired_leases`` also releases claims whose lease ended. ``notified``: whether
-        notifications arrive; without them scan cursors are not used. Raises psycopg.Error.
+        ``slots`` is a number by lane. With ``expired_leases``, claims whose lease ended are
+        released, too. Scan cursors are used only if ``notified``, so if notifications arrive.
+        Raises psycopg.Error.
         """
         began = time.monotonic()
         grace = self.unknown_tasks.grace_at(began)
@@ -84,7 +82,7 @@ class PassRunner:
         self.buckets[bucket(self.ended - began)] += 1
 
         scanned = bool(wanted.sync or wanted.async_ or wanted.prefetch)
-        if passed.short and passed.far:  # over dead entries or future tasks
+        if passed.short and passed.far:  # it read many dead entries or future tasks
             self.wakeups.avoid_short(self.ended, self.ended - began)
         elif notified and not passed.short:
             self.cursors.learn(passed, began, self.ended - began, scanned=scanned)
@@ -104,17 +102,17 @@ class PassRunner:
         return passed
 
     def start_over(self) -> None:
-        """Scan everything, now and a moment later: notifications may have been missed."""
+        """Scan all queues now and a moment later, because notifications may have been missed."""
         self.cursors.forget()
         self.wakeups.start_over()
 
     def follow_up(self, now: float, free: Callable[[str], int]) -> None:
-        """Look again where tasks were notified; wake other workers for tasks of a lane without a
-        ``free`` slot here.
+        """Check queues again after notifications, and wake other workers for tasks without a slot.
 
-        Usually the tasks are claimed by now, so a look is not a pass, which costs the server three
-        times as much. But only a pass can skip dead entries, by the scan cursors. Raises
-        psycopg.Error.
+        ``free`` returns the number of free slots of a lane. Usually other workers have claimed the
+        tasks by now, so the queues are checked by a statement that costs the server a third of a
+        pass. But only a pass can skip dead entries, by the scan cursors, so if cursors are used,
+        the next pass scans the queues. Raises psycopg.Error.
         """
         for lane, queues in self.wakeups.take_later(now).items():
             if (
@@ -132,7 +130,7 @@ class PassRunner:
             self.wakeups.passed_on(woken, time.monotonic() - now)
 
     def _release_unknown_tasks(self, passed: Passed) -> None:
-        """Release unknown tasks and run another pass, which leaves such tasks to other workers."""
+        """Release unknown tasks and request another pass, which leaves them to other workers."""
         passed.claims, unknown = self.unknown_tasks.split(passed.claims)
         passed.prefetched, ahead = self.unknown_tasks.split(passed.prefetched)
 

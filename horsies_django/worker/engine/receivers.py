@@ -1,9 +1,9 @@
-"""The signals about tasks that a worker's main process sends, and the thread that calls their
-receivers.
+"""The signals about tasks from a worker's main process, and the thread that calls their receivers.
 
-Receivers are code of the project, which may be slow or hang. So they run neither on the engine's
-thread nor on that of the heartbeats: events wait in a queue for a thread of their own. While too
-many wait, further ones are dropped and counted. Nothing is queued for a signal without receivers.
+Receivers are code of the project, which may be slow or hang. So they run neither in the engine's
+thread nor in the thread of the heartbeats: events wait in a queue for a thread of their own. While
+too many events wait, further ones are dropped and counted. Events of a signal without receivers are
+not queued.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ from horsies_django.worker.process.task_log import Known
 
 logger = logging.getLogger("horsies.signals")
 
-# between two reports of dropped events; a receiver that runs longer is reported
+# the time between two reports of dropped events; a receiver that runs longer is reported, too
 REPORT_SECONDS = 60.0
 
 
 class Event(NamedTuple):
-    """A signal to send: its arguments but the metadata, which is in the JSON text of the task's
+    """A signal to send, with its arguments.
+
+    The metadata is not among them; it is read from ``options``, the JSON text of the task's
     options.
     """
 
@@ -56,7 +58,7 @@ class Event(NamedTuple):
     options: str | None
 
     def deliver(self) -> None:
-        """Call the receivers. Their exceptions are logged."""
+        """Call the receivers, and log their exceptions."""
         self.signal.send_robust(
             registry.find(self.values["task_name"]),
             metadata=read_metadata(self.options),
@@ -65,7 +67,7 @@ class Event(NamedTuple):
 
 
 def start_events(claims: Iterable[Claim], worker: uuid.UUID) -> Iterator[Event]:
-    """Yield the events of tasks that are running now."""
+    """Yield the event of each task that runs now."""
     for claim in claims:
         yield event(task_started, claim, worker)
 
@@ -73,13 +75,15 @@ def start_events(claims: Iterable[Claim], worker: uuid.UUID) -> Iterator[Event]:
 def end_events(
     outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: uuid.UUID
 ) -> Iterator[Event]:
-    """Yield the events of attempts whose outcome was written; for ``decided`` see
-    ``horsies_settle``.
+    """Yield the events of attempts whose outcome was written.
+
+    The SQL function ``horsies_settle`` describes ``decided``.
     """
     for outcome in outcomes:
         how = decided.get(str(outcome.id), {}) if decided else {}
         values = {
-            "error_code": how.get("code") or outcome.error_code,  # "SNOOZED" of one that runs again
+            # "SNOOZED" if the attempt runs again later
+            "error_code": how.get("code") or outcome.error_code,
             "error_message": outcome.error_message,
             "seconds": outcome.seconds,
             "child_pid": outcome.child_pid,
@@ -93,7 +97,7 @@ def end_events(
             if "stops" in how:
                 yield event(order_stopped, outcome, worker, partition=how["stops"])
         else:
-            at = how.get("at")  # unknown if the reply with the details was lost
+            at = how.get("at")  # None if the reply with the details was lost
             retry_at = None if at is None else dt.datetime.fromtimestamp(at, dt.UTC)
             yield event(task_retried, outcome, worker, **values, retry_at=retry_at)
 
@@ -114,8 +118,10 @@ def rescue_events(happened: Iterable[Happened], worker: uuid.UUID) -> Iterator[E
 
 
 def raised(outcome: Outcome) -> dict[str, Any]:
-    """Return the dotted path of the exception's class, the end of its traceback, and what its code
-    left, of a failure.
+    """Return the arguments of ``task_failed`` about the exception of a failure.
+
+    These are the dotted path of its class, the end of its traceback, and the context that the code
+    of the task left.
     """
     exception = (json.loads(outcome.result).get("err") or {}).get("exception") or {}
     path = ".".join(filter(None, (exception.get("module"), exception.get("type"))))
@@ -130,8 +136,9 @@ def raised(outcome: Outcome) -> dict[str, Any]:
 
 
 def read_context(text: str | None) -> dict[str, Any]:
-    """Return what the code of a failed attempt left; a task may write any text into the channel of
-    its process.
+    """Return the context that the code of a failed attempt left, {} if it is no JSON object.
+
+    A task can write any text into the channel of its process.
     """
     try:
         found = json.loads(text) if text else {}
@@ -141,8 +148,9 @@ def read_context(text: str | None) -> dict[str, Any]:
 
 
 def event(signal: HorsiesSignal, task: Known, worker: uuid.UUID, **more: Any) -> Event:
-    """Return a signal about a task, with ``more`` arguments; it keeps the options only if they
-    contain metadata.
+    """Return an event about a task, with ``more`` arguments.
+
+    It keeps the options only if they contain metadata.
     """
     values = {
         "task_id": task.id,
@@ -156,8 +164,9 @@ def event(signal: HorsiesSignal, task: Known, worker: uuid.UUID, **more: Any) ->
 
 
 class Receivers:
-    """The queue of events of a worker, and the thread that delivers them, which starts with the
-    first event.
+    """The queue of the events of a worker, and the thread that delivers them.
+
+    The thread starts with the first event.
     """
 
     def __init__(self, worker: uuid.UUID) -> None:
@@ -173,7 +182,7 @@ class Receivers:
         self.stopped = False
 
     def started(self, claims: Iterable[Claim]) -> None:
-        """Queue the events of tasks that are running now."""
+        """Queue the event of each task that runs now."""
         if task_started.receivers:
             self.add(start_events(claims, self.worker))
 
@@ -193,7 +202,7 @@ class Receivers:
             self.add(rescue_events(happened, self.worker))
 
     def add(self, events: Iterable[Event]) -> None:
-        """Queue events that somebody receives; drop and count those for which there is no room."""
+        """Queue events whose signal has receivers; drop and count those beyond the limit."""
         with self.lock:
             before = self.dropped
             for event in events:
@@ -211,7 +220,7 @@ class Receivers:
     def start(self) -> None:
         """Start the thread, unless it was started.
 
-        If the system has no room for it, the events wait for the next try.
+        If the system has no room for another thread, the events wait for the next try.
         """
         if self.thread is not None:
             return
@@ -225,7 +234,7 @@ class Receivers:
         self.thread = thread
 
     def report(self, dropped: int) -> None:
-        """Log that events are dropped, or that a receiver does not return; not too often."""
+        """Log, once a minute at most, that events were dropped or that a receiver takes long."""
         now = time.monotonic()
         current = self.delivering
         lasts = 0.0 if current is None else now - current[1]
@@ -267,8 +276,9 @@ class Receivers:
         connections.close_all()
 
     def stop(self) -> None:
-        """Deliver the events that wait, and that the worker stops, for a limited time; log how many
-        were not delivered.
+        """Deliver the waiting events and ``worker_stopping``, and log how many were not delivered.
+
+        It waits ``STOP_SECONDS`` at most.
         """
         with self.lock:
             if worker_stopping.receivers:

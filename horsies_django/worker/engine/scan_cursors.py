@@ -2,15 +2,16 @@
 
 Each claim and each end of a task leaves a dead entry in an index. Vacuum removes them, but not
 while a transaction is open that might still see the rows. Then a scan walks over more and more dead
-entries before it finds a task. So the engine remembers where the last scan found the first task,
-per queue, lane and priority, and the next scan starts there.
+entries before it finds a task. So the engine keeps the place where the last scan found the first
+task, per queue, lane and priority, and the next scan starts there.
 
 A task can appear before a cursor: its sender committed late, or it was released, is retried, or was
-rescued. Each of these sends a notification with the earliest time concerned, which lowers the
-cursors; sends that do not notify commit at once, so cursors stay a little behind the clock. Cursors
-are only used while notifications arrive, and once per poll interval a pass runs without them; less
-often if it takes so long that it would slow the worker down. They are not used while passes without
-them read few dead entries, because cursors have a cost of their own. See
+rescued. Each of these events sends a notification with the earliest time concerned, which lowers
+the cursors. Sends that do not notify commit at once, so cursors stay a little behind the clock.
+
+Cursors are only used while notifications arrive, and once per poll interval a pass runs without
+them; less often if it takes so long that it would slow the worker down. They are not used while
+passes without them read few dead entries, because cursors have a cost of their own. See
 docs/explanation/the-pass.md.
 """
 
@@ -28,18 +29,19 @@ Act = Callable[[float], None]
 Tell = Callable[[Iterable[str], str | None], None]  # queues, and the lane concerned (None: both)
 
 HIGHEST = 32_767  # above every priority
-# per queue and lane, the last ones found: a scan reads each of them and the ranges between
+# the most priorities per queue and lane: a scan reads each of them and the ranges between
 PRIORITIES = 16
 ANYWHERE: float | None = None
-SHARE = 20  # passes that read all dead entries take at most one part in so many of the time
-LONGEST_SECONDS = 60.0  # one that hung for minutes says nothing of the next
-# so far a cursor stays behind the clock: quiet sends (tasks/notify_throttle.py) commit in this time
+SHARE = 20  # passes that read all dead entries take at most a twentieth of the time
+LONGEST_SECONDS = 60.0  # if one pass hung for minutes, the next one need not
+# how far a cursor stays behind the clock; quiet sends (tasks/notify_throttle.py) commit earlier
 LAG_SECONDS = 0.1
 
 
 class ScanCursors:
-    """The cursors of the ``queues`` that a worker serves; ``tell`` is called with queues that were
-    notified.
+    """The cursors of the ``queues`` that a worker serves.
+
+    ``tell`` is called with the queues that were notified.
     """
 
     def __init__(self, queues: Iterable[str], tell: Tell, poll_seconds: float) -> None:
@@ -59,12 +61,15 @@ class ScanCursors:
 
     @property
     def worthwhile(self) -> bool:
-        """Whether cursors would make passes faster."""
-        # with more queues, a pass looks only at those with tasks, and would need the cursors of all
+        """True if cursors would make passes faster."""
+        # with more queues, a pass reads only those with tasks, but would need the cursors of all
         return self.far and len(self.queues) <= 100
 
     def handlers(self) -> dict[str, Act]:
-        """Return the handlers of notifications by name; each takes the time in the notification."""
+        """Return the handlers of notifications by word.
+
+        Each handler is called with the time in the notification.
+        """
         acts: dict[str, Act] = {CLUSTER: self.start_over}
         for queue in self.queues:
             acts[queue] = partial(self._on_tasks, queue, None)
@@ -79,14 +84,18 @@ class ScanCursors:
         self.tell([queue], lane)
 
     def start_over(self, _moment: float = 0.0) -> None:
-        """Scan everything: the limits of the cluster have changed, or notifications may have been
-        missed.
+        """Scan all queues from the start.
+
+        The limits of the cluster have changed, or notifications may have been missed.
         """
         self.forget()
         self.tell(self.queues, None)
 
     def lower(self, queue: str, moment: float) -> None:
-        """Let the next pass scan tasks due since ``moment``, an epoch; 0 or less means any time."""
+        """Lower the cursors of a queue, so that the next pass scans tasks due since ``moment``.
+
+        ``moment`` is an epoch in seconds; 0 or less means any time.
+        """
         for (name, _lane), known in self.waiting.items():
             if name == queue:
                 for priority, since in known.items():
@@ -95,14 +104,18 @@ class ScanCursors:
                     )
 
     def forget(self) -> None:
-        """Let the next pass scan everything. The known priorities are kept and get new cursors."""
+        """Reset the cursors, so that the next pass scans everything.
+
+        The known priorities are kept and get new cursors.
+        """
         self.held.clear()
         for known in self.waiting.values():
             known.update(dict.fromkeys(known, ANYWHERE))
 
     def text(self, now: float) -> str | None:
-        """Return the cursors as JSON for the pass, or None to scan everything and return no new
-        ones.
+        """Return the cursors as JSON for the pass, or None if cursors are not worthwhile.
+
+        With None, the pass scans everything and returns no new cursors.
         """
         self.forgetful = now >= self.forget_at or not self.worthwhile
         if self.forgetful:
@@ -119,10 +132,11 @@ class ScanCursors:
         return json.dumps(cursors)
 
     def learn(self, passed: Passed, began: float, took: float, *, scanned: bool = True) -> None:
-        """Take over the first tasks that a pass found by priority; between these priorities there
-        are none.
+        """Store the first tasks that a pass found, by priority, as the next cursors.
 
-        A pass that claimed nothing has not ``scanned``, and does not show how much a scan reads.
+        There are no tasks between these priorities. A pass without wanted tasks has not
+        ``scanned``, so its result does not show how much a scan reads. ``took`` is the duration of
+        the pass in seconds.
         """
         if self.forgetful and scanned:
             self.far = passed.far
@@ -155,15 +169,17 @@ class ScanCursors:
 
 
 def spacing(every: float, took: float) -> float:
-    """Return the seconds until something that ``took`` so long is repeated: ``every``, or more if
-    it takes too long.
+    """Return how long to wait, in seconds, before an action that ``took`` so long is repeated.
+
+    That is ``every``, or longer if the action takes more than its share of the time.
     """
     return max(every, min(SHARE * took, LONGEST_SECONDS))
 
 
 def ranges(known: dict[int, float | None]) -> list[dict[str, Any]]:
-    """Return the ranges to scan in order of priority: known priorities from their cursors, those
-    between from the start.
+    """Return the ranges to scan, in order of priority.
+
+    Known priorities are scanned from their cursors, and the ranges between them from the start.
     """
     found: list[dict[str, Any]] = []
     low = 1

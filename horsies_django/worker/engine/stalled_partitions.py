@@ -1,9 +1,9 @@
-"""Stalled partitions: those in which the next task could not be let go, because its row was locked
-at that moment.
+"""Stalled partitions, whose next task could not be unparked because its row was locked.
 
-Who ends the first task of a partition unparks the next one, and skips a locked row. Workers are
-told of such a partition by the id of a task in it; the first of the elected tries again, less often
-while the lock lasts. Without notifications the sweep does so, every 30 seconds.
+The statement that ends the first task of a partition unparks the next one, but skips a locked row.
+Then the workers are notified with the id of a task of the partition. The first of the elected tries
+again, less and less often while the lock lasts. Without notifications the sweep does so, every 30
+seconds.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from horsies_django.core.notifications import Stalled
 
 SOON_SECONDS = 0.1
 LONGEST_SECONDS = 2.0
-MOST = 1_000  # any role may notify; the sweep finds the others
+MOST = 1_000  # a limit, because any role may notify; the sweep finds the other partitions
 
 
 class StalledPartitions:
     """The tasks whose partitions are stalled, of any queue.
 
-    ``at`` is when to try again, by the monotonic clock.
+    ``at`` is the time of the next try, by the monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,10 +31,10 @@ class StalledPartitions:
         self.at = math.inf
         self.wait = SOON_SECONDS
         self.left: set[uuid.UUID] = set()
-        self.tried: set[uuid.UUID] = set()  # the last time
+        self.tried: set[uuid.UUID] = set()  # at the last try
 
     def hear(self, told: Stalled) -> None:
-        """Note a partition."""
+        """Add a stalled partition, unless there are too many, and set the time of the next try."""
         if len(self.left) >= MOST:
             return
 

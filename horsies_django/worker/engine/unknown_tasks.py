@@ -1,14 +1,13 @@
-"""Unknown tasks: those that this worker cannot run, because it has no code of that name or a newer
-release sent them.
+"""Unknown tasks, which this worker has no code for, or which a newer release sent.
 
 During a deployment old and new workers run side by side, and a worker may claim a task that only
-the others know. It releases the task, which is left to other workers until it has been due for the
-grace period. After that the task fails.
+other workers can run. It releases the task, which only those workers claim until it has been due
+for the grace period. After that the task fails.
 
 Passes do not check for unknown tasks until the worker has claimed one, so the check costs nothing
-before. From then on, for the grace period, passes leave out tasks that the worker's row does not
-name, and then one looks at all tasks again. So a worker releases unknown tasks at most once in that
-time. Unknown tasks that a pass claims although it leaves out such tasks have been due for longer
+before. From then on, for the grace period, passes skip tasks that are not named in the worker's
+row. After it, one pass includes all tasks again. So a worker releases unknown tasks at most once in
+that time. Unknown tasks that a pass claims although it skips such tasks have been due for longer
 than the grace period; they are run, and fail.
 """
 
@@ -30,7 +29,7 @@ logger = logging.getLogger("horsies.worker")
 
 
 class UnknownTasks:
-    """Remembers until when passes leave out unknown tasks; with a grace of zero they never do."""
+    """The time until which passes skip unknown tasks; with a grace of zero they never skip them."""
 
     def __init__(self, grace: timedelta) -> None:
         self.grace = grace
@@ -41,7 +40,7 @@ class UnknownTasks:
         return self.grace if now < self.until else None
 
     def split(self, claims: list[Claim]) -> tuple[list[Claim], list[Claim]]:
-        """Return the claims that this worker runs or fails, and the unknown ones, released."""
+        """Return the claims to run or to fail, and the claims of unknown tasks to release."""
         unknown = [claim for claim in claims if is_unknown(claim)] if self.grace else []
         if not unknown:
             return claims, unknown
@@ -49,7 +48,7 @@ class UnknownTasks:
         return [claim for claim in claims if claim.id not in ids], unknown
 
     def met(self, now: float, unknown: Sequence[Claim]) -> None:
-        """Leave out unknown tasks for the grace period."""
+        """Skip unknown tasks for the grace period, and log the names of the released ones."""
         self.until = now + self.grace.total_seconds()
         names = sorted({shown_name(claim.task_name) for claim in unknown})
         more = [f"and {len(names) - NAMED} more names"] if len(names) > NAMED else []
@@ -64,7 +63,7 @@ class UnknownTasks:
 
 
 def is_unknown(claim: Claim) -> bool:
-    """Whether this worker cannot run a task."""
+    """Return whether this worker cannot run a task."""
     options = claim.options
     return registry.find(claim.task_name) is None or (
         options is not None and read_options(options).wire > WIRE
@@ -74,7 +73,7 @@ def is_unknown(claim: Claim) -> bool:
 def unreadable(claim: Claim) -> Reply | None:
     """Return the failure of a task whose options this release cannot read, or None if it can.
 
-    Either a newer release sent the task and no newer worker took it, or the options are invalid.
+    Either a newer release sent the task and no newer worker claimed it, or the options are invalid.
     """
     if claim.options is None:
         return None

@@ -1,14 +1,13 @@
-"""Wakeups: which queues may have due tasks, according to notifications, and when to scan without
-one.
+"""Wakeups: which queues may have due tasks, and when to scan without a notification.
 
-A pass that finds fewer tasks than slots has taken all due tasks: the lane has no work until a
-wakeup. If the wakeups are for one queue only, the pass is told: without limits there, it is a short
-one. Only a whole pass says when the next task becomes due: if that is not known, a whole pass
-follows a short one that found too few.
+A pass that finds fewer tasks than slots has claimed all due tasks: the lane has no work until a
+wakeup. If the wakeups are for one queue only, the pass gets its name: if the queue has no limits,
+the pass is a short one. Only a whole pass returns when the next task becomes due. So if that time
+is unknown, a whole pass follows a short one that found too few tasks.
 
-Three workers of a team, the elected, are told of new tasks: the first looks at once, the others a
-moment later, in case it is stopped, dead or cut off. Whoever has no free slot wakes others. See
-"Waking workers" in docs/explanation/architecture.md.
+Three workers of a team, the elected, are notified of new tasks. The first one checks at once, the
+others a moment later, in case the first is stopped, dead or cut off. A worker without a free slot
+wakes others. See "Waking workers" in docs/explanation/architecture.md.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ Look = tuple[str | None, str]  # a lane, None for both, and a queue
 
 NOW = 0.0
 NEVER = math.inf
-# What happened -> in how many seconds places 0, 1 and 2 of the elected act, and who is not elected.
-# Looks are apart: who looks later finds nothing if who looked before lives. Quiet sends
-# (tasks/notify_throttle.py) end in less than any but the first.
+# Event -> in how many seconds the workers at places 0, 1 and 2 of the elected act, and in how many
+# a worker that is not elected. The times differ, so that a later worker finds no task if an earlier
+# one is alive. A quiet send (tasks/notify_throttle.py) ends within less than each time of "burst".
 AFTER = {
-    "sent": (NOW, 0.05, 0.09, NEVER),  # a notification of new tasks: look there
-    # several: look again, because tasks may have followed the last one without one
+    "sent": (NOW, 0.05, 0.09, NEVER),  # a notification of new tasks: check these queues
+    # several notifications: check again, because quiet sends may have followed the last one
     "burst": (0.05, 0.05, 0.09, 0.05),
-    "due": (NOW, 0.05, 0.09, NEVER),  # a task becomes due: look everywhere
-    "missed": (0.05, 0.05, 0.05, 0.05),  # notifications were missed: look everywhere again
-    "full": (0.003, 0.003, 0.003, 0.003),  # no slot is free: wake others; short tasks end before
+    "due": (NOW, 0.05, 0.09, NEVER),  # a task becomes due: check all queues
+    "missed": (0.05, 0.05, 0.05, 0.05),  # notifications were missed: check all queues again
+    # no slot is free: wake others, but wait for short tasks to end
+    "full": (0.003, 0.003, 0.003, 0.003),
     "woken": (0.01, 0.01, 0.01, 0.01),  # others were woken: wake more of them
-    "none free": (0.05, 0.05, 0.05, 0.05),  # nobody has a free slot: try to wake others again
+    "none free": (0.05, 0.05, 0.05, 0.05),  # no worker has a free slot: try to wake others again
 }
-BURST_SECONDS = 0.03  # between two notifications of a burst, at most
+BURST_SECONDS = 0.03  # the longest time between two notifications of a burst
 
 
 class Wakeups:
-    """The wakeups of the ``queues`` that a worker serves; all are scanned every ``poll_seconds`` in
-    any case.
+    """The wakeups of the ``queues`` that a worker serves.
 
-    ``place``: which of the elected the worker is, None if it is not elected. Also set by another
-    thread.
+    All queues are scanned every ``poll_seconds`` even without a wakeup. ``place`` is the place of
+    the worker among the elected, None if it is not elected. Other threads set it, too.
     """
 
     def __init__(
@@ -67,12 +66,13 @@ class Wakeups:
         # the queues that may have due tasks
         self.fresh: dict[str, set[str]] = {lane: set() for lane in LANES}
         self.certain: set[str] = set()  # lanes whose next due time is known
-        # whether caps left tasks behind: then each settled task may free a permit
+        # whether tasks wait because of a cap, so that each settled task may free a permit
         self.limited = False
 
         self.poll_at = 0.0  # when to scan everything without a wakeup, by the monotonic clock
         self.due_at = math.inf  # when the next task becomes due
-        self.later: dict[Look, float] = {}  # where to look again -> when it was notified
+        # lanes and queues to check again -> when they were notified
+        self.later: dict[Look, float] = {}
         self.later_at = math.inf
         self.heard_at = -math.inf
 
@@ -83,7 +83,7 @@ class Wakeups:
         self.short_from = 0.0  # no short pass before this time
 
     def handlers(self) -> dict[str, Callable[[float], None]]:
-        """Return the handlers of notifications to this worker alone."""
+        """Return the handlers of the notifications that are sent to this worker only, by word."""
         acts: dict[str, Callable[[float], None]] = {
             f"place {place}": partial(self._take, place) for place in range(3)
         }
@@ -106,7 +106,10 @@ class Wakeups:
         return AFTER[event][-1 if self.place is None else self.place]
 
     def hear(self, queues: Iterable[str], lane: str | None = None) -> None:
-        """All workers were told of new tasks: look now or later, by the place of this worker."""
+        """Check these queues now or later, by the place of this worker.
+
+        All workers were notified of new tasks there.
+        """
         now = self.clock()
         first = self.after("sent")
         burst, self.heard_at = now - self.heard_at < BURST_SECONDS, now
@@ -118,8 +121,9 @@ class Wakeups:
             self.later_at = min(self.later_at, now + self.after("burst"))
 
     def tell(self, queues: Iterable[str], lane: str | None = None) -> None:
-        """These queues have new tasks, due now or later; with a ``lane`` they are all due, and in
-        that lane.
+        """Record that these queues have new tasks, which are due now or later.
+
+        With a ``lane``, all new tasks are due and in that lane.
         """
         for each in LANES if lane is None else [lane]:
             self.fresh[each].update(queues)
@@ -128,37 +132,43 @@ class Wakeups:
         self.passes_on = self.passes_on or self.place is not None
 
     def follow(self, queues: Iterable[str]) -> None:
-        """The next pass goes on with workflows, mostly in these queues; workers are told of what it
-        leaves behind.
+        """Record that the next pass may send further tasks of workflows, mostly in these queues.
+
+        Other workers are notified of the tasks that the pass does not claim.
         """
         for lane in LANES:
             self.fresh[lane].update(self.queues.intersection(queues))
 
     def start_over(self) -> None:
-        """Look everywhere, now and a moment later: notifications may have been missed."""
+        """Check all queues now and a moment later, because notifications may have been missed."""
         self.tell(self.queues)
         self.later.update(((None, queue), self.clock()) for queue in self.queues)
         self.later_at = self.clock() + self.after("missed")
 
     def look_everywhere(self) -> None:
-        """Any queue may have due tasks."""
+        """Check all queues now, and set the time of the next poll."""
         self.tell(self.queues)
         self.poll_at = self.clock() + self.poll_seconds * random.uniform(0.9, 1.1)
         self.due_at = math.inf
 
     @property
     def _everywhere_at(self) -> float:
-        """Workers that are not elected leave tasks that become due to the others."""
+        """When to check all queues, by the monotonic clock.
+
+        Workers that are not elected do not wait for tasks that become due; the elected take them.
+        """
         return min(self.poll_at, self.due_at + self.after("due"))
 
     @property
     def next_at(self) -> float:
-        """When to do something, unless a notification comes before."""
+        """When to act next without a notification, by the monotonic clock."""
         return min(self._everywhere_at, self.later_at, self.pass_on_at)
 
     def take_later(self, now: float) -> dict[str | None, set[str]]:
-        """Return the queues to look at again now, by lane, and set when to do so once more: others
-        may follow the last notification without one.
+        """Return the queues to check again now, by lane, and set the time of the next such check.
+
+        The key None stands for both lanes. The next check is for queues that were notified only
+        recently, because quiet sends may still follow the last notification.
         """
         taken: dict[str | None, set[str]] = {}
         if now >= self.later_at:
@@ -171,7 +181,7 @@ class Wakeups:
         return taken
 
     def tick(self, now: float) -> None:
-        """Look everywhere, if it is time to."""
+        """Check all queues, if it is time to do so."""
         if now >= self._everywhere_at:
             self.look_everywhere()
 
@@ -180,8 +190,9 @@ class Wakeups:
         return {lane for lane, fresh in self.fresh.items() if fresh}
 
     def lane_to_pass_on(self, now: float, free: Callable[[str], int]) -> str | None:
-        """Return a lane for whose tasks to wake other workers now, because it has no ``free`` slot
-        here.
+        """Return a lane with tasks but no ``free`` slot here, for which to wake other workers now.
+
+        Return None if there is no such lane, or it is not time yet.
         """
         lanes = (
             [lane for lane in LANES if self.fresh[lane] and not free(lane)]
@@ -197,8 +208,9 @@ class Wakeups:
         return random.choice(lanes) if now >= self.pass_on_at else None
 
     def passed_on(self, woken: int | None, took: float) -> None:
-        """Record that so many workers were woken, None if no task waits, and set when to do it
-        again.
+        """Record how many workers were woken, None if no task waits, and set when to wake more.
+
+        ``took`` is the duration of the statement in seconds.
         """
         self.passes_on = woken is not None and (woken > 0 or self.place is not None)
         self.rest_until = self.pass_on_at = self.clock() + spacing(
@@ -206,8 +218,9 @@ class Wakeups:
         )
 
     def news(self, now: float, wanted: Wanted) -> str | None:
-        """Return the only queue that may have due tasks for what is wanted; None if more than that
-        is to be looked into.
+        """Return the only queue that may have due tasks for the wanted lanes, for a short pass.
+
+        Return None if a whole pass is necessary.
         """
         if self.whole_next or self.limited or now < self.short_from:
             return None
@@ -217,14 +230,17 @@ class Wakeups:
         return next(iter(queues)) if len(queues) == 1 else None
 
     def avoid_short(self, now: float, took: float) -> None:
-        """Avoid short passes for a while after one that read much: whole ones skip future tasks
-        and, by cursors, dead entries.
+        """Avoid short passes for a while, after one that read many index entries.
+
+        Whole passes skip future tasks and, by cursors, dead entries. ``took`` is the duration of
+        the short pass in seconds.
         """
         self.short_from = now + spacing(0.0, took)
 
     def learn(self, slots: Mapping[str, int], wanted: Wanted, passed: Passed, now: float) -> None:
-        """Record which lanes with free ``slots`` have no more work, and when the next task becomes
-        due.
+        """Record by the result of a pass which lanes have no more work, and the next due time.
+
+        ``slots`` are the free slots by lane that the pass could fill.
         """
         cut = wanted.batch or len(passed.claims) + len(passed.prefetched) >= wanted.total
         batched = cut and passed.claims

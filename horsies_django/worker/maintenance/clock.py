@@ -1,8 +1,8 @@
-"""Compares the database's clock with the monotonic clock of this machine, which nobody sets.
+"""The comparison of the database's clock with the monotonic clock of this machine.
 
 The database's clock may jump: an administrator or NTP sets it, a virtual machine is resumed, or a
-replica on another machine takes over. The monotonic clock may stop while this machine is suspended.
-Either way heartbeats seem to be older or younger than they are.
+replica on another machine takes over. The monotonic clock is never set, but may stop while this
+machine is suspended. Either way heartbeats seem to be older or younger than they are.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ from dataclasses import dataclass
 
 @dataclass
 class ClockComparison:
-    """Notices when the two clocks moved apart by more than ``tolerance`` seconds between two
-    readings.
-    """
+    """The comparison of two readings, with a ``tolerance`` in seconds."""
 
     tolerance: float
     last: tuple[float, float, float] | None = None
 
     def jump(self, moment: float, asked: float, answered: float) -> float:
-        """Return by how many seconds the database's clock jumped since the last reading, 0.0 if it
-        did not.
+        """Return by how many seconds the database's clock has jumped since the last reading.
 
-        ``moment`` is the reading in seconds; it was taken between ``asked`` and ``answered`` by the
-        monotonic clock. A slow answer is no jump.
+        Return 0.0 if it has not jumped. ``moment`` is the reading in seconds. It was taken between
+        ``asked`` and ``answered``, by the monotonic clock. A slow reply is not a jump.
         """
         last = self.last
         self.last = (moment, asked, answered)
@@ -41,5 +38,5 @@ class ClockComparison:
         return 0.0
 
     def forget(self) -> None:
-        """Begin anew, with the clock of another server."""
+        """Discard the last reading, because the next one may be from another server."""
         self.last = None

@@ -1,12 +1,14 @@
-"""The health server: answers requests about the health of a worker over HTTP, each on a thread of
-its own.
+"""The health server, which answers requests about the health of a worker over HTTP.
 
-/live: the engine's loop is not stuck; if it is, a restart helps. /ready: tasks sent now would be
-claimed and run here. /metrics: what the worker has counted, in the format of Prometheus. Answers
-come from the worker's memory: they need no database and wait for no lock of the engine. A slow or
-broken client uses a thread for a few seconds at most. If there are too many clients, the oldest one
-is disconnected, so that health requests are always answered, and there are only so many threads.
-The server outlives the engine: a worker that was declared dead starts again on the same port.
+- /live succeeds if the engine's loop is not stuck. If it is stuck, a restart helps.
+- /ready succeeds if tasks that are sent now would be claimed and run here.
+- /metrics returns the counts of the worker in the format of Prometheus.
+
+Replies come from the worker's memory: they need no database and wait for no lock of the engine.
+Each client gets a thread of its own. A slow or broken client uses its thread for a few seconds at
+most. If there are too many clients, the oldest one is disconnected, so that health requests are
+always answered and the number of threads is limited. The server outlives the engine: a worker that
+was declared dead starts again on the same port.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
 
-REQUEST_SECONDS = 5.0  # for a whole request, from the connection to its last byte
+REQUEST_SECONDS = 5.0  # the longest time from the connection to the last byte of the request
 REQUEST_BYTES = 8_192
 MOST_CLIENTS = 16  # at once
-MOST_THREADS = 32  # some of clients that are disconnected have not ended yet
+MOST_THREADS = 32  # more than clients, because threads of disconnected clients take time to end
 BUSY = "Too many requests wait for the metrics. Ask again in a second.\n"
 
 
 def sick(engine: Engine) -> list[str]:
-    """Return why the worker is not live."""
+    """Return the reasons why the worker is not live; an empty list if it is."""
     busy_since = engine.status.busy_since
     if busy_since is not None and (seconds := time.monotonic() - busy_since) > STUCK_SECONDS:
         return [f"the engine has been stuck for {seconds:.0f} s"]
@@ -51,9 +53,10 @@ def sick(engine: Engine) -> list[str]:
 
 
 def unready(engine: Engine) -> list[str]:
-    """Return why a task that is sent now would not run here.
+    """Return the reasons why a task that is sent now would not run here; an empty list if it would.
 
-    Once all children were ready, one ready child is enough: others may just be replaced.
+    Once all children were ready, one ready child is enough, because the others may just be in
+    replacement.
     """
     reasons = sick(engine)
     status = engine.status
@@ -85,34 +88,34 @@ METRICS = "/metrics"
 
 
 class HealthServer(ThreadingHTTPServer):
-    """Answers for the engine that ``engine()`` returns at the time of the request."""
+    """The HTTP server, for the engine that ``engine()`` returns at the time of the request."""
 
     allow_reuse_port = False  # two workers on one port would answer for each other
-    # with 5, the default, connections of a crowd are dropped and made again after a second
+    # with the default of 5, many connections at once are dropped, and tried again after a second
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, engine: Callable[[], Engine]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.engine = engine
-        self.clients: dict[Any, None] = {}  # their sockets, oldest first
+        self.clients: dict[Any, None] = {}  # the sockets of clients, oldest first
         self.lock = threading.Lock()
         self.threads = threading.BoundedSemaphore(MOST_THREADS)
         super().__init__((host, port), HealthRequestHandler)
 
     def server_bind(self) -> None:
-        """Bind, without the lookup of the host's name that HTTPServer does."""
+        """Bind the socket, without the lookup of the host's name by HTTPServer."""
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a client on a thread of its own; if there are too many, disconnect the oldest."""
+        """Answer a client in a thread of its own; if there are too many, disconnect the oldest."""
         with self.lock:
             self.clients[request] = None
             oldest = next(iter(self.clients)) if len(self.clients) > MOST_CLIENTS else None
             self.clients.pop(oldest, None)
 
         if oldest is not None:
-            with suppress(OSError):  # it has disconnected itself
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end of the input
+            with suppress(OSError):  # the client has disconnected
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end of the input and ends
 
         if not self.threads.acquire(timeout=REQUEST_SECONDS):
             raise ConnectionAbortedError("no thread became free")
@@ -135,21 +138,23 @@ class HealthServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log failed requests at DEBUG; usually the client has disconnected."""
+        """Log a failed request at DEBUG, because usually the client has disconnected."""
         logger.debug("a health request from %s failed", client_address, exc_info=True)
 
 
 class HealthRequestHandler(BaseHTTPRequestHandler):
-    """One request: 200, 503 with the reasons, 404, or 501 for metrics without prometheus-client.
+    """One request, which gets the status 200, 404, 501 or 503.
 
-    Of those who ask for metrics while they are made, only some wait; the others get 503.
+    503 has the reasons; 501 is for metrics without prometheus-client. While metrics are rendered,
+    only some clients wait for them; the others get 503.
     """
 
     server: HealthServer
 
     def setup(self) -> None:
-        """Read the request, with limits for the whole of it; a timeout of the socket would start
-        again with every byte.
+        """Read the request, with limits for its whole time and size.
+
+        A timeout of the socket would start again with every byte.
         """
         super().setup()
         self.rfile.close()
@@ -200,7 +205,7 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def reply(self, status: int, body: bytes, content_type: str = "application/json") -> None:
-        """Send an answer; HEAD gets only the headers."""
+        """Send a reply; HEAD gets only the headers."""
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))

@@ -1,21 +1,21 @@
-"""The heartbeat: records every few seconds that this worker and its processes are alive, and renews
-leases of prefetched tasks.
+"""The heartbeat, which records every few seconds that this worker and its processes are alive.
 
-No heartbeat is sent while the engine's loop is stuck, because then no task is settled. Each
-heartbeat rearms the kill timer, which ends the children of a worker that was stopped when its last
-heartbeat becomes too old. It also checks for children that were stopped alone, because the parent
-sends the heartbeats for them.
+It also renews the leases of prefetched tasks. No heartbeat is sent while the engine's loop is
+stuck, because then no task is settled. Each heartbeat rearms the kill timer, which ends the
+children of a stopped worker when its last heartbeat becomes too old. A stopped child is noticed
+here, too, because the parent sends its heartbeats.
 
-The answer to a heartbeat says whether the worker is on duty: the three oldest workers whose
-heartbeats are recent rescue the tasks of dead ones and advance overdue workflows. In a fleet of a
-thousand, rounds of all of them would load the database more than their tasks.
+The reply to a heartbeat contains whether the worker is on duty: the three oldest workers with
+recent heartbeats rescue the tasks of dead workers and advance overdue workflows. With a thousand
+workers, rounds of all of them would load the database more than their tasks.
 
-A worker that is cut off from the database cannot send heartbeats, and cannot tell which case
-applies: an outage, in which no worker is declared dead, or a network partition, in which its tasks
-are given to other workers. With ON_CUT_OFF "wait" its tasks continue and the watchdog rearms the
-kill timer; with "kill" they end before other workers may run them.
+A worker that is cut off from the database cannot send heartbeats, and cannot distinguish an outage,
+in which no worker is declared dead, from a network partition, in which its tasks are given to other
+workers. With ON_CUT_OFF "wait" its tasks continue and the watchdog rearms the kill timer; with
+"kill" they end before other workers may run them.
 
-Snapshots: the state of a worker and its children, one row every half minute or so, as a history.
+Snapshots are a history of the state of a worker and its children, with one row every half minute or
+so.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from horsies_django.worker.process.memory import UNREADABLE, memory_mb
 logger = logging.getLogger("horsies.worker")
 
 STUCK_SECONDS = 10.0
-START_SECONDS = 10.0  # in which children may become ready before it is written that they are not
+START_SECONDS = 10.0  # children that are not ready are not written for this time after the start
 
 
 class Snapshots:
-    """``tick`` is called with every heartbeat, and writes a row when one is due."""
+    """The snapshots of a worker; ``tick`` is called with every heartbeat and writes a due one."""
 
     def __init__(self, worker: uuid.UUID, pid: int, interval_seconds: float) -> None:
         self.worker = worker
@@ -71,10 +71,10 @@ class Snapshots:
         load: Load,
         buffered: int,
     ) -> None:
-        """Write a snapshot if one is due; the heartbeat goes on without it. Raises psycopg.Error if
-        the connection is lost.
+        """Write a snapshot if one is due.
 
-        ``memories`` are those of the children, in MB.
+        ``memories`` are those of the children, in MB. A failure is only logged and recorded, but
+        psycopg.Error is raised if the connection is lost.
         """
         now = time.monotonic()
         if now < self.due_at:
@@ -96,10 +96,10 @@ class Snapshots:
             store.lose_snapshot(self.worker, said(error))
 
     def cpu_percent(self, now: float, pids: Iterable[int]) -> float | None:
-        """Return the CPU usage of the processes since the last snapshot, 100 for one full CPU; None
-        for the first snapshot.
+        """Return the CPU usage of the processes since the last snapshot, in percent of one CPU.
 
-        A child that started in between counts in full; one that ended does not count.
+        Return None for the first snapshot. A child that started in between counts in full; a child
+        that ended does not count.
         """
         before = self.consumed
         since = self.measured_at
@@ -116,7 +116,7 @@ class Snapshots:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used, 0 if it cannot be read."""
+    """Return the CPU time in seconds that a process has used, or 0 if it cannot be read."""
     try:
         times = psutil.Process(pid).cpu_times()
     except UNREADABLE:
@@ -126,7 +126,7 @@ def cpu_seconds(pid: int) -> float:
 
 @dataclass(eq=False)
 class HeartbeatSender:
-    """``tick`` sends one heartbeat."""
+    """The sender of heartbeats; ``tick`` sends one."""
 
     worker: uuid.UUID
     pid: int
@@ -138,25 +138,25 @@ class HeartbeatSender:
 
     def __post_init__(self) -> None:
         self.fresh = timedelta(seconds=2 * self.interval_seconds)
-        # the children and tasks that the database knows
+        # the children and numbers of running tasks that were written last
         self.written: tuple[list[Process], int, int] | None = None
         # when the first heartbeat was sent, by the monotonic clock
         self.started_at: float | None = None
-        # whether this worker looks after dead ones for all, as its last heartbeat told
+        # whether this worker rescues tasks and advances workflows, by its last heartbeat
         self.on_duty = False
 
         self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
         self.told_stopping = False
 
         self.clock = ClockComparison(self.interval_seconds / 2)
-        # since when the heartbeats were fresh, by the monotonic clock
+        # since when all heartbeats were written in time, by the monotonic clock
         self.unbroken_since = math.inf
-        self.written_at = -math.inf  # the last one, by the monotonic clock
+        self.written_at = -math.inf  # when the last one was written, by the monotonic clock
 
     def tick(self, connection: Any) -> bool:
-        """Send one heartbeat. Returns False, without sending it, while the engine is stuck or if it
-        was declared dead.
+        """Send one heartbeat; return whether it was written.
 
+        It is not sent while the engine is stuck, and not written if the worker was declared dead.
         Raises psycopg.Error.
         """
         now = time.monotonic()
@@ -200,16 +200,16 @@ class HeartbeatSender:
         self.engine.trust(now + self.kill_timer.seconds)
         self.note_written(connection, now)
 
-        # none need have been missed: an outage may be shorter than the time between two
+        # after each heartbeat, because an outage may be shorter than the time between two of them
         self.engine.outage.hasten()
         self.snapshots.tick(connection, children, memories, load, len(status.prefetched))
         return True
 
     def note_written(self, connection: Any, now: float) -> None:
-        """Record that a heartbeat was written just now, and begin anew after a gap. Raises
-        psycopg.Error.
+        """Record that a heartbeat was written now, and set ``unbroken_since`` after a gap.
 
-        A jump of the database's clock is a gap: it makes the heartbeats of all workers old.
+        A jump of the database's clock counts as a gap, because it makes the heartbeats of all
+        workers old. Raises psycopg.Error.
         """
         if now - self.written_at > self.fresh.total_seconds():
             self.unbroken_since = now
@@ -230,11 +230,11 @@ class HeartbeatSender:
 
     @property
     def owes_stopping(self) -> bool:
-        """Whether the worker stops, and the database does not know."""
+        """True if the worker is stopping, and that is not recorded yet."""
         return self.engine.stopping and not self.told_stopping
 
     def tell_stopping(self, connection: Any) -> None:
-        """Record that the worker takes no more tasks: it does not count as living.
+        """Record that the worker takes no more tasks, so that it does not count as living.
 
         Raises psycopg.Error.
         """
@@ -242,15 +242,17 @@ class HeartbeatSender:
         self.told_stopping = True
 
     def reconnected(self) -> None:
-        """Begin anew: the server was away, or is another one, and no worker could send it
-        heartbeats.
+        """Record a gap in the heartbeats, and discard the last reading of the database's clock.
+
+        The server was away or is another one, so no worker could send heartbeats.
         """
         self.written_at = -math.inf
         self.clock.forget()
 
     def unbroken_for(self, seconds: float) -> bool:
-        """Whether fresh heartbeats were written for ``seconds`` up to now: only then may this
-        worker declare others dead.
+        """Return whether heartbeats were written in time for the last ``seconds``.
+
+        Only then may this worker declare others dead.
         """
         now = time.monotonic()
         return (
@@ -260,7 +262,7 @@ class HeartbeatSender:
 
 
 def processes(members: Iterable[PoolProcess]) -> list[Process]:
-    """Return the children among the processes of a pool, for their heartbeats."""
+    """Return the children among the processes of a pool, with up to 100 of their tasks each."""
     return [
         Process(
             member.id,

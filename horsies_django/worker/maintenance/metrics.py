@@ -1,6 +1,6 @@
 """The metrics of a worker, from its memory.
 
-It is imported only where prometheus-client is installed.
+This module is imported only if prometheus-client is installed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.memory import memory_bytes
 
-MOST_WAITING = 4  # clients, each of whom takes a thread
-# while metrics are rendered, instead of 5 ms: a pass asks for the interpreter several times
+MOST_WAITING = 4  # clients, each of which takes a thread
+# instead of 5 ms while metrics are rendered, because a pass needs the interpreter several times
 SWITCH_SECONDS = 0.0001
 
 
@@ -32,13 +32,13 @@ texts: Cached[bytes] = Cached(MOST_WAITING)
 def rendered(engine: Engine) -> bytes:
     """Return the metrics as text, at most a second old.
 
-    One thread at a time renders them. Raises BusyError.
+    One thread at a time renders them. Raises BusyError if too many clients wait.
     """
     return texts.read("", lambda: _rendered(engine), SCRAPED_SECONDS)
 
 
 def _rendered(engine: Engine) -> bytes:
-    """Return the metrics as text; hand over the interpreter whenever the engine needs it."""
+    """Return the metrics as text, while the engine gets the interpreter whenever it needs it."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
@@ -52,9 +52,7 @@ def _rendered(engine: Engine) -> bytes:
 
 
 def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
-    """Yield each family of metrics but the histograms: what the parts of a worker have counted,
-    read from any thread.
-    """
+    """Yield the families of metrics without the histograms; may be called from any thread."""
     status = engine.status
     results = {total[:3]: total.n for total in totals if total.result != CLAIMED}
     text = "Attempts that ended, and tasks that expired."
@@ -92,7 +90,7 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
 
 
 def histograms(engine: Engine, totals: list[Total]) -> str:
-    """Return how long attempts ran, due tasks waited, and passes took, as text."""
+    """Return a text with the histograms: how long attempts ran, tasks waited, and passes took."""
     runs = [
         (total[:2], total.seconds, total.buckets) for total in totals if total.result != CLAIMED
     ]

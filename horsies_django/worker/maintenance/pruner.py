@@ -1,11 +1,12 @@
-"""The pruner: deletes records older than their retention: tasks, fire times, keys, workers,
-snapshots, the audit, the history.
+"""The pruner, which deletes records that are older than their retention.
 
-One runs in every worker, on the maintenance thread. A round consists of short ticks and ends when
-nothing is left to delete. Each batch is a statement and a transaction of its own. Rows differ in
-size by a factor of a million (a result may have megabytes), so batches of each kind start with one
-row and double only while they are fast: heartbeats are not delayed, and large rows are deleted,
-too. For why a round does not read all history, see ``store/sql/functions/tasks/horsies_prune.sql``.
+These are tasks, fire times, keys, workers, snapshots, the audit and the history. A pruner runs in
+every worker, in the maintenance thread. A round consists of short ticks and ends when no records
+are left to delete. Each batch is a statement and a transaction of its own. Rows differ in size by a
+factor of a million (a result may have megabytes). So batches of each kind start with one row and
+double only while they are fast. Heartbeats are not delayed by them, and large rows are deleted,
+too. The file ``store/sql/functions/tasks/horsies_prune.sql`` describes why a round does not read
+all history.
 """
 
 from __future__ import annotations
@@ -32,20 +33,21 @@ from horsies_django.worker.maintenance import TURN_SECONDS
 
 logger = logging.getLogger("horsies.worker")
 
-# the next batch is larger after one that took less, and smaller after one that took twice as long
+# the next batch is larger after a batch that took less, smaller after one that took twice as long
 QUICK_SECONDS = 0.05
 
-# Deletes a batch of at most so many rows; returns the number of deleted rows by name, and whether
-# there may be more
+# a function that deletes a batch of at most so many rows; it returns the number of deleted rows by
+# name, and whether there may be more
 Delete = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
-Prune = Callable[[RetentionStore, timedelta, int], int]  # deletes so many rows of that age
+# a function that deletes at most so many rows older than an age, and returns their number
+Prune = Callable[[RetentionStore, timedelta, int], int]
 
 
 @dataclass(eq=False)
 class Step:
     """One kind of record, of which a round deletes batches until none is left.
 
-    ``batch``: the rows of the next one.
+    ``batch`` is the number of rows of the next batch.
     """
 
     delete: Delete
@@ -53,12 +55,12 @@ class Step:
 
 
 class Pruner:
-    """``tick`` is a part of a round. ``own`` gives the ``keep_result`` of tasks of this worker, and
-    ``note`` records them.
+    """The rounds that delete old records; ``tick`` runs a part of a round.
 
-    The kinds of records take turns, a batch each, and a round that is not over after the time
-    between two is followed by the next one. So no kind holds up another, however much of it there
-    is.
+    The kinds of records take turns with a batch each. If a round is not over when the next one is
+    due, the next one begins, and the remaining kinds take their turn in it. So no kind delays
+    another, even if it has many records. ``own`` returns the ``keep_result`` of tasks of this
+    worker, and ``note`` records them.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class Pruner:
 
         self.steps = steps(retention)
         self.own_steps: dict[OwnRetention, Step] = {}
-        self.left: deque[Step] = deque()  # of the current round
-        self.began_at: float | None = None  # the current round, by the monotonic clock
+        self.left: deque[Step] = deque()  # the remaining steps of the current round
+        self.began_at: float | None = None  # when the round began, by the monotonic clock
         self.counts: Counter[str] = Counter()
         self.repeats = Repeats()
 
@@ -97,9 +99,10 @@ class Pruner:
             raise
 
     def tick(self, connection: psycopg.Connection[Any]) -> float | None:
-        """Delete for a short time; at the end of a round, return the seconds until the next.
+        """Delete records for a short time.
 
-        Raises psycopg.OperationalError.
+        Return the seconds until the next round, or None if this round is not over. Raises
+        psycopg.OperationalError.
         """
         store = RetentionStore(connection)
         until = time.monotonic() + TURN_SECONDS
@@ -117,8 +120,9 @@ class Pruner:
         return self.interval_seconds
 
     def begin_if_due(self, store: RetentionStore) -> None:
-        """Begin a round, if none goes on or it goes on for long; what is left of that takes its
-        turn with the others.
+        """Begin a round if there is none, or if the current one takes longer than the interval.
+
+        The remaining steps of the current one follow after the others.
         """
         now = time.monotonic()
         if self.began_at is not None and now - self.began_at < self.interval_seconds:
@@ -136,8 +140,9 @@ class Pruner:
         self.left = deque([*(step for step in every if step not in unfinished), *unfinished])
 
     def own_retentions(self, store: RetentionStore) -> list[OwnRetention]:
-        """Return the retentions that tasks brought along, or none if the role of the worker may not
-        read them.
+        """Return the retentions that tasks have set by ``keep_result``.
+
+        Return an empty list if the role of the worker may not read them.
         """
         try:
             return sorted(store.own_retentions())
@@ -146,7 +151,7 @@ class Pruner:
             return []
 
     def report(self) -> None:
-        """Log what was deleted since the last such line."""
+        """Log how many records were deleted since the last such line."""
         if told := ", ".join(f"{name}: {count:,}" for name, count in self.counts.items() if count):
             logger.info("retention deleted %s", told)
         self.counts.clear()
@@ -171,15 +176,16 @@ class Pruner:
             if connection.closed:
                 raise
 
-            # A privilege is missing, or a trigger of the project refuses: other rows go, and so
-            # does the heartbeat.
+            # A privilege is missing, or a trigger of the project refuses. The heartbeats and the
+            # deletion of other rows continue.
             logger.error("retention: rows cannot be deleted: %s", said(error))
             return False
 
     @contextmanager
     def telling_kept(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Log the rows that a statement in this block leaves, because rows of the project refer to
-        them.
+        """Log the rows that a statement in this block keeps.
+
+        It keeps rows to which rows of the project refer.
         """
 
         def tell(notice: psycopg.errors.Diagnostic) -> None:
@@ -197,8 +203,9 @@ class Pruner:
             connection.remove_notice_handler(tell)
 
     def delete(self, store: RetentionStore, step: Step) -> bool:
-        """Delete one batch, adjust the size of the next by its duration, and return whether there
-        may be more.
+        """Delete one batch; return whether there may be more.
+
+        The size of the next batch is adjusted by the duration of this one.
         """
         began = time.monotonic()
         deleted, more = step.delete(store, step.batch)
@@ -214,7 +221,7 @@ class Pruner:
 
 
 def steps(retention: Retention) -> list[Step]:
-    """Return the steps of a round: one for each kind of record that is not kept for ever."""
+    """Return the steps of a round, one for each kind of record that is not kept for ever."""
     by_queue = retention.queue_ages
     terminal = retention.terminal_age
     found: list[Delete] = [partial(prune_tasks, kept) for kept in kept_by(terminal, by_queue)]
@@ -261,7 +268,7 @@ def prune_runs(age: timedelta, store: RetentionStore, many: int) -> tuple[dict[s
 def prune_rows(
     name: str, age: timedelta, prune: Prune, store: RetentionStore, many: int
 ) -> tuple[dict[str, int], bool]:
-    """Delete rows of one table; a batch that was not full is the last one."""
+    """Delete rows of one table; a batch that is not full is the last one."""
     count = prune(store, age, many)
     return {name: count}, count >= many
 

@@ -1,16 +1,14 @@
-"""The reaper: rescues the tasks of dead workers, ends overrides, and brings waiting tasks in line
-with changed limits.
+"""The reaper, which rescues the tasks of dead workers, and the search for overdue workflows.
 
-Those of the workers on duty run (see ``heartbeat.py``). Only one at a time can rescue; the other
+The reaper also ends overrides, and brings waiting tasks in line with changed limits. Only the
+reapers of the workers on duty run (see ``heartbeat.py``). Only one at a time can rescue; the other
 statements may run in parallel. A reaper declares workers dead only while its own heartbeats are
-sent in time and the database's clock does not jump: after an outage of the database, or such a
-jump, every heartbeat is old, and no worker has died.
+sent in time and the database's clock does not jump. After an outage of the database, or such a
+jump, every heartbeat is old although no worker has died.
 
-Advances workflows that no engine advances: after a cancel, an expiry or a rescue, or when the
-worker that should have died.
-
-Engines advance the runs of the tasks that they settle. Whatever else moves a task to a final
-status, and waits whose time is over, are found in the tables.
+Engines advance the runs of the tasks that they settle. Overdue workflows are those that no engine
+advances: after a cancel, an expiry or a rescue, after the time of a wait is over, or after the
+death of the worker that should have advanced them. They are found in the tables.
 """
 
 from __future__ import annotations
@@ -43,31 +41,42 @@ REQUEST_SWEEP_SECONDS = 30.0
 
 @dataclass(eq=False)
 class Reaper:
-    """``tick`` is one round."""
+    """The reaper of a worker; ``tick`` runs one round.
+
+    ``may_judge`` returns whether heartbeats were sent in time for so many seconds. ``tell`` sends
+    the signals about rescued tasks.
+    """
 
     recovery: Recovery
     forget_overrides_after: timedelta | None
     queues: Sequence[str]
     worker: uuid.UUID
     may_judge: Callable[[float], bool]
-    tell: Callable[[Sequence[Happened]], None] = lambda happened: None  # sends the signals
+    tell: Callable[[Sequence[Happened]], None] = lambda happened: None
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
         self.threshold = timedelta(milliseconds=self.recovery.running_stale_threshold_ms)
-        # how old the own heartbeat may be: those of other workers are at most one interval older
+        # the highest age of the own heartbeat, because heartbeats of other workers may be one
+        # interval older
         self.fresh = self.threshold - timedelta(
             milliseconds=self.recovery.claimer_heartbeat_interval_ms
         )
         self.request_sweep_at = time.monotonic() + REQUEST_SWEEP_SECONDS
-        self.refused: set[uuid.UUID] = set()  # tasks that were reported as refused
+        self.refused: set[uuid.UUID] = set()  # tasks that were logged as refused
 
     def note_served(self, connection: Any) -> None:
-        """Record that this worker serves its queues. Raises psycopg.Error."""
+        """Record that this worker serves its queues.
+
+        Raises psycopg.Error.
+        """
         QueueStore(connection).served(self.queues)
 
     def tick(self, connection: Any) -> None:
-        """Run one round. Raises psycopg.Error."""
+        """Run one round.
+
+        Raises psycopg.Error.
+        """
         self.rescue(connection)
         queues = QueueStore(connection)
         self.end_overrides(queues)
@@ -79,7 +88,7 @@ class Reaper:
         self.sweep(queues)
 
     def rescue(self, connection: Any) -> None:
-        """Declare workers dead and rescue their tasks, until a batch is not full."""
+        """Declare workers dead, and rescue their tasks until a batch is not full."""
         workers = WorkerStore(connection)
         self.judge(workers)
         more = True
@@ -100,7 +109,7 @@ class Reaper:
             tell_expired(by_kind["expired"])
 
     def judge(self, workers: WorkerStore) -> None:
-        """Declare workers dead, if this one may."""
+        """Declare workers dead, if this worker may do so."""
         if self.may_judge(self.threshold.total_seconds()):
             for id_ in workers.judge(self.worker, self.threshold, self.fresh):
                 logger.error(
@@ -117,7 +126,7 @@ class Reaper:
         )
 
     def report_rescue(self, by_kind: Mapping[str, Sequence[Happened]]) -> int:
-        """Log the rescued tasks of dead workers, and return how many."""
+        """Log the rescued tasks of dead workers, and return their number."""
         failed = by_kind["failed"]
         retried = by_kind["retried"]
         returned = by_kind["returned"]
@@ -139,7 +148,7 @@ class Reaper:
         return rescued
 
     def report_refused(self, tasks: Sequence[Happened]) -> None:
-        """Log each task of a dead worker that could not be rescued, once."""
+        """Log each task of a dead worker that could not be rescued, once per task."""
         for task in tasks:
             if task.id not in self.refused:
                 self.refused.add(task.id)
@@ -152,7 +161,7 @@ class Reaper:
                 )
 
     def end_overrides(self, queues: QueueStore) -> None:
-        """End overrides whose time is over, and those of queues that nobody has served for long."""
+        """End overrides whose time is over, and those of queues without a worker for too long."""
         for name, over in queues.outlived(self.forget_overrides_after):
             reason = (
                 "its time was over"
@@ -173,16 +182,17 @@ class Reaper:
 
 
 class OverdueWorkflows:
-    """``tick`` is one round."""
+    """The search for overdue workflows; ``tick`` runs one round."""
 
     def __init__(self, advancer: Advancer) -> None:
         self.advancer = advancer
-        self.everything_at = 0.0  # when to look at all finished tasks that were not advanced
+        # when to read all finished tasks that were not advanced, by the monotonic clock
+        self.everything_at = 0.0
 
     def tick(self, connection: Any) -> float | None:
-        """Find what is owed to workflows, and advance them; return 0.0 to continue at once.
+        """Find overdue workflows and advance them.
 
-        Raises psycopg.Error.
+        Return 0.0 if the next round should follow at once, else None. Raises psycopg.Error.
         """
         store = self.advancer.store(connection, channel_prefix(connection))
         now = time.monotonic()
@@ -190,12 +200,12 @@ class OverdueWorkflows:
 
         while self.advancer.wake(store):
             if time.monotonic() > until:
-                return 0.0  # thousands wake at this moment
+                return 0.0  # the time of thousands of waits is over at this moment
 
         everything = now >= self.everything_at
         self.advancer.find(store, None if everything else timedelta(minutes=1), MANY)
         if everything:
-            # a hundredth of the time may be spent on looks at older tasks
+            # at most a hundredth of the time is spent on older tasks
             self.everything_at = now + max(30.0, 100 * (time.monotonic() - now))
 
         while self.advancer.next_at <= time.monotonic() < until:

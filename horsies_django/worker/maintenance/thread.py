@@ -1,8 +1,7 @@
-"""The maintenance thread of a worker: heartbeat, reaper, overdue workflows, pruner and history, on
-a connection of their own.
+"""The maintenance thread of a worker, which has a connection of its own.
 
-Statements on this connection have a timeout of one second, so that a long one cannot delay the
-heartbeat.
+It runs the heartbeat, the reaper, overdue workflows, the pruner and the history. Statements on the
+connection have a timeout of one second, so that a long one cannot delay the heartbeat.
 """
 
 from __future__ import annotations
@@ -27,26 +26,27 @@ from horsies_django.worker.process.shutdown import STOP_SECONDS
 
 logger = logging.getLogger("horsies.worker")
 
-OFTEN_SECONDS = 1.0  # between two rounds of what is looked for often
+OFTEN_SECONDS = 1.0  # the time between two rounds of frequent jobs
 MINUTE_SECONDS = 60.0
 
 
 @dataclass
 class Job:
-    """What is done every ``seconds``, if it is ``wanted`` then; ``act`` may return after how many
-    seconds instead.
+    """A job that is done every ``seconds``, if it is ``wanted`` then.
+
+    ``act`` may return another number of seconds until the next time.
     """
 
     name: str
     seconds: float
     act: Callable[[psycopg.Connection[Any]], float | None]
     wanted: Callable[[], bool] = lambda: True
-    at: float = 0.0  # when it is due, by the monotonic clock
-    at_the_end: bool = False  # whether it is done once more when the worker stops
+    at: float = 0.0  # when the job is due, by the monotonic clock
+    at_the_end: bool = False  # whether the job is done once more when the worker stops
 
 
 class MaintenanceThread(threading.Thread, Link):
-    """Does its jobs, each at its interval, until ``stop``."""
+    """The thread that does each job at its interval, until ``stop``."""
 
     def __init__(
         self,
@@ -95,15 +95,16 @@ class MaintenanceThread(threading.Thread, Link):
 
         self.planned_at = 0.0
         self.ended = threading.Event()
-        # while it waits for the database, by the monotonic clock
+        # when the current job began, by the monotonic clock, None between jobs
         self.asked_since: float | None = None
-        # since when the database has not answered at all
+        # since when no job has succeeded, by the monotonic clock, None after a success
         self.unanswered_since: float | None = None
-        self.failing: set[str] = set()  # what was logged as failed and has not succeeded since
+        self.failing: set[str] = set()  # jobs that were logged as failed and have not succeeded
 
     def run(self) -> None:
-        """Do what is due until stopped; errors are logged, and the next time tries again on a new
-        connection.
+        """Run the due jobs until stopped.
+
+        Errors are logged, and the next job uses a new connection.
         """
         while not self.ended.wait(max(0.0, min(job.at for job in self.jobs) - time.monotonic())):
             for job in self.jobs:
@@ -120,7 +121,7 @@ class MaintenanceThread(threading.Thread, Link):
         self.heartbeat.tick(connection)
 
     def attempt(self, job: Job) -> None:
-        """Do a job if it is wanted, and set when it is due again."""
+        """Run a job if it is wanted, and set when it is due again."""
         began = time.monotonic()
         job.at = began + job.seconds
         if not job.wanted():
@@ -132,7 +133,7 @@ class MaintenanceThread(threading.Thread, Link):
         try:
             if (seconds := job.act(self.connected())) is not None:
                 job.at = began + seconds
-        except Exception as error:  # of any kind: without this thread the worker is declared dead
+        except Exception as error:  # any error, because without heartbeats the worker is dead
             if job.name not in self.failing:
                 unforeseen = not isinstance(error, psycopg.Error)
                 line = "%s failed; trying again until it succeeds: %s"
@@ -149,7 +150,10 @@ class MaintenanceThread(threading.Thread, Link):
             self.failing.remove(job.name)
 
     def connected(self) -> psycopg.Connection[Any]:
-        """Return the connection, opening one if there is none. Raises psycopg.OperationalError."""
+        """Return the connection; open one if there is none.
+
+        Raises psycopg.OperationalError.
+        """
         connection = self.connection or self.connect()
         self.planned_at = forget_plans(connection, self.planned_at)
         return connection

@@ -1,11 +1,12 @@
-"""The watchdog: a thread that never waits for the database, and acts while others wait for one that
-does not answer.
+"""The watchdog, a thread that never waits for the database.
 
-It does two things. On a dead network link a statement waits until TCP gives up, and behind a pooler
-until the server is back: the watchdog closes such a connection, so that the waiting thread gets an
-error and reconnects. And it rearms the kill timer, which ends the children of a stopped worker,
-while the worker is cut off from the database: then no heartbeat rearms it, although the worker was
-not stopped.
+It acts while the database does not answer other threads, in two ways:
+
+- It closes silent connections. On a dead network link a statement waits until TCP gives up, and
+  behind a pooler until the server is back. When the watchdog closes the connection, the waiting
+  thread gets an error and reconnects.
+- It rearms the kill timer, which ends the children of a stopped worker, while the worker is cut off
+  from the database. Then no heartbeat rearms it, although the worker was not stopped.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ LONGEST_SECONDS = {"engine": 8.0, "maintenance": 3.0}
 
 
 class Watchdog(threading.Thread):
-    """Watches ``engine`` and ``maintenance`` until ``stop``.
+    """The thread that checks the connections of ``engine`` and ``maintenance`` until ``stop``.
 
     It rearms the timer late, so that the children of a worker that is stopped during an outage end
-    soon after. With ``kill`` it rearms only while no task runs: the tasks shall end, not the
-    worker.
+    soon after. With ``kill`` it rearms the timer only while no task runs, because the tasks should
+    end, but not the worker.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class Watchdog(threading.Thread):
                     logger.exception("the watchdog failed, and tries again%s", more)
 
     def check(self, now: float, look: float) -> None:
-        """Rearm the kill timer if need be, and close silent connections; ``look`` is the time
-        between two checks.
+        """Rearm the kill timer if necessary, and close silent connections.
+
+        ``look`` is the time between two checks in seconds.
         """
-        # the timer of a worker that is cut off is rearmed when only a quarter of its time is left
+        # the timer of a worker that is cut off is rearmed when only a quarter of its time remains
         late = now > self.kill_timer.deadline - self.kill_timer.seconds / 4
         cut_off = now - (self.maintenance.unanswered_since or now) >= look
         status = self.engine.status

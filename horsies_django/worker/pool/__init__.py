@@ -1,3 +1,4 @@
-"""The pool: the processes that run tasks, from the side of the worker; timeouts, stuck processes
-and recycling.
+"""The pool: the worker's side of the processes that run tasks.
+
+It starts and replaces them, sends them tasks, enforces timeouts, and ends stuck processes.
 """

@@ -1,4 +1,4 @@
-"""Starts children: forked by the fork server, or as fresh interpreters.
+"""The start of children, which the fork server forks or which are fresh interpreters.
 
 ``multiprocessing`` runs the main module of a process again in every interpreter that it starts, so
 that functions defined there can be unpickled. If that is a manage.py without the ``__main__``
@@ -35,31 +35,38 @@ from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
 
-TRIES = 5  # fork servers in a row that may end before one has started a child
+TRIES = 5  # how many fork servers in a row may end without having started a child
 
 
 class CannotFork(HorsiesError):
-    """The project opens something when it is imported that a fork would share or lose, or cannot be
+    """The project cannot be loaded in a process that is to be forked.
+
+    When it is imported, it opens something that a fork would share or lose, or it cannot be
     imported again.
     """
 
 
 class TemplateKilled(HorsiesError):
-    """The process that forks the fork servers has ended, so the worker cannot have children any
-    more.
+    """The process that forks the fork servers has ended.
+
+    The worker cannot have children any more.
     """
 
 
 class Forker:
-    """The fork server as the worker sees it. Only ``arm`` may be called in any thread."""
+    """The worker's side of the fork server and its template.
+
+    Only ``arm`` may be called in any thread.
+    """
 
     def __init__(self, options: WorkerOptions) -> None:
         self.options = options
         self.template: socket.socket | None = None
         self.link: socket.socket | None = None  # to the present fork server
 
-        # ten children may end beside as many as --processes, see ``recycling``
-        self.slots = list(range(2 * options.processes + 10))  # those that are free
+        # The free slots. Besides the children of --processes, as many and ten more may be ending,
+        # see ``recycling``.
+        self.slots = list(range(2 * options.processes + 10))
         self.memory: Any = None
         self.deadline = NEVER
 
@@ -67,10 +74,10 @@ class Forker:
         self._ends: list[Callable[[], object]] = []  # how the template is ended
 
     def prepare(self, forget: Callable[[], None] = lambda: None) -> None:
-        """Fork the template, which calls ``forget``; load the project in a fresh one if this
-        process cannot be forked.
+        """Fork the template, which calls ``forget``, or load the project in a fresh one.
 
-        Raises CannotFork if that one cannot be forked either.
+        A fresh interpreter becomes the template if this process cannot be forked. Raises CannotFork
+        if that one cannot be forked either.
         """
         if self.template is not None:
             return
@@ -123,11 +130,10 @@ class Forker:
                 )
 
     def start(self, slot: int, descriptors: list[int]) -> int:
-        """Return the pid of a new child that gets ``descriptors``, from another fork server if one
-        ends meanwhile.
+        """Start a child that gets ``descriptors``, and return its pid.
 
-        The last one is for the exit code. Raises OSError if the system has no room for a child,
-        TemplateKilled.
+        The last descriptor is for the exit code. If the fork server ends meanwhile, another one
+        starts the child. Raises OSError if the system has no room for a child, and TemplateKilled.
         """
         for _ in range(TRIES):
             with suppress(EOFError, ConnectionError):
@@ -149,16 +155,18 @@ class Forker:
         )
 
     def arm(self, deadline: float) -> None:
-        """Set the deadline of the kill timer in this fork server and the next ones, by
-        ``time.monotonic()``.
+        """Set the deadline of the kill timer in this fork server and the next ones.
+
+        ``deadline`` is a time by ``time.monotonic()``.
         """
         self.deadline = deadline
-        with self._lock, suppress(OSError):  # it has ended, or it was stopped for long
+        # the fork server has ended, or it was stopped for so long that the socket is full
+        with self._lock, suppress(OSError):
             if self.link is not None:
                 self.link.send(REQUEST.pack(fork_server.DEADLINE, 0, deadline), socket.MSG_DONTWAIT)
 
     def close(self) -> None:
-        """End the template and the fork server, and with them the children that are left."""
+        """End the template and the fork server, and with them the remaining children."""
         self._lose_server()
         if self.template is not None:
             self.template.close()
@@ -182,9 +190,9 @@ class Forker:
         return ours
 
     def _ask_template(self, theirs: socket.socket) -> None:
-        """Let the template fork a fork server with this socket.
+        """Send this socket to the template, which forks a fork server with it.
 
-        Raises OSError if it cannot, TemplateKilled.
+        Raises OSError if the template cannot fork, and TemplateKilled.
         """
         assert self.template is not None
         try:
@@ -208,7 +216,7 @@ class Forker:
 
 
 class ForkedProcess:
-    """A child of the fork server, with what the pool uses of ``multiprocessing.Process``."""
+    """A child of the fork server, with the part of ``multiprocessing.Process`` that is needed."""
 
     def __init__(self, forker: Forker, sockets: list[socket.socket]) -> None:
         self.forker = forker
@@ -232,7 +240,10 @@ class ForkedProcess:
             failing.pop_all()
 
     def join(self) -> None:
-        """Learn how the process ended (it has): from its fork server, if that has not ended."""
+        """Read the exit code of the process, which has ended, from its fork server.
+
+        The code stays None if the fork server has ended, too.
+        """
         if self.exitcode is None and wait_readable([self.sentinel], 2.0):
             code = os.read(self.sentinel, NUMBER.size)
             self.exitcode = NUMBER.unpack(code)[0] if code else None
@@ -243,9 +254,7 @@ class ForkedProcess:
 
 
 def start_interpreter(process: BaseProcess) -> None:
-    """Start a process of the method spawn, without the main module: an empty one is in its place
-    meanwhile.
-    """
+    """Start a process of the method spawn, with an empty module as its main module."""
     own = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

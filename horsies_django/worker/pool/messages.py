@@ -1,8 +1,7 @@
-"""What a child may say to its worker. A message of any other shape, or with other values, is that
-child's failure.
+"""The check of messages from children.
 
-A task can write whatever it likes into the channels of its process, and must not choose what
-happens in the worker's own one.
+A task can write any bytes into the channels of its process. So the worker accepts only messages
+with the shape and the values that children send, and kills a child that has sent another one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.core.records import SNOOZED
 from horsies_django.worker.ipc import ODD
 
-# of a task that completed, only the result is sent
+# of a completed task, only the result is sent
 STATUSES = frozenset({"FAILED", "CANCELLED", SNOOZED})
 SCALARS = (str, int, float, bool, type(None))
 
@@ -24,7 +23,10 @@ class OddMessage(HorsiesError):  # noqa: N818 - named for what it is about
 
 
 def checked(message: Any) -> tuple[str, Any]:
-    """Return the kind and the payload of a message from a child. Raises OddMessage."""
+    """Return the kind and the payload of a message from a child.
+
+    Raises OddMessage if children do not send such messages.
+    """
     try:
         kind, payload = message
         fits = FITS[kind](payload)
@@ -37,7 +39,7 @@ def checked(message: Any) -> tuple[str, Any]:
 
 
 def is_done(done: Any) -> bool:
-    """Whether this is the number of a task, its reply, and how long it ran.
+    """Return whether this is the number of a task, its reply, and its duration in seconds.
 
     Raises TypeError and ValueError for other shapes.
     """
@@ -63,7 +65,7 @@ def is_retry(retry: Any) -> bool:
 
 
 def is_text(text: Any) -> bool:
-    """Whether this is a text that the database can store."""
+    """Return whether this is a text that the database can store."""
     if type(text) is not str or "\0" in text:
         return False
     if text.isascii():

@@ -1,7 +1,8 @@
-"""The pool: starts the processes that run tasks, gives them tasks, and handles their deaths.
+"""The pool, which starts the processes that run tasks, sends them tasks, and handles their deaths.
 
 Every process has its own channels and memory, so the death of one does not affect the others. The
-engine empties two lists: ``outcomes`` to settle, and ``releases``, claims to return to the queue.
+engine empties two lists: ``outcomes`` to settle, and ``releases``, which are claims to return to
+the queue.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from horsies_django.worker.process.task_log import about_first, named
 
 logger = logging.getLogger("horsies.worker")
 
-# children in a row while the worker starts: the project is the likely cause, and the worker ends
+# If so many children in a row fail while the worker starts, the project is the likely cause, and
+# the worker ends.
 FAILED_STARTS = 3
 
 
 @dataclass(eq=False)
 class Pool:
-    """Keeps ``options.processes`` children alive and hands them tasks."""
+    """The ``options.processes`` children of a worker, or its own process if there are none."""
 
     options: WorkerOptions
     selector: selectors.BaseSelector
@@ -62,28 +64,32 @@ class Pool:
         self.starts = Starts(self.limits.ready)
         self.repeats = Repeats()
         self.timeouts = Timeouts(self.members, self.limits)
-        self.ended = dict.fromkeys(END_REASONS, 0)  # children, by why they ended
+        self.ended = dict.fromkeys(END_REASONS, 0)  # how many children ended, by reason
 
     def start(self) -> None:
-        """Start all processes; each takes tasks once it is ready. Raises WorkerStartError."""
+        """Start all processes; each takes tasks once it is ready.
+
+        Raises WorkerStartError.
+        """
         if self.options.processes == 0:
             self._add(InProcess(self.options))
         self._fill()
 
     @property
     def missing(self) -> int:
-        """How many children are to be started: one for each that ended, or that ends after its
-        present tasks.
+        """The number of children to start.
+
+        There is one for each child that has ended, or that will end after its present tasks.
         """
         if self.stopping or self.ending:
             return 0
         return self.options.processes - sum(not member.retired_for for member in self.members)
 
     def _fill(self) -> None:
-        """Start the children that are missing, as far as the system has room for them; the rest a
-        moment later.
+        """Start the missing children.
 
-        Raises WorkerStartError if there is no room while the worker starts.
+        If the system has no room for all of them, the others are started a moment later, but
+        WorkerStartError is raised while the worker starts.
         """
         self.starts.retry_at = math.inf
         while self.missing > 0:
@@ -146,9 +152,9 @@ class Pool:
                 self.selector.unregister(descriptor)
 
     def tend(self, now: float) -> None:
-        """Do what is due for the starts of children, at ``starts.next_at`` by the monotonic clock.
+        """Handle children that are not ready in time, and start missing ones.
 
-        Raises WorkerStartError.
+        It is called at ``starts.next_at``, by the monotonic clock. Raises WorkerStartError.
         """
         for member in self.starts.take_stalled(now):
             self._end_stalled(member)
@@ -165,7 +171,7 @@ class Pool:
     def _end_stalled(self, member: PoolProcess) -> None:
         """Kill a child that did not become ready in time.
 
-        Another one is started when it has ended.
+        Another one is started after its end.
         """
         seconds = self.limits.ready
         hint = "HORSIES['RECOVERY']['CHILD_READY_TIMEOUT_MS']"
@@ -192,7 +198,7 @@ class Pool:
 
     @property
     def idle(self) -> bool:
-        """Whether no process holds a task and both lists for the engine are empty."""
+        """True if no process holds a task and both lists for the engine are empty."""
         return (
             not self.outcomes
             and not self.releases
@@ -200,8 +206,9 @@ class Pool:
         )
 
     def free(self, lane: str) -> int:
-        """Return how many more tasks of ``lane`` the pool can take now; tasks of replaced children
-        occupy slots, too.
+        """Return how many more tasks of ``lane`` the pool can take now.
+
+        The tasks of replaced children occupy slots, too.
         """
         most = self.options.slots(lane) + (self.ahead if lane == "sync" else 0)
         left = most - self.running(lane)
@@ -209,7 +216,7 @@ class Pool:
 
     @property
     def ahead(self) -> int:
-        """Return how many sync tasks may be dispatched ahead, in all processes together."""
+        """The number of sync tasks that may be dispatched ahead, in all processes together."""
         return self.run_ahead.depth * self.options.sync_slots
 
     def running(self, lane: str) -> int:
@@ -217,9 +224,7 @@ class Pool:
         return sum(len(member.held[lane]) for member in self.members)
 
     def held(self) -> set[Any]:
-        """Return the ids of all tasks that the pool holds, including those in the lists for the
-        engine.
-        """
+        """Return the ids of all tasks of the pool, including those in the lists for the engine."""
         ids = {
             claim.id
             for member in self.members
@@ -231,8 +236,9 @@ class Pool:
         )
 
     def dispatch(self, claims: Iterable[Claim]) -> None:
-        """Send each claim to the process with the most room in its lane, in one message per process
-        and lane.
+        """Send each claim to the process with the most room in its lane.
+
+        There is one message per process and lane.
         """
         batches: dict[tuple[int, str], list[Claim]] = defaultdict(list)
         room = {lane: [member.free(lane) for member in self.members] for lane in LANES}
@@ -254,8 +260,9 @@ class Pool:
 
     @property
     def stuck_at(self) -> float:
-        """When the next run-ahead counts as stuck, by the monotonic clock; infinite in hard mode,
-        which has none.
+        """When the next run-ahead counts as stuck, by the monotonic clock.
+
+        It is infinite if there is no run-ahead, as in hard mode.
         """
         return (
             min((member.stuck_at for member in self.members), default=math.inf)
@@ -264,8 +271,9 @@ class Pool:
         )
 
     def call_back(self, now: float) -> None:
-        """Call back each run-ahead that is stuck behind a long task: other processes may have free
-        slots.
+        """Call back each run-ahead that is stuck behind a long task.
+
+        Other processes may have free slots.
         """
         if now >= self.stuck_at:
             for member in self.members:
@@ -284,11 +292,10 @@ class Pool:
             self._retire(member, "tasks" if member.full_mb is None else "memory")
 
     def _retire(self, member: PoolProcess, why: str) -> None:
-        """Let a child take no more tasks, for a reason of ``END_REASONS``, and start its successor
-        at once.
+        """Send a child no more tasks, and start its successor at once.
 
-        The child ends after its present tasks, when a successor is ready. One that has reached its
-        memory limit does not wait.
+        ``why`` is one of ``END_REASONS``. The child ends after its present tasks, when a successor
+        is ready. A child that has reached its memory limit does not wait for the successor.
         """
         if not self._stays(member):
             return
@@ -303,7 +310,7 @@ class Pool:
         self._fill()
 
     def _stays(self, member: PoolProcess) -> bool:
-        """Whether a process is a child that would go on taking tasks."""
+        """Return whether a process is a child that would continue to take tasks."""
         return isinstance(member, Child) and not member.dismissed and not self.stopping
 
     # Messages from the processes
@@ -321,7 +328,8 @@ class Pool:
         try:
             messages = member.channels[lane].receive()
         except EOFError:
-            self.selector.unregister(member.channels[lane].fileno())  # its death follows
+            # ``_reap`` handles the death of the process, which follows
+            self.selector.unregister(member.channels[lane].fileno())
             return
 
         for message in () if member.distrusted else messages:
@@ -332,7 +340,10 @@ class Pool:
                 break
 
     def _hear(self, member: PoolProcess, lane: str, kind: str, payload: Any) -> None:
-        """Act on a message from a process. Raises OddMessage, and WorkerStartError."""
+        """Handle a message from a process.
+
+        Raises OddMessage if it names a task that the process does not hold, and WorkerStartError.
+        """
         if kind == "ran":
             self.outcomes.append(member.ran(*payload))
         elif kind == "done":
@@ -361,9 +372,9 @@ class Pool:
             logger.error("child %s cannot run tasks:\n%s", member.pid, payload.rstrip())
 
     def _end_distrusted(self, member: PoolProcess, error: OddMessage) -> None:
-        """Kill a child that has sent what children do not send.
+        """Kill a child that has sent an odd message.
 
-        Raises WorkerStartError if it is the worker itself.
+        Raises WorkerStartError if the process is the worker itself.
         """
         if not isinstance(member, Child):
             raise WorkerStartError(
@@ -380,9 +391,9 @@ class Pool:
         member.kill()
 
     def _welcome(self, member: PoolProcess, memory_mb: float) -> None:
-        """Give tasks to a process, which is ready and takes so much memory.
+        """Record that a process is ready for tasks, and how much memory it takes, in MB.
 
-        Raises WorkerStartError.
+        Raises WorkerStartError if that is more than the memory limit.
         """
         member.ready = True
         member.ready_at = time.monotonic()
@@ -424,7 +435,7 @@ class Pool:
             self._fail_start(member, how)
 
     def _fail_start(self, member: Child, how: str) -> None:
-        """Start the successor of a child that ended before its first task a moment later.
+        """Start the successor of a child a moment later, because it ended before its first task.
 
         Raises WorkerStartError if several such children end by themselves while the worker starts.
         """
@@ -441,8 +452,9 @@ class Pool:
             )
 
     def _bury(self, member: PoolProcess, how: str) -> tuple[list[Outcome], list[Claim]]:
-        """Read the last messages of a process that ended, forget it, and return what became of the
-        tasks that it held.
+        """Remove a process that has ended, and return the outcomes and releases of its tasks.
+
+        Its last messages are read first.
         """
         if isinstance(member, Child):
             for lane in LANES:
@@ -463,8 +475,9 @@ class Pool:
     # Stopping
 
     def stop(self) -> None:
-        """End all processes, which hold no tasks any more; kill those that do not end within
-        ``STOP_SECONDS``.
+        """End all processes, which hold no tasks any more.
+
+        Processes that do not end within ``STOP_SECONDS`` are killed.
         """
         self.ending = True
         for member in self.members:

@@ -1,17 +1,17 @@
-"""The worker's view of a process of the pool: its channels, its slots and the tasks that it holds.
+"""The worker's side of a process of the pool: its channels, its slots and the tasks that it holds.
 
-The run-ahead in soft mode: sync tasks dispatched ahead of a free slot, so that short tasks need no
-round trip each.
+In soft mode, a process also has a run-ahead: sync tasks that are dispatched ahead of a free slot,
+so that short tasks need no round trip each.
 
 A slot that runs a task for thirty microseconds and then waits a millisecond for the next one is
-idle most of the time. So a worker with a prefetch buffer dispatches more tasks to a child than it
-has threads; they are RUNNING already. Their number follows from the average duration of recent
-tasks: they should finish within ``STANDING_SECONDS``. So longer tasks are never dispatched ahead,
-and a worker that dies loses only a few milliseconds of work.
+idle most of the time. So a worker with a prefetch buffer dispatches more tasks to a child than the
+child has threads. These tasks are RUNNING already. Their number follows from the average duration
+of recent tasks: they should finish within ``STANDING_SECONDS``. So longer tasks are never
+dispatched ahead, and a worker that dies loses only a few milliseconds of work.
 
 Three rules limit the disadvantages. A run-ahead that does not move for ``STUCK_SECONDS`` is called
-back, and its tasks go to any free slot. If a cap leaves tasks waiting, no task is dispatched ahead,
-because each of them holds a permit. If only the child dies, the tasks of its run-ahead are
+back, and its tasks go to any free slot. If tasks wait because of a cap, no task is dispatched
+ahead, because each of them holds a permit. If only the child dies, the tasks of its run-ahead are
 returned, because they have not begun.
 """
 
@@ -44,16 +44,17 @@ from horsies_django.worker.process.shutdown import LAST_RESORT_SECONDS, end_hang
 
 STANDING_SECONDS = 0.01
 STUCK_SECONDS = 0.05
-LARGE = 65_536  # characters of arguments: the worker does not keep them once they are sent
-# Why children end: replaced after a number of tasks, for its memory, or for what a task did to its
-# state; killed because a task did not stop after its timeout or when it was cancelled; killed by
-# anything else; or it ended by itself.
+LARGE = 65_536  # the worker does not keep arguments of so many characters once they are sent
+# Why a child ended. It was replaced after a number of tasks, because of its memory, or because a
+# task changed its state; it was killed because a task did not stop after its timeout or a cancel;
+# it was killed for another reason; or it ended by itself.
 END_REASONS = ("tasks", "memory", "state", TIMEOUT, CANCEL, "killed", "exited")
 
 
 class RunAhead:
-    """Decides how many tasks may be dispatched ahead per slot; ``prefetch`` limits their total, 0
-    allows none.
+    """The number of tasks that may be dispatched ahead per slot.
+
+    ``prefetch`` limits their total; 0 allows none.
     """
 
     def __init__(self, prefetch: int = 0, slots: int = 1) -> None:
@@ -68,7 +69,7 @@ class RunAhead:
 
     @property
     def depth(self) -> int:
-        """How many tasks may be dispatched ahead per slot now."""
+        """The number of tasks that may be dispatched ahead per slot now."""
         if not self.most or self.limited or self.average is None:
             return 0
         return min(self.most, int(STANDING_SECONDS / max(self.average, 1e-6)))
@@ -84,33 +85,31 @@ class PoolProcess:
         self.id = uuid4()
         self.ready = False
         self.ready_at = math.inf  # by the monotonic clock
-        self.dismissed = False  # told to end, so its end is expected
+        self.dismissed = False  # takes no more tasks, and its end is expected
         self.full_mb: float | None = None  # its memory when it reached the limit
-        self.distrusted = False  # it has sent what children do not send
-        self.retired_for = ""  # why it was replaced: a successor has been started already
+        self.distrusted = False  # it has sent an odd message
+        self.retired_for = ""  # why it is replaced, if its successor was started already
 
         self.slots = {"sync": options.threads, "async": options.async_concurrency}
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
-        # when each was dispatched
+        # when each task was dispatched, by the monotonic clock
         self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}
         self.numbers = dict.fromkeys(LANES, 0)
 
         self.run_ahead = RunAhead()
         self.channels: dict[str, Channel] = {}  # to its lanes
-        self.owner = ""  # the worker that holds the claims, as its id
+        self.owner = ""  # the id of the worker that holds the claims
         self.moved_at = 0.0  # when a sync task last finished, or was dispatched to an idle lane
-        # the run-ahead was called back since then: dispatch no more ahead until it moves
+        # whether the run-ahead was called back since then, so that no task is dispatched ahead
         self.stuck = False
 
         self.lifetime = math.inf  # how many tasks it may take in all
         self.taken = 0
-        # the tasks because of which it is killed, and why
+        # the tasks that are the cause of its kill -> the reason
         self.condemned: dict[tuple[str, int], str] = {}
 
     def connect(self) -> list[socket.socket]:
-        """Open the channels to the process, and return its ends: one for each lane, and that for
-        control.
-        """
+        """Open the channels to the process, and return its ends: of each lane, and of control."""
         pairs: list[tuple[socket.socket, socket.socket]] = []
         with ExitStack() as failing:
             for _ in (*LANES, "control"):
@@ -135,7 +134,7 @@ class PoolProcess:
 
     @property
     def has_run_ahead(self) -> bool:
-        """Whether there is a run-ahead: more sync tasks than slots."""
+        """True if there is a run-ahead, so if the process holds more sync tasks than slots."""
         return len(self.held["sync"]) > self.slots["sync"]
 
     @property
@@ -144,23 +143,23 @@ class PoolProcess:
         return self.moved_at + STUCK_SECONDS if self.has_run_ahead and not self.stuck else math.inf
 
     def is_ahead(self, lane: str, number: int) -> bool:
-        """Whether a task is in the run-ahead: dispatched, but not begun."""
+        """Return whether a task is in the run-ahead: dispatched, but not begun."""
         return lane == "sync" and self.has_run_ahead and not self.begun(lane, number)
 
     def begun(self, lane: str, number: int) -> bool:
         return number <= self.started[LANES.index(lane)]
 
     def call_back(self) -> None:
-        """Ask the process to return its run-ahead."""
+        """Send the process the request to return its run-ahead."""
         self.stuck = True
         self.control.send((CALL_BACK, "sync", 0))
 
     def claims(self) -> list[Claim]:
-        """Return the claims that this process holds. Thread-safe."""
+        """Return the claims that this process holds; may be called from any thread."""
         return [claim for lane in LANES for claim in self.held[lane].copy().values()]
 
     def dispatch(self, lane: str, claims: Iterable[Claim]) -> bool:
-        """Send claims to the process; return whether they are sent completely."""
+        """Send claims to the process; return whether they were sent completely."""
         jobs = []
         now = time.monotonic()
         if not self.held["sync"]:
@@ -181,22 +180,29 @@ class PoolProcess:
     def outcome(
         self, lane: str, number: int, sent: str | tuple[Any, ...], seconds: float
     ) -> Outcome:
-        """Remove a finished task and return its outcome, from the reply as it was sent."""
+        """Remove a finished task and return its outcome.
+
+        ``sent`` is the packed reply, ``seconds`` the duration of the task. Raises OddMessage if the
+        process holds no such task.
+        """
         return Outcome.of(
             self.take_off(lane, number), Reply.unpacked(sent), self.pid, seconds=seconds
         )
 
     def ran(self, number: int, sent: str | tuple[Any, ...], seconds: float) -> Outcome:
-        """Do the same for a task of the sync lane, which moves the run-ahead."""
+        """Remove a finished task of the sync lane and return its outcome; the run-ahead moves on.
+
+        Raises OddMessage if the process holds no such task.
+        """
         self.run_ahead.learn(seconds)
         self.moved_at = time.monotonic()
         self.stuck = False
         return self.outcome("sync", number, sent, seconds)
 
     def take_off(self, lane: str, number: int) -> Claim:
-        """Remove a task that the process holds, and return it.
+        """Remove and return a task of the process.
 
-        Raises OddMessage if it holds no such task.
+        Raises OddMessage if the process holds no such task.
         """
         if number not in self.held[lane]:
             raise OddMessage(f"it names the task number {number}, which it does not hold")
@@ -204,8 +210,10 @@ class PoolProcess:
         return self.held[lane].pop(number)
 
     def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
-        """Remove all tasks of a process that ended: those whose code may have begun crashed, the
-        others are returned.
+        """Remove all tasks of a process that has ended, and return their outcomes and releases.
+
+        Tasks whose code may have begun have crashed; the others are released. ``how`` completes a
+        sentence about the process, as in "was killed by SIGKILL".
         """
         outcomes = []
         releases = []
@@ -232,18 +240,18 @@ class PoolProcess:
         return outcomes, releases
 
     def end_lanes(self) -> None:
-        """Tell the process to end once its running tasks are done."""
+        """Send the process the message to end once its running tasks are done."""
         for lane in LANES:
             self.channels[lane].send(None)
 
     def end(self, seconds: float) -> None:
-        """Wait some seconds until the process has ended, at most."""
+        """Wait until the process has ended, at most ``seconds``."""
 
     def kill(self) -> None:
-        """End the process at once, if it is one of its own."""
+        """End the process at once, unless it is the worker itself."""
 
     def tell(self, reason: str, lane: str, number: int) -> None:
-        """Ask a running task to stop, with the reason."""
+        """Send a running task the request to stop, with the reason."""
         self.control.send((reason, lane, number))
 
     def close(self) -> None:
@@ -252,10 +260,10 @@ class PoolProcess:
 
 
 class Child(PoolProcess):
-    """A child process, forked by the fork server or started as a fresh interpreter; ``lifetime``:
-    how many tasks it may take.
+    """A child process, forked by the fork server or started as a fresh interpreter.
 
-    Raises OSError if the system has no room for it.
+    ``lifetime`` is the number of tasks that it may take. Raises OSError if the system has no room
+    for another process.
     """
 
     def __init__(
@@ -283,11 +291,13 @@ class Child(PoolProcess):
         self.stalled = False  # killed because it did not become ready
 
     def _watch(self) -> int:
-        """Return a descriptor that becomes readable when the child dies, even if another process
-        holds its pipes open.
+        """Return a descriptor that becomes readable when the child dies.
+
+        A pidfd does so even if another process holds the pipes of the child open.
         """
         self.pidfd: int | None = None
-        # not in every system or sandbox; or the child is dead already, so the sentinel is readable
+        # some systems and sandboxes have no pidfd; or the child has ended already, so that the
+        # sentinel is readable
         with suppress(AttributeError, OSError):
             self.pidfd = os.pidfd_open(self.pid)
         return self.process.sentinel if self.pidfd is None else self.pidfd
@@ -316,7 +326,7 @@ class Child(PoolProcess):
 
     @property
     def end_reason(self) -> str:
-        """Why the dead child ended, after ``how_it_ended``: one of ``END_REASONS``."""
+        """The reason of ``END_REASONS`` why the child ended; call ``how_it_ended`` first."""
         if self.condemned:
             return next(iter(self.condemned.values()))
         if self.exit_code == 0 and self.retired_for:
@@ -324,16 +334,15 @@ class Child(PoolProcess):
         return "exited" if self.exit_code is not None and self.exit_code >= 0 else "killed"
 
     def was_killed(self, worker_started: bool) -> bool:
-        """Whether the dead child or its fork server was killed from outside, so that the project is
-        not the cause.
+        """Return whether the child or its fork server was killed for no fault of the project.
 
-        A child killed while the worker starts may have run out of memory, so the project may be the
-        cause.
+        A child that is killed while the worker starts may have run out of memory. So the project
+        may be the cause, and the result is False.
         """
         return self.exit_code is None or (worker_started and self.exit_code == -signal.SIGKILL)
 
     def end(self, seconds: float) -> None:
-        """Wait some seconds until the child has ended, then kill it."""
+        """Wait until the child has ended; kill it if it has not ended after ``seconds``."""
         if not wait_readable([self.death], seconds):
             self.kill()
             wait_readable([self.death], None)
@@ -364,7 +373,7 @@ def spawned(options: WorkerOptions, sockets: list[socket.socket]) -> Any:
 
 
 class InProcess(PoolProcess):
-    """The worker's own process, which runs tasks in threads: no isolation, no process to start."""
+    """The worker's own process, which runs tasks in threads, so without isolation."""
 
     def __init__(self, options: WorkerOptions) -> None:
         super().__init__(options)
@@ -402,8 +411,9 @@ class InProcess(PoolProcess):
         super().close()
 
     def _broke(self, error: BaseException) -> None:
-        """Tell the engine, and end this process if that does not hear it: a task may have closed
-        the sockets.
+        """Send the engine a failure, and end this process if that has no effect.
+
+        A task may have closed the sockets.
         """
         if not self.closed:
             self.answers.send(("failed", repr(error)))
@@ -415,7 +425,7 @@ class InProcess(PoolProcess):
 
 
 def killed_for(reason: str) -> Reply:
-    """Return the reply for a task because of which its process was killed."""
+    """Return the reply for a task that is the cause why its process was killed."""
     how = "it did not end when told to, and was killed with its process"
     if reason == TIMEOUT:
         return failed(OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; {how}")

@@ -1,9 +1,9 @@
-"""Recycling: replaces children after a number of tasks, or when they exceed a memory limit, which
-frees leaked memory.
+"""Recycling: the replacement of children, which frees leaked memory.
 
-A child costs a fork, so even one task per child is possible. A configured number is exact; the
-first children get different lifetimes, so that not all are replaced at once. The default must not
-slow down queues of short tasks: a child is replaced at the earliest when it is a minute old, and
+Children are replaced after a number of tasks, or when they reach a memory limit. A child costs only
+a fork, so even one task per child is possible. A configured number of tasks is exact; the first
+children get different lifetimes, so that not all are replaced at once. The default must not slow
+down queues of short tasks: a child is replaced at the earliest when it is a minute old, and
 children are replaced one after the other.
 """
 
@@ -19,12 +19,13 @@ from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD, WorkerOpt
 
 logger = logging.getLogger("horsies.worker")
 
-# minimum age, unless a count is configured; replacing all children takes at least as long
+# the minimum age of a replaced child, unless a number of tasks is configured; replacing all
+# children takes at least as long
 LEAST_SECONDS = 60.0
 
 
 class Recycling:
-    """Decides when children are replaced."""
+    """The rules by which children are replaced."""
 
     def __init__(self, options: WorkerOptions) -> None:
         chosen = options.max_tasks_per_child
@@ -34,17 +35,19 @@ class Recycling:
         self.max_memory_mb = options.max_memory_per_child_mb
 
         self.born = 0
-        self.next_at = -math.inf  # when another may be replaced, unless a count is configured
+        # when another child may be replaced, unless a number of tasks is configured
+        self.next_at = -math.inf
         self.warned = False
-        # whether a child cannot be started or takes long: then others are not replaced for their
-        # tasks
+        # whether a child cannot be started or takes long, so that others are not replaced because
+        # of their tasks
         self.late = False
-        # when a child may be replaced again because of what a task did to it
+        # when a child may be replaced again because a task changed its state
         self.altered_next_at = -math.inf
 
     def lifetime(self) -> float:
-        """Return how many tasks the next child may take: fewer for some of the first, so that not
-        all end at once.
+        """Return how many tasks the next child may take.
+
+        Some of the first children may take fewer, so that not all end at once.
         """
         self.born += 1
         if not self.most or not self.exact:
@@ -55,12 +58,11 @@ class Recycling:
         return self.most
 
     def due(self, members: Sequence[PoolProcess], now: float) -> list[PoolProcess]:
-        """Return the children to replace now, by the monotonic clock; they end after their present
-        tasks.
+        """Return the children to replace at ``now``, by the monotonic clock.
 
-        While too many replaced children still run their last tasks, the lifetime of the others is
-        extended, and those that have reached their memory limit go on. Otherwise long async tasks
-        would make children pile up.
+        They end after their present tasks. While too many replaced children still run their last
+        tasks, the lifetime of the others is extended, and children that have reached their memory
+        limit go on. Otherwise long async tasks would make children pile up.
         """
         found: list[PoolProcess] = []
         for member in members:
@@ -79,13 +81,14 @@ class Recycling:
         return found
 
     def extend(self, member: PoolProcess) -> None:
-        """Let a child that has had its tasks take as many again."""
+        """Extend the lifetime of a child that has taken its number of tasks by the same number."""
         if member.taken >= member.lifetime:
             member.lifetime += self.most
 
     def _crowded(self, members: Sequence[PoolProcess], more: int = 0) -> bool:
-        """Whether so many replaced children still run their last tasks that no other child is
-        replaced.
+        """Return whether too many replaced children still run their last tasks.
+
+        Then no other child is replaced.
         """
         return sum(bool(one.retired_for) for one in members) + more >= self.processes + 4
 
@@ -97,8 +100,9 @@ class Recycling:
         )
 
     def replaces_altered(self, members: Sequence[PoolProcess], now: float) -> bool:
-        """Whether a child of which a task changed the state is replaced, by the monotonic clock:
-        one a minute at most.
+        """Return whether to replace a child whose state a task has changed.
+
+        One such child a minute is replaced at most. ``now`` is by the monotonic clock.
         """
         if now < self.altered_next_at or self.late or self._crowded(members):
             return False
@@ -106,10 +110,10 @@ class Recycling:
         return True
 
     def compare(self, memory_mb: float, *, refuse: bool = True) -> None:
-        """Compare the memory limit with the memory of a child before its first task, in MB; warn if
-        it is near.
+        """Compare the memory limit with the memory of a child before its first task, in MB.
 
-        Raises WorkerStartError if the limit is not higher, and ``refuse`` is set.
+        A warning is logged if the memory is near the limit. Raises WorkerStartError if the limit is
+        not higher and ``refuse`` is True.
         """
         limit = self.max_memory_mb
         if limit is None:
@@ -122,7 +126,6 @@ class Recycling:
                 "task: it would be replaced after each one"
             )
 
-        # a child that needs so much before its first task will be replaced often
         if memory_mb >= 0.8 * limit and not self.warned:
             self.warned = True
             logger.warning(

@@ -1,10 +1,9 @@
-"""The starts of children: until when each has to be ready, and when those that are missing are
-started.
+"""The starts of children: when each has to be ready, and when missing children are started.
 
 A child may fail to start: the system has no room for a process or a descriptor, or code of the
 project hangs or fails before the first task (an import, a factory of middleware, a receiver of
-``child_started``). While the worker starts, that is an error of the start. Afterwards it is logged
-and tried again, and the other children work.
+``child_started``). While the worker starts, the worker ends with an error. Afterwards the failure
+is logged, the start is tried again, and the other children continue to work.
 
 A child that is replaced after some tasks ends when its successor is ready. If that takes too long,
 the child goes on.
@@ -18,27 +17,28 @@ from collections.abc import Iterable
 from horsies_django.worker.pool.process import PoolProcess
 
 RETRY_SECONDS = 1.0
-MOST_RETRY_SECONDS = 10.0  # of children that end before their first task, again and again
-LATE_SECONDS = 5.0  # a child that is not ready by then holds no other one up
+# the longest wait before the next start while children end before their first task
+MOST_RETRY_SECONDS = 10.0
+LATE_SECONDS = 5.0  # other children do not wait longer for a child to become ready
 
 
 class Starts:
-    """``ready_seconds``: how long a child may take to become ready.
+    """The deadlines of children that start, and the times of further starts.
 
-    Times are by the monotonic clock.
+    ``ready_seconds`` is the longest time until a child is ready. Times are by the monotonic clock.
     """
 
     def __init__(self, ready_seconds: float) -> None:
         self.ready_seconds = ready_seconds
         self.deadlines: dict[PoolProcess, float] = {}  # of the processes that are not ready yet
-        # children that end when a successor is ready, and since when
+        # children that end when a successor is ready -> since when they wait for it
         self.leaving: dict[PoolProcess, float] = {}
-        self.retry_at = math.inf  # when to start missing children: after a failure
-        self.failed = 0  # children in a row that ended before their first task
+        self.retry_at = math.inf  # when to start missing children after a failure
+        self.failed = 0  # how many children in a row ended before their first task
 
     @property
     def next_at(self) -> float:
-        """When a deadline is over, or missing children are started."""
+        """The next time at which a deadline is over or missing children are started."""
         if not self.deadlines and not self.leaving:
             return self.retry_at
         late_at = min(self.leaving.values(), default=math.inf) + LATE_SECONDS
@@ -59,20 +59,20 @@ class Starts:
         self.leaving.pop(member, None)
 
     def postpone(self, seconds: float, now: float) -> None:
-        """Start missing children in some seconds, unless that moment is set already."""
+        """Start missing children in ``seconds``, unless the time of their start is set already."""
         if self.retry_at == math.inf:
             self.retry_at = now + seconds
 
     def fail(self, now: float) -> None:
         """Record that a child ended before its first task.
 
-        The next one is started later and later.
+        After each such child, the wait before the next start is twice as long.
         """
         self.failed += 1
         self.postpone(min(RETRY_SECONDS * 2 ** (self.failed - 1), MOST_RETRY_SECONDS), now)
 
     def late(self, now: float) -> bool:
-        """Whether a child cannot be started, or takes long to become ready."""
+        """Return whether a child cannot be started, or takes long to become ready."""
         if not self.deadlines:
             return self.retry_at != math.inf
         slow = any(
@@ -82,13 +82,17 @@ class Starts:
         return slow or self.retry_at != math.inf
 
     def take_stalled(self, now: float) -> list[PoolProcess]:
-        """Return the processes that had to be ready by now, each of them once."""
+        """Return the processes that are not ready at their deadline, each of them only once."""
         stalled = [member for member, deadline in self.deadlines.items() if deadline <= now]
         self.deadlines.update(dict.fromkeys(stalled, math.inf))
         return stalled
 
     def take_relieved(self, missing: int) -> list[PoolProcess]:
-        """Return the children that may end now: no more of them wait than children are to come."""
+        """Return the children that may end now, because their successors are ready.
+
+        As many children remain as successors are still to come. ``missing`` of these are not
+        started yet.
+        """
         coming = len(self.deadlines) + max(missing, 0)
         return self._take(list(self.leaving)[: max(len(self.leaving) - coming, 0)])
 

@@ -1,13 +1,12 @@
-"""Ends tasks at their timeout, after a cancel, or if their process was stopped; reports those that
-run for very long.
+"""The end of tasks at their timeout, after a cancel, or if their process was stopped.
 
-A task is first asked to stop, so that it can clean up. If it is still running after the grace
+A task first gets a request to stop, so that it can clean up. If it is still running after the grace
 period, its process is killed, and the other tasks in that process count as crashed. Deadlines are
 kept in a heap. Entries of tasks that ended remain in it, so it is cleaned when it may contain twice
 as many entries as there are tasks.
 
-Nothing else would notice a stopped child (SIGSTOP, a debugger): the parent sends its heartbeats, so
-its tasks are not recovered.
+A child that is stopped (by SIGSTOP or a debugger) is killed here, too. The parent sends its
+heartbeats, so no other worker would rescue its tasks. Tasks that run for very long are logged.
 """
 
 from __future__ import annotations
@@ -36,10 +35,11 @@ logger = logging.getLogger("horsies.worker")
 
 
 class TimeLimits(NamedTuple):
-    """The default timeout of tasks in seconds (None: no limit), and the grace in seconds before the
-    process is killed.
+    """The time limits of tasks and children, in seconds.
 
-    ``ready``: after how many seconds a child is killed that is not ready.
+    ``default`` is the timeout of tasks without one of their own; None means no limit. ``grace`` is
+    the time between the request to stop and the kill of the process. A child that is not ready
+    after ``ready`` seconds is killed.
     """
 
     default: float | None = None
@@ -56,7 +56,7 @@ NO_LIMITS = TimeLimits()
 
 
 class Place(NamedTuple):
-    """Where a task runs: the process, its lane, the task's number there."""
+    """The place where a task runs: the process, its lane, and the number of the task there."""
 
     process: PoolProcess
     lane: str
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
     @property
     def occupied(self) -> bool:
-        """Whether the task still runs there; a process that ended holds nothing."""
+        """True if the task still runs there; a process that has ended holds no tasks."""
         return self.number in self.process.held[self.lane]
 
 
@@ -79,8 +79,9 @@ class Timeouts:
         self.clean_above = 0
 
     def add(self, at: float, place: Place, reason: str, *, kill: bool) -> None:
-        """Add a deadline at ``at`` by the monotonic clock; ``kill``: kill the process instead of
-        asking the task to stop.
+        """Add a deadline at ``at``, by the monotonic clock.
+
+        At the deadline the task gets a request to stop, or with ``kill`` its process is killed.
         """
         heapq.heappush(self.heap, (at, next(self.order), place, reason, kill))
         if len(self.heap) > self.clean_above:
@@ -90,8 +91,9 @@ class Timeouts:
 
     @property
     def next(self) -> float:
-        """When ``enforce`` is to be called next, by the monotonic clock: at the earliest deadline
-        of a task that still runs.
+        """The earliest deadline of a task that still runs, by the monotonic clock.
+
+        ``enforce`` is to be called then.
         """
         while self.heap and not self.heap[0][2].occupied:
             heapq.heappop(self.heap)
@@ -105,15 +107,16 @@ class Timeouts:
                 self.add(at, Place(member, lane, number), TIMEOUT, kill=False)
 
     def enforce(self, now: float) -> None:
-        """Ask tasks whose timeout has passed to stop; kill the processes of those that did not stop
-        in the grace period.
+        """Send tasks whose timeout has passed the request to stop.
+
+        The processes of tasks that did not stop in the grace period are killed.
         """
         while self.next <= now:
             _, _, place, reason, kill = heapq.heappop(self.heap)
             member = place.process
 
             if reason == TIMEOUT and member.is_ahead(place.lane, place.number):
-                # it has not begun: restart its timeout
+                # the task has not begun, so its timeout begins again
                 member.since[place.lane][place.number] = now
                 self.watch(
                     member, place.lane, place.number, [member.held[place.lane][place.number]]
@@ -146,8 +149,9 @@ class Timeouts:
             )
 
     def cancel(self, task_id: uuid.UUID, *, terminate: bool) -> None:
-        """Ask a task to stop if it runs here; with ``terminate``, its process is killed if it does
-        not stop in time.
+        """Send a task the request to stop, if it runs here.
+
+        With ``terminate``, its process is killed if the task does not stop in the grace period.
         """
         for member in self.members:
             for lane in LANES:
@@ -163,9 +167,10 @@ class Timeouts:
 
 
 class StuckWatch:
-    """``stopped_seconds``: how long a child may be stopped.
+    """The check for stopped children and for tasks that run for very long.
 
-    ``long_seconds``: the age at which a task is reported, or None.
+    A child is killed when it has been stopped for more than ``stopped_seconds``. A task is logged
+    when it has been running for more than ``long_seconds``, or never if that is None.
     """
 
     def __init__(self, stopped_seconds: float, long_seconds: float | None) -> None:
@@ -197,7 +202,7 @@ class StuckWatch:
             self.report(members, now - self.long_seconds)
 
     def report(self, members: Iterable[PoolProcess], before: float) -> None:
-        """Log each running task once that was dispatched before ``before``."""
+        """Log each running task that was dispatched before ``before``, once per task."""
         old = set()
         for member in members:
             for lane in LANES:
@@ -221,7 +226,7 @@ class StuckWatch:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal or a debugger."""
+    """Return whether a process was stopped by a signal or a debugger."""
     try:
         return bool(
             psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)

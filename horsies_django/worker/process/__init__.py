@@ -1,1 +1,1 @@
-"""Shared by the processes of a worker: options, signals, logs, kill timer, memory."""
+"""Modules that the processes of a worker share: options, signals, logs, kill timer, memory."""

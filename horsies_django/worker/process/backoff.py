@@ -1,6 +1,4 @@
-"""What the threads of a worker have in common that work on a connection of their own, and the wait
-before they try again.
-"""
+"""The base of objects with a connection of their own, and the wait before they try again."""
 
 from __future__ import annotations
 
@@ -13,13 +11,19 @@ from horsies_django.conf import Resilience
 
 
 class Link:
-    """Whoever has a direct connection to the database ``alias``; None while there is none."""
+    """An object that has a direct connection to the database ``alias``.
+
+    ``connection`` is None while there is none.
+    """
 
     alias: str
     connection: psycopg.Connection[Any] | None = None
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Open the connection. Raises psycopg.Error."""
+        """Open and return the connection.
+
+        Raises psycopg.Error.
+        """
         raise NotImplementedError
 
     def disconnect(self) -> None:
@@ -30,8 +34,10 @@ class Link:
 
 
 class Backoff:
-    """Counts consecutive failures: waits initial x 2^n milliseconds, capped, +-25 % so that workers
-    do not reconnect together.
+    """The number of consecutive failures, and the wait after them.
+
+    The wait is initial x 2^n milliseconds, up to a maximum, +-25 % so that workers do not reconnect
+    together.
     """
 
     def __init__(self, resilience: Resilience) -> None:
@@ -40,11 +46,11 @@ class Backoff:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the settings allow no further try."""
+        """True if the settings allow no further try."""
         return 0 < self.resilience.db_retry_max_attempts <= self.failures
 
     def failed(self) -> float:
-        """Count a failure; return the seconds to wait."""
+        """Count a failure; return how long to wait, in seconds."""
         capped = min(
             self.resilience.db_retry_initial_ms * 2 ** min(self.failures, 30),
             self.resilience.db_retry_max_ms,

@@ -1,5 +1,4 @@
-"""The counts of a worker: results of attempts, and how long they ran and due tasks waited, since it
-started.
+"""The counts of a worker since its start: results and durations of attempts, and waits of tasks.
 
 ``HistoryWriter`` writes them to the history, once a minute and when the worker stops.
 """
@@ -31,13 +30,13 @@ from horsies_django.store.history import HistoryStore
 from horsies_django.worker.process.task_log import NOTHING, Known
 
 MOST_TASKS = 300
-MOST_CODES = 50  # of a task
+MOST_CODES = 50  # per task
 
 
 class Counts:
-    """Counts by queue, task and result.
+    """The counts by queue, task and result.
 
-    The engine and the reaper add to it; any thread may read it.
+    The engine and the reaper add to them; any thread may read them.
     """
 
     def __init__(self) -> None:
@@ -46,10 +45,13 @@ class Counts:
         self.codes = defaultdict[str, set[str]](set, {"": set()})  # by task, and "" for claims
 
     def settled(self, outcomes: Iterable[Outcome], decided: Mapping[str, Any]) -> None:
-        """Count attempts whose outcome was written; for ``decided`` see ``horsies_settle``."""
+        """Count attempts whose outcome was written.
+
+        The SQL function ``horsies_settle`` describes ``decided``.
+        """
         with self.lock:
             for outcome in outcomes:
-                # most complete, and nothing is decided of those
+                # most attempts complete, and ``decided`` has no entry for those
                 told = (
                     NOTHING
                     if outcome.status == COMPLETED
@@ -65,7 +67,7 @@ class Counts:
                 self._add((claim.queue_name, "", CLAIMED), max(0.0, -claim.due_in))
 
     def ended(self, keys: Iterable[Key]) -> None:
-        """Count attempts whose duration nobody knows."""
+        """Count attempts whose duration is unknown."""
         with self.lock:
             for key in keys:
                 self._add(key, None)
@@ -83,7 +85,7 @@ class Counts:
             ]
 
     def take_longest(self) -> dict[Key, float]:
-        """Return the longest duration of each key since this was called before."""
+        """Return the longest duration in seconds of each key since the last call."""
         with self.lock:
             found = {key: entry[2] for key, entry in self.entries.items() if entry[2]}
             for key in found:
@@ -105,8 +107,9 @@ class Counts:
             entry[3 + bucket(seconds)] += 1
 
     def _counted_as(self, key: Key) -> Key:
-        """Return the key under which a new one is counted: what the project names without end would
-        fill memory and table.
+        """Return the key under which a new key is counted, with OTHER if there are too many.
+
+        An unlimited number of names or error codes would fill the memory and the table.
         """
         queue, task, result = key
         if task not in self.codes and len(self.codes) > MOST_TASKS:
@@ -122,23 +125,27 @@ class Counts:
 
 
 class HistoryWriter:
-    """``tick`` writes what is new.
+    """The writer of the history; ``tick`` writes the new counts.
 
-    What was not confirmed is written again, as it was, so that it counts once.
+    Counts that were not confirmed are written again unchanged, with the same number, so that they
+    count only once.
     """
 
     def __init__(self, worker: uuid.UUID, counts: Counts) -> None:
         self.worker = worker
         self.counts = counts
 
-        self.number = 0  # of what was last sent
-        self.sent: Sequence[Total] = ()  # what was not confirmed
-        self.known: dict[Key, Total] = {}  # the counts up to it
+        self.number = 0  # of the last counts that were sent
+        self.sent: Sequence[Total] = ()  # counts that were sent and not confirmed
+        self.known: dict[Key, Total] = {}  # the total counts at that time
         self.since = time.monotonic()  # when the present counts began
-        self.covers = timedelta()  # how long the counts that were sent last took
+        self.covers = timedelta()  # the time that the last counts cover
 
     def tick(self, connection: Any) -> None:
-        """Write what was counted since the last time. Raises psycopg.Error."""
+        """Write the counts since the last call.
+
+        Raises psycopg.Error.
+        """
         self.send(connection)
 
         now = time.monotonic()

@@ -1,31 +1,29 @@
-"""The kill timer: kills the children of a worker that was stopped for too long, before others run
-its tasks.
+"""The kill timer, which kills the children of a stopped worker before others run its tasks.
 
 A stopped worker (SIGSTOP, Ctrl-Z, a frozen container) sends no heartbeats, so after the dead-worker
-threshold others recover its tasks and run them again. If the worker is continued, its tasks would
+threshold others rescue its tasks and run them again. If the worker is continued, its tasks would
 continue as well, and writes of user code are not fenced. No code that runs after SIGCONT could
 prevent that in time, and user code may replace signal handlers. Only the kernel can end a stopped
-process: a timer (``timer_create``) with SIGKILL as signal, which is re-armed while the worker is
-alive.
+process. So there is a timer (``timer_create``) with SIGKILL as signal, which is re-armed while the
+worker is alive.
 
 The timer is not in the children, because re-arming needs Python there, and a task may hold the GIL
-for a minute. It is in the process whose death kills the children (``bootstrap.die_with_parent``),
-and which runs no user code:
+for a minute. It is in the process whose death kills the children (``bootstrap.die_with_parent``):
 
-- With the fork server, the timer is in the fork server, which the worker tells each deadline. The
-  worker itself survives, reaps its children and starts others.
+- With the fork server, the timer is in the fork server, which runs no user code. The worker sends
+  it each deadline. The worker itself survives, reaps its children and starts others.
 - With spawn, and without children (``--processes=0``), the timer is in the worker, which ends with
   its children. With ``--processes=0``, a task that holds the GIL for so long also prevents
-  heartbeats, so its tasks are recovered and the worker ends. The kernel does not kill process 1 of
-  a container by its own timer; such a worker logs a warning and needs an init.
+  heartbeats, so its tasks are rescued and the worker ends. The kernel does not kill process 1 of a
+  container by its own timer; such a worker logs a warning and needs an init.
 
 The deadline counts from just before a heartbeat was sent, so that it is earlier than the time when
-others may declare the worker dead. One in the past is never armed: a message may have waited while
-the fork server was stopped.
+others may declare the worker dead. A deadline in the past is never armed: its message may have
+waited while the fork server was stopped.
 
-Limits: Linux only; elsewhere nothing is armed. Programs started by tasks, and children that changed
-their user, do not die with the fork server. The clock is CLOCK_MONOTONIC, which stops while a
-machine is suspended.
+Limits: The timer works on Linux only; elsewhere no timer is armed. Programs that tasks started, and
+children that changed their user, do not die with the fork server. The clock is CLOCK_MONOTONIC,
+which stops while a machine is suspended.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ SIGEV_SIGNAL = 0
 
 
 class SigEvent(ctypes.Structure):
-    """``struct sigevent``: what the kernel does when the timer expires."""
+    """``struct sigevent``: the action of the kernel when the timer expires."""
 
     _fields_ = (
         ("value", ctypes.c_void_p),
@@ -82,11 +80,10 @@ def library() -> ctypes.CDLL | None:
 
 
 class KernelTimer:
-    """A kernel timer that kills this process by SIGKILL, running or stopped. Raises OSError if it
-    is not available.
+    """A kernel timer that kills this process by SIGKILL, whether it runs or is stopped.
 
     Forked processes do not inherit it. Its methods may be called in any thread and in signal
-    handlers.
+    handlers. Raises OSError if it is not available.
     """
 
     def __init__(self) -> None:
@@ -105,8 +102,9 @@ class KernelTimer:
         )
 
     def arm(self, deadline: float) -> None:
-        """Kill this process when ``time.monotonic()`` reaches ``deadline``, or NEVER; ignore a
-        deadline in the past.
+        """Kill this process when ``time.monotonic()`` reaches ``deadline``.
+
+        NEVER disarms the timer. A deadline in the past is ignored.
         """
         if deadline == NEVER or deadline > time.monotonic():
             seconds, rest = divmod(deadline, 1.0)
@@ -114,7 +112,7 @@ class KernelTimer:
             self._call(self.libc.timer_settime, self.id, TIMER_ABSTIME, ctypes.byref(spec), None)
 
     def remaining(self) -> float:
-        """Return the seconds until this process is killed; 0 if the timer is not armed."""
+        """Return the seconds until this process is killed, or 0 if the timer is not armed."""
         spec = TimerSpec()
         self._call(self.libc.timer_gettime, self.id, ctypes.byref(spec))
         return float(spec.at_s + spec.at_ns / 1e9)
@@ -126,10 +124,10 @@ class KernelTimer:
 
 
 class KillTimer:
-    """Controls the timer. Its methods may be called in any thread.
+    """The control of the timer; its methods may be called in any thread.
 
-    ``seconds``: how long the worker may be stopped; less than the dead-worker threshold. ``arm``
-    arms the timer of the fork server; without it, the timer is in this process.
+    ``seconds`` is the longest time that the worker may be stopped, less than the dead-worker
+    threshold. ``arm`` arms the timer of the fork server; without it, the timer is in this process.
     """
 
     def __init__(self, seconds: float, arm: Callable[[float], None] | None = None) -> None:
@@ -142,8 +140,8 @@ class KillTimer:
     def rearm(self, since: float) -> None:
         """Set the deadline to ``seconds`` after ``since``, by ``time.monotonic()``.
 
-        ``since`` must be before a heartbeat was sent: counted from its reply, the deadline could be
-        later than the time when others declare the worker dead.
+        ``since`` must be before a heartbeat was sent. If the deadline counted from the reply, it
+        could be later than the time when others declare the worker dead.
         """
         with self.lock:
             if not self.over:
@@ -159,7 +157,7 @@ class KillTimer:
 
 
 def own_timer() -> Callable[[float], None]:
-    """Return a function that arms a timer in this process, if the system has one that ends it."""
+    """Return a function that arms a timer in this process, without effect if there is none."""
     if os.getpid() == 1:
         logger.warning(
             "this worker is process 1 of its container, which the kernel does not end by a timer: "

@@ -1,9 +1,9 @@
-"""The log of the worker: a handler for projects that configure none, and a relay to a thread that
-writes the lines.
+"""The log of the worker: a default handler, and a relay to a thread that writes the lines.
 
-Writing a log line can block: a pipe that is not read, a full disk, a handler that uses the network.
-The engine thread must never wait for that, or the worker sends no heartbeats and is declared dead.
-The colors on a terminal are those of Django's palette.
+The handler is for projects that configure none. Writing a log line can block: a pipe that is not
+read, a full disk, a handler that uses the network. The engine thread must never wait for that, or
+the worker sends no heartbeats and is declared dead. The colors on a terminal are those of Django's
+palette.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from horsies_django.core.texts import visible
 from horsies_django.tasks.context import TaskContextFilter
 
 LEVELS = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
-# The messages of horsies.task: the words after the name of the task, and their role in the palette
+# messages of horsies.task -> the words after the name of the task, and their role in the palette
 OUTCOMES = {
     "%s completed%s": ("completed", "SUCCESS"),
     "%s was cancelled%s": ("was cancelled", "WARNING"),
@@ -37,7 +37,7 @@ OUTCOMES = {
 }
 RETRIED = "%s failed%s: %s; %s"
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
-# lines, or events, that wait for a thread; further ones are dropped and counted
+# the most lines, or events, that wait for a thread; further ones are dropped and counted
 MOST_WAITING = 10_000
 LAST_LINES_SECONDS = 2.0
 NAME_CHARACTERS = 200
@@ -46,7 +46,7 @@ NAME_CHARACTERS = 200
 def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
     """Return the text of a record with the colors of a palette.
 
-    The text has no control characters of its own.
+    The text must not contain control characters.
     """
     if (role := LEVELS.get(record.levelname)) is not None:
         text = text.replace(
@@ -64,7 +64,7 @@ def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
     colored = getattr(palette, role)
     label = str(record.args[0])
 
-    if record.msg == RETRIED:  # when it is retried is the end of the line
+    if record.msg == RETRIED:  # the time of the retry is at the end of the line
         before, retry, after = text.rpartition(str(record.args[-1]))
         text = f"{before}{colored(retry)}{after}"
 
@@ -72,10 +72,10 @@ def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
 
 
 def palette_for(stream: TextIO) -> Any:
-    """Return the palette for a stream, a style of Django; None: no colors, as for a pipe or a file.
+    """Return the palette for a stream, a style of Django, or None for output without colors.
 
-    NO_COLOR turns colors off, FORCE_COLOR turns them on without a terminal; ``--no-color`` and
-    ``--force-color`` set them.
+    A pipe or a file has no colors. The environment variable NO_COLOR turns colors off, and
+    FORCE_COLOR turns them on without a terminal; ``--no-color`` and ``--force-color`` set them.
     """
     if os.environ.get("NO_COLOR"):
         return None
@@ -85,8 +85,9 @@ def palette_for(stream: TextIO) -> Any:
 
 
 def choose_colors(*, no_color: bool, force_color: bool) -> None:
-    """Let this process and those that it starts write with colors, or without, as the options of a
-    command say.
+    """Set the environment variables for colors from the options of a command.
+
+    They apply to this process and the processes that it starts.
     """
     if no_color or force_color:
         for name, chosen in (("NO_COLOR", no_color), ("FORCE_COLOR", force_color)):
@@ -97,10 +98,9 @@ def choose_colors(*, no_color: bool, force_color: bool) -> None:
 
 
 def shown_name(name: object) -> str:
-    """Return a name or key of a row for a line of any handler: printable, and of 200 characters at
-    most.
+    """Return a name or key of a row in a form for the log: printable, with 200 characters at most.
 
-    Whoever may write a row chooses its name, which no code has to know.
+    A role that may write a row can store any name.
     """
     text = str(name)
     if not text.isprintable():
@@ -111,11 +111,10 @@ def shown_name(name: object) -> str:
 
 
 class Formatter(logging.Formatter):
-    """Lines such as ``[12:00:01] [worker] [INFO] message``; further lines of a message are
-    indented.
+    """The format of log lines: ``[12:00:01] [worker] [INFO] message``.
 
-    A line that the code of a task logs begins with the name and id of the task and the attempt. A
-    ``palette`` colors levels and outcomes.
+    Further lines of a message are indented. The message of a task's own logger begins with the name
+    and id of the task and the attempt. A ``palette`` colors levels and outcomes.
     """
 
     def __init__(self, palette: Any = None) -> None:
@@ -136,12 +135,13 @@ class Formatter(logging.Formatter):
 
 
 class Console(logging.StreamHandler[TextIO]):
-    """Writes to stderr the records that reach no handler but those that a tool has added to the
-    root logger.
+    """The handler that writes records without another handler to stderr.
+
+    Handlers that a tool has added to the root logger do not count.
     """
 
     def filter(self, record: logging.LogRecord) -> Any:
-        """Leave out a record if a logger below the root has a handler of its own for it."""
+        """Return False for a record if a logger below the root has a handler of its own for it."""
         logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None and logger is not logging.root:
             if any(not isinstance(handler, Relay) for handler in logger.handlers):
@@ -152,11 +152,12 @@ class Console(logging.StreamHandler[TextIO]):
 
 
 class Level:
-    """The level that ``configure_logging`` gave to the root logger, which says whether the project
-    has set it since.
+    """The level that ``configure_logging`` has set on the root logger.
+
+    If the root logger has another level, the project has set it since.
     """
 
-    given = logging.WARNING  # that of Python
+    given = logging.WARNING  # Python's default
 
 
 def configure_logging(level: str) -> None:
@@ -168,7 +169,7 @@ def configure_logging(level: str) -> None:
     """
     for name in ("horsies", *logging.root.manager.loggerDict):
         if name == "horsies" or name.startswith("horsies."):
-            # "disable_existing_loggers" may have disabled it
+            # "disable_existing_loggers" in LOGGING may have disabled it
             logging.getLogger(name).disabled = False
     logging.getLogger("horsies").setLevel(level)
 
@@ -188,8 +189,9 @@ def configure_logging(level: str) -> None:
 
 
 def root_is_configured(handlers: Iterable[logging.Handler]) -> bool:
-    """Return whether the project configures the root logger, in LOGGING or in code; ``handlers``
-    are its handlers.
+    """Return whether the project configures the root logger, in LOGGING or in code.
+
+    ``handlers`` are the handlers of the root logger.
     """
     chosen = settings.LOGGING or {}
     if "root" in chosen or "" in chosen.get("loggers", {}):
@@ -201,10 +203,10 @@ def root_is_configured(handlers: Iterable[logging.Handler]) -> bool:
 
 
 def stream_of_its_own() -> TextIO:
-    """Return a stream to stderr that only the log uses, or ``sys.stderr`` if that is no file.
+    """Return a stream to stderr that only the log uses, or ``sys.stderr`` if that is not a file.
 
-    A thread that waits for somebody to read stderr holds the lock of its stream, and the start of a
-    process flushes ``sys.stderr``.
+    A thread whose write to stderr blocks holds the lock of its stream, and the start of a process
+    flushes ``sys.stderr``.
     """
     try:
         return open(
@@ -215,9 +217,9 @@ def stream_of_its_own() -> TextIO:
 
 
 class Writer(QueueListener):
-    """Writes the relayed records.
+    """The thread that writes the relayed records.
 
-    A handler that raises keeps neither others nor later records from being written.
+    If a handler raises, the other handlers are still called, and later records are still written.
     """
 
     def handle(self, record: logging.LogRecord) -> None:
@@ -230,8 +232,9 @@ class Writer(QueueListener):
 
 
 class Relay(QueueHandler):
-    """Passes records to a writer thread without waiting; drops and counts records if too many are
-    waiting.
+    """The handler that passes records to a writer thread without waiting.
+
+    If too many records wait, further ones are dropped and counted.
     """
 
     dropped = 0
@@ -290,8 +293,9 @@ def relayed_logs() -> Iterator[None]:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process without waiting for its threads; pending log lines get
-    ``LAST_LINES_SECONDS`` to be written.
+    """End this process without waiting for its threads.
+
+    Pending log lines are written for at most ``LAST_LINES_SECONDS``.
     """
     writing = threading.Thread(target=write_out, daemon=True)
     writing.start()

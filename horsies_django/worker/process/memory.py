@@ -10,7 +10,7 @@ UNREADABLE = (psutil.Error, OSError)
 
 
 def memory_bytes(pid: int) -> int:
-    """Return the resident memory of a process, 0 if it cannot be read."""
+    """Return the resident memory of a process in bytes, or 0 if it cannot be read."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except UNREADABLE:
@@ -18,16 +18,16 @@ def memory_bytes(pid: int) -> int:
 
 
 def memory_mb(pid: int) -> float:
-    """Return the same in megabytes."""
+    """Return the resident memory of a process in megabytes, or 0 if it cannot be read."""
     return round(memory_bytes(pid) / MEGABYTE, 1)
 
 
 class Gauge:
-    """Reports once when this process has reached ``max_memory_mb``; None means no limit."""
+    """The check of this process against ``max_memory_mb``; None means no limit."""
 
     def __init__(self, max_memory_mb: float | None) -> None:
         self.limit = max_memory_mb
-        # to make it takes longer than to ask it, as after each task
+        # created once, because that takes longer than the check after each task
         self.process = psutil.Process()
 
     def full(self) -> float | None:

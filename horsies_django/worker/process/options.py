@@ -1,4 +1,4 @@
-"""The options of a worker, validated; they are also sent to its children."""
+"""The options of a worker and their validation; they are also sent to its children."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horsies_django.core.errors import WorkerStartError
 START_METHODS = ("forkserver", "spawn")
 # libraries of macOS do not survive a fork
 START_METHOD = "spawn" if sys.platform == "darwin" else "forkserver"
-MAX_TASKS_PER_CHILD = 100  # of a child that is a minute old, unless the command line says otherwise
+MAX_TASKS_PER_CHILD = 100  # the default, for a child that is at least a minute old
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LEAST = {
     "processes": 0,
@@ -30,14 +30,14 @@ CHOICES = {"start_method": START_METHODS, "loglevel": LEVELS}
 class WorkerOptions:
     """The options of a worker.
 
-    ``processes`` 0 runs tasks in the process of the worker. Each process runs ``threads`` sync
-    tasks and ``async_concurrency`` async tasks at once. ``shutdown_timeout`` is in seconds.
-    ``max_claim_batch`` limits the tasks claimed from a queue in one pass, ``max_claim_per_worker``
-    those claimed and not started; 0 means the slots and the prefetch buffer. A child is replaced
-    after ``max_tasks_per_child`` tasks (0: never; None: the default of ``recycling.Recycling``), or
-    when its resident memory has reached ``max_memory_per_child_mb`` after a task (None: never).
-    Health checks are answered on ``health_port``, if it is set. ``with_scheduler``: the worker is
-    also a scheduler.
+    If ``processes`` is 0, tasks run in the process of the worker. Each process runs ``threads``
+    sync tasks and ``async_concurrency`` async tasks at once. ``shutdown_timeout`` is in seconds.
+    ``max_claim_batch`` limits the tasks claimed from a queue in one pass; 0 means no limit.
+    ``max_claim_per_worker`` limits the tasks claimed and not started; 0 means the slots and the
+    prefetch buffer. A child is replaced after ``max_tasks_per_child`` tasks (0: never; None: the
+    default of ``recycling.Recycling``), or when its resident memory has reached
+    ``max_memory_per_child_mb`` after a task (None: never). Health checks are answered on
+    ``health_port``, if it is set. With ``with_scheduler`` the worker is also a scheduler.
     """
 
     queues: tuple[str, ...]
@@ -58,17 +58,17 @@ class WorkerOptions:
 
     @property
     def forks(self) -> bool:
-        """Whether the children are forked by the fork server."""
+        """True if the children are forked by the fork server."""
         return self.processes > 0 and self.start_method == "forkserver"
 
     @property
     def sync_slots(self) -> int:
-        """How many sync tasks this worker runs at once."""
+        """The number of sync tasks that this worker runs at once."""
         return max(self.processes, 1) * self.threads
 
     @property
     def async_slots(self) -> int:
-        """How many async tasks this worker runs at once."""
+        """The number of async tasks that this worker runs at once."""
         return max(self.processes, 1) * self.async_concurrency
 
     def slots(self, lane: str) -> int:

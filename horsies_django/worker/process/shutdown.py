@@ -1,12 +1,12 @@
-"""Shutdown: handles the signals that stop a worker.
+"""The shutdown: the handling of signals that stop a worker.
 
-While the worker starts, it has claimed nothing and may be waiting for something slow: an import,
-the database, the fork server. So a signal interrupts the start (``StopRequested``). Afterwards a
-signal is only recorded, and the engine acts on it between two passes.
+While the worker starts, it has not claimed any task and may be waiting for an import, the database
+or the fork server. So a signal interrupts the start (``StopRequested``). Afterwards a signal is
+only recorded, and the engine stops between two passes.
 
 A signal cannot stop an engine that is stuck in a statement, on a lock or on a dead connection. So a
 thread waits in the background, and ends the process some seconds after the shutdown timeout. No
-outcome is half-written then, because a pass is one transaction; other workers recover the remaining
+outcome is half-written then, because a pass is one transaction. Other workers rescue the remaining
 tasks, because the heartbeats have ended.
 """
 
@@ -36,22 +36,22 @@ WORKER_HANGS = (
     "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look "
     "after them"
 )
-# SIGTERM within this time is one: a platform signals all processes of a container, and a wrapper
-# passes its own one on.
+# Several SIGTERM within this time count as one: a platform signals all processes of a container,
+# and a wrapper process forwards its own signal.
 SAME_STOP_SECONDS = 1.0
-STOP_SECONDS = 5.0  # for a child, a thread, or the receivers of signals to end
+STOP_SECONDS = 5.0  # for the end of a child, a thread, or the receivers of signals
 LAST_RESORT_SECONDS = 15.0  # longer than a shutdown takes, even if the database does not respond
 
-Signal = tuple[int, float]  # its number, and when it came by the monotonic clock
+Signal = tuple[int, float]  # its number, and when it arrived by the monotonic clock
 
 
 class Shutdown:
-    """Context manager that handles the signals of this process; in the main thread only.
+    """A context manager that handles the signals of this process, for the main thread only.
 
-    ``timeout``: seconds that running tasks may take after the first signal. Each signal calls
-    ``on_stop`` and makes ``wakeup`` readable. ``ends_process``: the process exits afterwards, so
-    late signals are ignored and do not change the exit code. ``final_message`` is logged if the
-    process is ended because it hangs.
+    Running tasks may take ``timeout`` seconds after the first signal. Each signal calls ``on_stop``
+    and makes ``wakeup`` readable. With ``ends_process`` the process exits afterwards, so late
+    signals are ignored and do not change the exit code. ``final_message`` is logged if the process
+    is ended because it hangs.
     """
 
     def __init__(self, *, ends_process: bool = False, final_message: str = WORKER_HANGS) -> None:
@@ -60,10 +60,10 @@ class Shutdown:
         self.timeout = 0.0
         self.on_stop: Callable[[], None] = lambda: None
 
-        # A handler may be interrupted by the next signal at any instruction, so that nothing in it
-        # may be read and then written
-        self.signals: list[Signal] = []  # of this process; no repetitions
-        # by urgency, when it was first asked for; by the monotonic clock
+        # The next signal may interrupt a handler at any instruction, so a handler must not read a
+        # value and then write it back.
+        self.signals: list[Signal] = []  # that arrived in this process, without repetitions
+        # urgency -> deadline by the monotonic clock, set by the first signal of that urgency
         self.deadlines: dict[int, float] = {}
         self.interrupts = False
 
@@ -98,8 +98,9 @@ class Shutdown:
             end.close()
 
     def end_if_it_hangs(self) -> None:
-        """Start the thread that ends this process if it does not stop; after the fork, which copies
-        no threads.
+        """Start the thread that ends this process if it does not stop.
+
+        Call it after the fork of the template, because a fork does not copy threads.
         """
         self.thread = threading.Thread(
             target=self._wait_for_the_end, name="horsies-last-resort", daemon=True
@@ -107,16 +108,16 @@ class Shutdown:
         self.thread.start()
 
     def forget(self) -> None:
-        """Release what belongs to the original, in a forked copy."""
+        """Close the sockets of the original process; called in a forked copy."""
         signal.set_wakeup_fd(-1)
         for end in (self.wakeup, self.waker):
             end.close()
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let a signal raise StopRequested in this block, at once if there was one before.
+        """Raise StopRequested in this block if a signal arrives, or at once if one has arrived.
 
-        A signal at the very end of the block may only be recorded: check ``seen`` afterwards.
+        A signal at the very end of the block may only be recorded. So check ``seen`` afterwards.
         """
         self.interrupts = True
         try:
@@ -127,30 +128,33 @@ class Shutdown:
             self.interrupts = False
 
     def wait(self, seconds: float) -> None:
-        """Wait for some seconds or until a signal, including one just before the wait."""
+        """Wait until a signal arrives, at most ``seconds``.
+
+        A signal just before the wait also ends it.
+        """
         wait_readable([self.wakeup], seconds)
 
     @property
     def seen(self) -> bool:
-        """Whether the process shall stop."""
+        """True if a signal has arrived, so that the process should stop."""
         return bool(self.deadlines)
 
     @property
     def urgency(self) -> int:
-        """How urgent the shutdown is: 1 stop in order, 2 end now; 0 before a signal."""
+        """The urgency of the shutdown: 1 to stop in order, 2 to end now, 0 before a signal."""
         return max(self.deadlines, default=0)
 
     def deadline(self) -> float | None:
-        """Return the deadline of the shutdown, by the monotonic clock; None before a signal."""
+        """Return the deadline of the shutdown, by the monotonic clock, or None before a signal."""
         return self.deadlines.get(self.urgency)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """First signal: stop. Another one, or SIGQUIT: end now.
+        """Record a signal: the first one stops the process, SIGQUIT or another one ends it now.
 
-        SIGTERM within a second of the first is no other one, see ``SAME_STOP_SECONDS``. A further
-        SIGHUP is ignored: a closing terminal sends one through the shell and one through the
-        kernel. Once the process shall end now, the kernel ignores all of them: many at once would
-        otherwise keep the main thread in this handler.
+        A SIGTERM within a second of the first does not count as another one, see
+        ``SAME_STOP_SECONDS``. A further SIGHUP is ignored, because a closing terminal sends one
+        through the shell and one through the kernel. Once the process has to end now, all these
+        signals are ignored. Otherwise many of them could keep the main thread in this handler.
         """
         noted = (number, time.monotonic())
         if not self.signals or heard([*self.signals, noted]) > 1:
@@ -177,10 +181,11 @@ class Shutdown:
 
 
 def heard(signals: Iterable[Signal]) -> int:
-    """Return how urgent these signals make a shutdown: 1 stop in order, 2 end now; 0 if there are
-    none.
+    """Return the urgency of a shutdown after these signals.
+
+    It is 1 to stop in order, 2 to end now, and 0 if there are no signals.
     """
-    terminated_at = -math.inf  # by the first SIGTERM
+    terminated_at = -math.inf  # the time of the first SIGTERM
     urgency = 0
 
     for number, at in signals:
@@ -205,6 +210,6 @@ def take(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> 
 
 
 def end_hanging(message: str = WORKER_HANGS) -> NoReturn:
-    """End this process, which hangs."""
+    """Log a message and end this process, which hangs."""
     logger.critical(message)
     end_process(1)

@@ -1,9 +1,9 @@
 """The task log: a line for each outcome that was written to the database.
 
-Completed tasks have a line each as long as they are few. In a second with more than ``MANY``, and
-in the following ones until there are fewer, they are counted and summarized, because a line each
-could cost more than the tasks. Failed, retried and cancelled tasks always have a line. Arguments
-and results are never logged, except messages of errors.
+Completed tasks have a line each if they are few. In a second with more than ``MANY``, and in the
+following seconds until there are fewer, they are counted and summarized, because a line each could
+cost more than the tasks. Failed, retried and cancelled tasks always have a line. Arguments and
+results are never logged, except messages of errors.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from horsies_django.worker.process.logs import shown_name
 
 logger = logging.getLogger("horsies.task")
 
-MANY = 200  # completed tasks in a second
-NAMED = 10  # tasks, or names of tasks, in one line
+MANY = 200  # the most completed tasks in a second that have a line each
+NAMED = 10  # the most tasks, or names of tasks, in one line
 TASK_NAME = attrgetter("task_name")
 NOTHING: Mapping[str, Any] = {}
-Known = Claim | Outcome | Happened  # what a line can be about
+Known = Claim | Outcome | Happened  # records with the name, id and attempt of a task
 
 
 class TaskLog:
-    """Logs the outcomes of tasks.
+    """The log of the outcomes of tasks.
 
-    Completed ones beyond the first of a second are counted; ``tick`` logs the summary of these.
+    Completed tasks beyond the first of a second are counted; ``tick`` logs their summary.
     """
 
     def __init__(self) -> None:
         self.began = -math.inf  # when the second that is counted began, by the monotonic clock
         self.seen = 0
-        self.busy = False  # whether the second before had more than MANY
-        self.counted: Counter[str] = Counter()  # how many of each name have no line
+        self.busy = False  # whether the second before had more than MANY completed tasks
+        self.counted: Counter[str] = Counter()  # name -> number of tasks without a line
 
     def settled(self, outcomes: Sequence[Outcome], decided: Mapping[str, Any] = NOTHING) -> None:
-        """Log outcomes that were written; ``decided`` is the decision of the database on failed
-        ones, by id.
+        """Log outcomes that were written.
+
+        ``decided`` has the decisions of the database about failed tasks, by id.
         """
         completed = [outcome for outcome in outcomes if outcome.status == "COMPLETED"]
         if len(completed) < len(outcomes):
@@ -72,9 +73,7 @@ class TaskLog:
 
     @property
     def summary_at(self) -> float:
-        """When ``tick`` has something to log, by the monotonic clock; infinite if nothing was
-        counted.
-        """
+        """When ``tick`` has a summary to log, by the monotonic clock; infinite if there is none."""
         return self.began + 1 if self.counted else math.inf
 
     def tick(self, now: float) -> None:
@@ -152,8 +151,9 @@ def tell_expired(tasks: Sequence[Known]) -> None:
 
 
 def retry_text(decided: Mapping[str, Any]) -> str:
-    """Return the number and the local time of the next retry, which has no number if the process
-    was interrupted.
+    """Return a text with the number and the local time of the next retry.
+
+    A task that was given back by an interrupted process has no number of the retry.
     """
     if decided["retry"] is None:  # the reply with the details was lost
         return "it is tried again"
@@ -164,16 +164,16 @@ def retry_text(decided: Mapping[str, Any]) -> str:
 
 
 def time_text(epoch: float) -> str:
-    """Return a local time, with its day if that is not today."""
+    """Return a text with a local time, and with the date if that is not today."""
     at = time.localtime(epoch)
     return time.strftime("%H:%M:%S" if time.localtime()[:3] == at[:3] else "%Y-%m-%d %H:%M:%S", at)
 
 
 def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, None] | None:
-    """Return the exception in the envelope of an outcome as ``exc_info``, or None: class, text, and
-    as a note the traceback.
+    """Return the exception in the envelope of an outcome as ``exc_info``, or None if it has none.
 
-    The class has the name and the module of the task's exception, which this process may not know.
+    The exception has the text of the original, and its traceback as a note. Its class only has the
+    name and the module of the original, because this process may not have imported that.
     """
     exception = (json.loads(outcome.result).get("err") or {}).get("exception") or {}
     trace = exception.get("traceback")
@@ -187,16 +187,17 @@ def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, N
 
 
 class Named(type):
-    """The type of the classes below.
+    """The metaclass of the classes that ``named_class`` returns.
 
-    These can be pickled, as handlers do that pass records to another thread or process.
+    It makes them picklable, for handlers that pass records to another process.
     """
 
 
 @lru_cache(maxsize=1_000)
 def named_class(module: str, name: str) -> type[BaseException]:
-    """Return an exception class of that name, the same one each time, by which services group
-    errors.
+    """Return an exception class with this module and name, the same one each time.
+
+    Services that collect errors group them by their class.
     """
     made = Named(
         name.rpartition(".")[2] or "?", (Exception,), {"__module__": module, "__qualname__": name}
@@ -205,8 +206,9 @@ def named_class(module: str, name: str) -> type[BaseException]:
 
 
 def reduced(kind: Named) -> tuple[Any, ...]:
-    """Return how to make a class of ``named_class`` again, for pickle, which would look for it in
-    its module.
+    """Return the function and arguments by which pickle creates a class of ``named_class`` again.
+
+    Otherwise pickle would search for the class in its module.
     """
     return named_class, (kind.__module__, kind.__qualname__)
 
@@ -215,12 +217,12 @@ copyreg.pickle(Named, reduced)
 
 
 def label(task: Known) -> str:
-    """Return name, id and attempt of a task."""
+    """Return a text with the name, id and attempt of a task."""
     return f"{shown_name(task.task_name)} {task.id} (attempt {task.attempt})"
 
 
 def named(tasks: Sequence[Known]) -> str:
-    """Return some tasks in parentheses, for a line that counts them."""
+    """Return a text with the first of these tasks in parentheses, for a line with their number."""
     known = [task for task in tasks if task.task_name]
     if not known:
         return ""
@@ -229,7 +231,7 @@ def named(tasks: Sequence[Known]) -> str:
 
 
 def spent(outcome: Outcome, word: str = "in") -> str:
-    """Return how long a task occupied its slot, for the end of a sentence."""
+    """Return a text with how long a task occupied its slot, for the end of a sentence."""
     return "" if outcome.seconds is None else f" {word} {outcome.seconds:.3f} s"
 
 
@@ -244,7 +246,8 @@ def about(task: Known) -> dict[str, str | int]:
 
 
 def about_first(tasks: Sequence[Known]) -> dict[str, str | int] | None:
-    """Return the attributes of a record that is about several tasks: those of the first one, None
-    if there is none.
+    """Return the attributes of a log record about several tasks, or None if there are no tasks.
+
+    They are those of the first task.
     """
     return about(tasks[0]) if tasks else None

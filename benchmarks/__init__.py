@@ -1,3 +1,4 @@
-"""Benchmarks: ``python -m benchmarks [NAME...]`` measures, ``python -m benchmarks plot FILE`` draws
-(docs/benchmarks).
+"""Benchmarks: ``python -m benchmarks [NAME...]`` measures (see docs/benchmarks).
+
+``python -m benchmarks plot FILE`` draws.
 """

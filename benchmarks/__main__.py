@@ -1,10 +1,9 @@
-"""Measure: ``python -m benchmarks [NAME...] [--repeats R] [--scale S] [--json FILE] [--against
-BASELINE]``.
+"""Measures: ``python -m benchmarks [NAME...]``.
 
-Lines of JSON go to the standard output, tables for people to the error output. The server is
-DATABASE_URL's, which must name a database of the benchmark's own (its tasks are deleted), or a
-private one with synchronous_commit and fsync on. ``python -m benchmarks plot FILE`` draws what a
-file of ``--json`` holds.
+The options are ``[--repeats R] [--scale S] [--json FILE] [--against BASELINE]``. Lines of JSON go
+to the standard output, tables for people to the error output. The server is DATABASE_URL's, which
+must name a database of the benchmark's own (its tasks are deleted), or a private one with
+synchronous_commit and fsync on. ``python -m benchmarks plot FILE`` draws a file of ``--json``.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ SCENARIOS = (
     "priorities",
     "large",
 )
-STORMS = ("caps", "chaos")  # they keep their own options and lines
+STORMS = ("caps", "chaos")  # they have options and lines of their own
 NAMES = (*SCENARIOS, *STORMS)
 PARTS = ("slow", "noop", "bound", "flat", "counting", "storm")
 
 
 def main() -> None:
-    """Draw, or measure what the command line names."""
+    """Draw, or measure the scenarios of the command line."""
     if sys.argv[1:2] == ["plot"]:
-        from benchmarks import plots  # and with it matplotlib
+        from benchmarks import plots  # it imports matplotlib
 
         plots.main(sys.argv[2:])
         return
@@ -69,7 +68,7 @@ def main() -> None:
         prepare(server)
         for name in chosen.names or SCENARIOS:
             goals += measure(name, chosen, figures)
-            if chosen.json:  # after each one: hours of measurements survive the one that fails
+            if chosen.json:  # after each one: hours of measurements survive a later failure
                 saved.save(chosen.json, saved.Run(versions(), figures, tuple(goals)))
         measured_on = versions()
 
@@ -174,7 +173,7 @@ def positive(text: str) -> int:
 
 
 def writable(text: str) -> Path:
-    """Parse the name of a file to write, before hours of measurements."""
+    """Parse the name of an output file, before hours of measurements."""
     if not Path(text).parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is in no directory that exists")
     return Path(text)

@@ -1,4 +1,4 @@
-"""One run against an earlier one: the ratio of the medians of every reading that both have."""
+"""Compares a run with an earlier one: the ratio of the medians of each common reading."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ TOLERANCE = 0.1
 
 
 def compare(figures: Figures, versions: Mapping[str, str], baseline: Run) -> Iterator[str]:
-    """Give one line per reading of both runs, with a mark where this one is worse by more than a
-    tenth; first what differs.
+    """Yield one line per common reading, marked if it is worse by more than a tenth.
+
+    Differences of the environments come first.
     """
     for what in sorted({*versions, *baseline.versions}):
         now = versions.get(what, "unknown")

@@ -1,11 +1,10 @@
-"""What PostgreSQL and the machine leave to a queue whose claims and results are durable: a bare
-worker without a queue around it.
+"""The limits of PostgreSQL and the machine for a durable queue: a bare worker without a queue.
 
-*Lone task*: an INSERT that notifies, a worker that claims by one UPDATE, another process that says
-when it got the task, and one UPDATE that settles and notifies who waits. It is measured as in
-``latency``, but nothing is validated, limited, fenced or recorded beside the row. *Drain*: one
-connection settles a batch and claims the next one in a single statement, and nobody runs the tasks.
-The table has the columns, indexes and checks of that of the tasks.
+*Lone task*: an INSERT that notifies, a worker that claims by one UPDATE, another process that
+reports when it got the task, and one UPDATE that settles and notifies the waiter. It is measured as
+in ``latency``, but no task is validated, limited, fenced or recorded beside the row. *Drain*: one
+connection settles a batch and claims the next one in a single statement, and no process runs the
+tasks. The table has the columns, indexes and checks of that of the tasks.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def lone_task(n: int) -> list[Reading]:
-    """Send one task at a time to a bare worker that has nothing else to do, and wait for it."""
+    """Send one task at a time to an idle bare worker, and wait for it."""
     starts = []
     results = []
 
@@ -94,7 +93,7 @@ def heard(connection: psycopg.Connection[Any]) -> list[str]:
 
 
 def drain(many: int, n: int) -> list[Reading]:
-    """Let one connection settle and claim ``n`` tasks in batches."""
+    """Settle and claim ``n`` tasks in batches on one connection."""
     with table(), connected() as worker:
         worker.execute(FILL, [n])
         worker.execute("VACUUM ANALYZE horsies_bare")
@@ -111,9 +110,9 @@ def drain(many: int, n: int) -> list[Reading]:
 
 @contextmanager
 def table() -> Iterator[None]:
-    """Have an empty table like that of the tasks."""
+    """Create an empty table like that of the tasks for the block."""
     with project.cursor() as cursor:
-        cursor.execute("DROP TABLE IF EXISTS horsies_bare")  # of a run that was ended in the middle
+        cursor.execute("DROP TABLE IF EXISTS horsies_bare")  # of a run that was interrupted
         cursor.execute("CREATE TABLE horsies_bare (LIKE horsies_tasks INCLUDING ALL)")
 
         try:
@@ -124,7 +123,7 @@ def table() -> Iterator[None]:
 
 @contextmanager
 def connected() -> Iterator[psycopg.Connection[Any]]:
-    """Have a connection whose statements are prepared."""
+    """Open a connection whose statements are prepared."""
     connection = direct_connection("default", application_name="horsies benchmark", prepare=True)
     try:
         yield connection

@@ -1,9 +1,9 @@
-"""The storm at any size, and how long recovery takes: ``python -m benchmarks chaos [--tasks N]
-[--faults M]``.
+"""The storm at any size, and the time of recovery: ``python -m benchmarks chaos``.
 
-Both are in ``tests/stress/chaos``. Prints one line per part, with the goals and whether they were
-reached. A storm that lost a task, or finished one twice, ends the benchmark with exit code 1. It
-runs on a server of its own, which it stops and kills: never on DATABASE_URL's.
+The options are ``[--tasks N] [--faults M]``. Both parts are in ``tests/stress/chaos``. It prints
+one line per part, with the goals and whether they were reached. A storm that lost a task, or
+finished one twice, ends the benchmark with exit code 1. It runs on a server of its own, which it
+stops and kills: never on DATABASE_URL's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from benchmarks.machine import raise_storm, versions
 TASKS = 20_000
 FAULTS = 150
 ROUNDS = 4
-# figure -> the greatest 99th percentile that it may have, in seconds
+# figure -> its greatest permitted 99th percentile, in seconds
 GOALS = {"child death to its attempt's end": 1.0, "machine death to running elsewhere": 15.0}
 
 
 def chaos(scale: float, tasks: int | None, faults: int | None, seed: int) -> list[Reading]:
-    """Raise one storm, then measure recovery, which takes twelve seconds a round: at a very small
-    scale not at all.
+    """Run one storm, then measure recovery, which takes twelve seconds a round.
+
+    At a very small scale recovery is not measured.
     """
     tasks = tasks or max(1, round(TASKS * scale))
     faults = faults or max(1, round(FAULTS * scale))

@@ -1,5 +1,8 @@
-"""Defaults: what a worker out of the box drains, beside one whose children are never replaced,
-shape by shape in turns.
+"""Defaults: the drain of a worker with default options.
+
+It is compared with a worker whose children are never replaced.
+
+Shapes are measured one by one, both workers in turns.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(name: str, shape: Shape, options: Sequence[str], n: int) -> list[Reading]:
-    """Let a worker of this shape run ``n`` tasks."""
+    """Measure a worker of this shape on ``n`` tasks."""
     empty_tables()
     backlog(tasks.noop if shape.lane == "sync" else tasks.anoop, n)
     with worker(*shape.options, *options, "--until-empty", wait=True):

@@ -1,8 +1,7 @@
-"""Drain: a worker runs a backlog of no-op tasks, from the first start to the last settle, by the
-database's clock.
+"""Drain: a worker runs a backlog of no-op tasks, from the first start to the last settle.
 
-What it costs is read from the first task's end on, so that neither the worker's start nor its end
-is in it.
+Times are by the database's clock. Costs are read from the first task's end on, so that neither the
+worker's start nor its end is included.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ ENDED = "FROM horsies_tasks WHERE finished_at IS NOT NULL"
 
 @dataclass(frozen=True)
 class Shape:
-    """How the worker runs: ``slots`` are threads or coroutines of each process."""
+    """The shape of the worker: ``slots`` are threads or coroutines of each process."""
 
     lane: str  # "sync", "async"
     mode: str  # "hard", "soft"
@@ -83,7 +82,7 @@ SHAPES = (
     Shape("async", "soft", 2, 200),
     Shape("async", "soft", 0, 200),
 )
-COSTED = (SOFT_2, ASYNC_2)  # whose costs are readings too
+COSTED = (SOFT_2, ASYNC_2)  # shapes whose costs are readings, too
 GOALS = (
     Goal("P1", HARD_4.name, 4_500),
     Goal("P2", SOFT_2.name, 15_700),
@@ -103,7 +102,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(shape: Shape, n: int) -> list[Reading]:
-    """Let a worker of this shape run ``n`` tasks."""
+    """Measure a worker of this shape on ``n`` tasks."""
     empty_tables()
     last = backlog(tasks.noop if shape.lane == "sync" else tasks.anoop, n)
 

@@ -1,9 +1,9 @@
-"""Elected: how long the next task waits if those of five idle workers that are told of new tasks
-are killed or stand still.
+"""Elected: how long the next task waits if the elected of five idle workers die or stand still.
 
-Elected are the two oldest and the youngest. If none of them is left, the others find the task by
-their polls. What it would cost to find it within a tenth of a second without being told: the CPU
-time of the server if each of 64 idle workers looked that often.
+Elected workers are notified of new tasks. They are the two oldest and the youngest. If none of them
+is left, the others find the task by their polls. The floor is the cost of finding it within a tenth
+of a second without notifications: the CPU time of the server if each of 64 idle workers polled that
+often.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ GOALS = tuple(Goal("W1", f"{name}, next start", LIMIT_MS, at_most=True) for name
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return a case for each set of workers that are gone, and the floor.
+    """Return a case for each set of lost workers, and the floor.
 
-    At a small scale nobody waits for elections.
+    A small scale does not wait for elections.
     """
     return [
         *(Case(name, partial(gone, name, min(1.0, scale))) for name in GONE),
@@ -51,9 +51,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def gone(name: str, scale: float) -> list[Reading]:
-    """Signal some of the workers at once; measure how long a task takes from the beginning of its
-    send to its first line.
-    """
+    """Signal some of the workers at once; measure the time from a task's send to its first line."""
     places, number = GONE[name]
     empty_tables()
 
@@ -63,7 +61,7 @@ def gone(name: str, scale: float) -> list[Reading]:
             workers.append(
                 stack.enter_context(worker("--processes=0", "--threads=1", "--loglevel=WARNING"))
             )
-            # Ids ascend with time, so they start one after another.
+            # Ids ascend with time, so the workers start one after another.
             if scale == 1 or count == WORKERS:
                 wait_for(STARTED, count)
 
@@ -86,7 +84,7 @@ def gone(name: str, scale: float) -> list[Reading]:
 
 
 def floor(looks: int) -> list[Reading]:
-    """Look for a task that waits, again and again, on a connection like that of an engine."""
+    """Poll for a waiting task repeatedly, on a connection like that of an engine."""
     empty_tables()
     with connected() as engine:
         server = ServerCpu(engine.info.backend_pid)

@@ -1,6 +1,4 @@
-"""Enqueue: what sending costs, with nobody there to run the tasks, against what PostgreSQL does for
-the same rows by itself.
-"""
+"""Enqueue: the cost of sends without workers, against the cost of the same rows in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -37,8 +35,8 @@ GOALS = (
     Goal("P8", SEND_MANY, 70_000),
     Goal("P8", SEND_MANY, 0.35, over=COPY),
 )
-# The columns that a send writes. The values are those of a task that was sent, but for its id and
-# its moments.
+# The columns that a send writes. The values are those of a sent task, except for its id and its
+# times.
 COLUMNS = (
     "id, task_name, queue_name, lane, priority, kwargs, good_until, partition_key, "
     "partition_version, max_retries, options, "
@@ -102,9 +100,7 @@ def timed(call: Callable[[Any], object], items: Sequence[Any]) -> list[float]:
 
 
 def by_many(seconds: float) -> list[Reading]:
-    """Let eight processes send for some seconds, then as long without the trigger that wakes
-    workers.
-    """
+    """Send from eight processes for some seconds, then as long without the trigger."""
     readings = []
     with senders(SENDERS) as crowd:
         crowd.send(0.2)  # the first sends of a process prepare much
@@ -118,7 +114,7 @@ def by_many(seconds: float) -> list[Reading]:
 
 @contextmanager
 def trigger(*, enabled: bool) -> Iterator[None]:
-    """Have the trigger on or off meanwhile."""
+    """Enable or disable the trigger during the block."""
     with connection.cursor() as cursor:
         if not enabled:
             cursor.execute("ALTER TABLE horsies_tasks DISABLE TRIGGER horsies_tasks_announce")
@@ -130,9 +126,7 @@ def trigger(*, enabled: bool) -> Iterator[None]:
 
 
 def in_bulk(n: int) -> list[Reading]:
-    """Send many tasks by one call, then COPY their rows, encoded beforehand, into a table like that
-    of the tasks.
-    """
+    """Send many tasks by one call, then COPY their encoded rows into a similar table."""
     empty_tables()
     calls = [{"n": number} for number in range(n)]
 

@@ -1,6 +1,4 @@
-"""What a scenario measures: cases that take turns, readings they print, and goals for the medians
-of one run.
-"""
+"""The parts of a scenario: cases that take turns, their readings, and goals for their medians."""
 
 from __future__ import annotations
 
@@ -15,8 +13,9 @@ LESS_IS_BETTER = ("ms", "us", "MB", "s", "statements", "lines", "buffers")
 
 @dataclass(frozen=True)
 class Reading:
-    """One measured value of one repeat; ``details`` are further figures of the same measurement, by
-    name with their unit.
+    """One measured value of one repeat.
+
+    ``details`` are further figures of the same measurement, by name with their unit.
     """
 
     name: str
@@ -27,8 +26,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Case:
-    """What takes turns with its scenario's other cases: ``measure`` begins with empty tables and
-    returns what it read.
+    """A case that takes turns with its scenario's other cases.
+
+    ``measure`` begins with empty tables and returns its readings.
     """
 
     name: str
@@ -37,9 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Goal:
-    """A median, or its ratio to another one, that shall be reached; ``of`` and ``over`` name
-    readings.
-    """
+    """A goal for a median, or for its ratio to another one; ``of`` and ``over`` name readings."""
 
     name: str  # the row of the table of goals: "P1"
     of: str
@@ -74,13 +72,14 @@ class Figures:
         self.readings.setdefault(reading.name, []).append(reading)
 
     def median(self, name: str) -> float:
-        """Return the median of a reading. Raises KeyError when there was none."""
+        """Return the median of a reading. Raises KeyError if there is none."""
         return statistics.median(reading.value for reading in self.readings[name])
 
 
 def take_turns(cases: Sequence[Case], repeats: int, figures: Figures) -> None:
-    """Measure every case ``repeats`` times; each round begins with another case, so that a slow
-    minute hits them all alike.
+    """Measure each case ``repeats`` times.
+
+    Each round begins with another case, so that a slow minute affects all of them alike.
     """
     for turn in range(repeats):
         first = turn % len(cases)

@@ -1,9 +1,8 @@
-"""Fleet: what a lone send costs while 1 to 64 workers are idle, 25 sends a second, and how soon its
-task starts.
+"""Fleet: the cost of a lone send beside 1 to 64 idle workers, and how soon its task starts.
 
-One fleet grows. At each size the idle fleet is measured first: its heartbeats and polls are the
-same with and without sends, and are subtracted. Workers run tasks in their own process
-(``--processes=0``), so that 64 of them fit on a small machine.
+There are 25 sends a second. One fleet grows. At each size the idle fleet is measured first: its
+heartbeats and polls are the same with and without sends, and are subtracted. Workers run tasks in
+their own process (``--processes=0``), so that 64 of them fit on a small machine.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SIZES = (1, 4, 12, 24, 64)
 SENDS = 150
 PAUSE_SECONDS = 0.04
 AT_ONCE = 6  # workers that start together
-SETTLE_SECONDS = 6.0  # more than two heartbeats: then each worker knows whether it is elected
+SETTLE_SECONDS = 6.0  # more than two heartbeats: then each worker has learned whether it is elected
 STARTED = "SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'claimer'"
 ENDED = "SELECT count(*) >= %s FROM horsies_tasks WHERE finished_at IS NOT NULL"
 SERVER = "fleet of {}, server CPU per send"
@@ -40,12 +39,12 @@ GOALS = (
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return the one case; a small scale has fewer workers than the names of its readings say."""
+    """Return the one case; a small scale has fewer workers than the names of its readings."""
     return [Case("fleet", partial(measure, scale))]
 
 
 def measure(scale: float) -> list[Reading]:
-    """Let a fleet grow, and send to it at each size."""
+    """Start a growing fleet, and send to it at each size."""
     empty_tables()
     readings: list[Reading] = []
     workers: list[subprocess.Popen[bytes]] = []
@@ -66,7 +65,7 @@ def measure(scale: float) -> list[Reading]:
 
 
 def send_to(size: int, workers: Sequence[subprocess.Popen[bytes]], sends: int) -> list[Reading]:
-    """Measure as many seconds without sends and with them."""
+    """Measure as many seconds without sends as with them."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*), pg_backend_pid() FROM horsies_tasks")
         before, backend = cursor.fetchone()

@@ -1,16 +1,15 @@
-"""What this machine can do at best: the parts of which every latency is made, once one after
-another and once on an idle machine.
+"""The best that this machine can do: the parts of each latency, on a busy and an idle machine.
 
 Measured, median and 99th percentile in microseconds: a round trip to the server (``SELECT 1``,
 prepared), a commit (an UPDATE of a table's only row), the same without waiting for the disk, and a
 hop to another process and back (a byte through a socket pair). *Busy*: right after one another.
-*Idle*: one every 20 ms, as in ``latency``. In between a CPU goes to sleep, and nothing of what is
-needed next is in its caches: on many machines, virtual ones above all, the same work then takes
-several times as long.
+*Idle*: one every 20 ms, as in ``latency``. In between a CPU goes to sleep, and its caches lose the
+data that is needed next: on many machines, virtual ones above all, the same work then takes several
+times as long.
 
 A task that is sent to an idle worker takes the commit of its claim, three hops between processes
-(the notification, the worker's connection, the child) and what all of them do in between, before
-its code begins; its result takes one commit more.
+(the notification, the worker's connection, the child) and the work of all of them in between,
+before its code begins; its result takes one commit more.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def measure(name: str, turns: int, seconds: float) -> Sequence[Reading]:
     hasty = direct_connection("default", application_name="horsies benchmark", prepare=True)
     hasty.execute("SET synchronous_commit = off")
 
-    # A run that was ended in the middle has left its table.
+    # An interrupted run has left its table.
     connection.execute("DROP TABLE IF EXISTS horsies_floor")
     connection.execute("CREATE TABLE horsies_floor AS SELECT 1 AS id, 0 AS value")
 
@@ -84,7 +83,7 @@ def measure(name: str, turns: int, seconds: float) -> Sequence[Reading]:
 
 
 def timed(name: str, act: Callable[[], object], turns: int, seconds: float) -> Reading:
-    """Do it again and again, and return how long it took."""
+    """Call it repeatedly, and return the seconds of each call."""
     for _ in range(WARM):
         act()
 

@@ -1,19 +1,18 @@
-"""Whether a drain slows down as the table grows: 200,000 tasks on an empty table, and beside
-millions of other rows.
+"""Whether a drain slows down as the table grows: 200,000 tasks beside none or millions of rows.
 
 Measured: async no-ops in hard mode, two processes of 200, from the first start to the last end by
-the server's clock. What else is in the table: 10,000,000 tasks that completed in the last hours; or
-1,000,000 that are due, of a lower priority; or 1,000,000 that are due in a month and would come
-next. The last two lie in the same index as the drained tasks, right behind them.
+the server's clock. The other rows of the table are 10,000,000 tasks that completed in the last
+hours; or 1,000,000 that are due, of a lower priority; or 1,000,000 that are due in a month and
+would come next. The last two are in the same index as the drained tasks, right behind them.
 
 The rows are written by one statement for every 500,000 as the queue would have left them, vacuumed
 and checkpointed, and written again for each repeat, since cases take turns on one table: the
 history takes about two minutes and three gigabytes of disk.
 
-What the figures do not say: the history has no attempts, which are in a table of their own that a
-drain only appends to. A table that was vacuumed a moment ago says nothing about one where vacuum
-cannot keep up (see xmin). And 200,000 tasks are over within seconds: an autovacuum, which reads all
-indexes of a large table, falls into few of the drains.
+Limits of the figures: the history has no attempts, which are in a table of their own that a drain
+only appends to. A freshly vacuumed table proves nothing about one where vacuum cannot keep up (see
+xmin). And 200,000 tasks are over within seconds: an autovacuum, which reads all indexes of a large
+table, falls into few of the drains.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from benchmarks.load import tasks
 from benchmarks.machine import LAST_ENDED, backlog, completed, empty_tables, wait_for, worker
 
 DRAINED = 200_000
-# rows per statement: what a trigger on INSERT sees of them is kept in memory or in a file
+# rows per statement: the rows that a trigger on INSERT sees are kept in memory or in a file
 PIECE = 500_000
-URGENT = 1  # the priority of the tasks that are drained
+URGENT = 1  # the priority of the drained tasks
 
-# An id is a UUIDv7 of the millisecond at which the task was sent; workers are four that were there
-# before.
+# An id is a UUIDv7 of the millisecond at which the task was sent; the workers are four earlier
+# ones.
 HISTORY = """
 INSERT INTO horsies_tasks (
   id, task_name, queue_name, lane, kwargs, status, partition_version, sent_at, enqueued_at,
@@ -47,7 +46,7 @@ SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')
 FROM (SELECT number, now() - interval '1 hour' - (%(rows)s - number) * interval '2 ms' AS at
       FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS number) AS past
 """
-# delay: from when on they are due, one every ten microseconds.
+# delay: the time from which on they are due, one every ten microseconds.
 WAITING = """
 INSERT INTO horsies_tasks (
   id, task_name, queue_name, lane, priority, kwargs, status, partition_version, sent_at, enqueued_at
@@ -58,7 +57,7 @@ SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0')
        now(), now() + %(delay)s::interval + number * interval '10 us'
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS number
 """
-# what lies beside the drained tasks: how many rows, and how they are written
+# the rows beside the drained tasks: their number, and how they are written
 BESIDE: dict[str, tuple[int, str, dict[str, str | int]]] = {
     "empty table": (0, "", {}),
     "finished rows": (10_000_000, HISTORY, {}),
@@ -78,14 +77,14 @@ GOALS = tuple(
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return a case for each thing that may be in the table."""
+    """Return a case for each kind of other rows."""
     return [Case(f"growth {beside}", partial(measure, beside, scale)) for beside in BESIDE]
 
 
 def measure(beside: str, scale: float) -> Sequence[Reading]:
     """Fill the table, and drain the tasks that come first in it.
 
-    Raises RuntimeError when they did not all complete.
+    Raises RuntimeError if not all of them completed.
     """
     rows, statement, params = BESIDE[beside]
     rows = round(rows * scale)
@@ -95,13 +94,13 @@ def measure(beside: str, scale: float) -> Sequence[Reading]:
     fill(statement, rows, params)
     last = backlog(tasks.anoop.with_options(priority=URGENT), n)
 
-    # What was just filled shall not be written to disk during the drain.
+    # The new rows must not be written to disk during the drain.
     with connection.cursor() as cursor:
         cursor.execute("CHECKPOINT")
 
     with worker("--processes=2", "--async-concurrency=200") as process:
-        # When the last one has ended none is waiting, and a worker that is told to stop finishes
-        # those that run.
+        # When the last task has ended, none is waiting, and a worker that is stopped finishes those
+        # that run.
         wait_for(LAST_ENDED, last, process=process)
 
     seconds = completed(n, DRAIN)

@@ -1,7 +1,6 @@
-"""Latency: from the moment at which send has committed to the start of user code, and to a waiting
-get() that returns.
+"""Latency: from the commit of a send to the start of user code, and to the return of get().
 
-All moments are by the wall clock of one machine, where sender and worker both run.
+All times are by the wall clock of one machine, where sender and worker both run.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ GOALS = (
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return the idle worker, with durable claims and without, and the one that is half busy."""
+    """Return the idle worker, with durable claims and without, and the half-busy one."""
     sends = max(10, round(SENDS * scale))
     return [
         Case(IDLE, partial(idle, sends, IDLE)),
@@ -48,7 +47,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def idle(n: int, name: str, **environment: str) -> list[Reading]:
-    """Send one task at a time to a worker that has nothing else to do, and wait for it."""
+    """Send one task at a time to an otherwise idle worker, and wait for it."""
     empty_tables()
     starts = []
     results = []
@@ -70,7 +69,7 @@ def idle(n: int, name: str, **environment: str) -> list[Reading]:
 
 
 def pace(n: int, seconds: float) -> Iterator[int]:
-    """Give n turns, one every ``seconds`` if the caller keeps up."""
+    """Yield n turns, one every ``seconds`` if the caller keeps up."""
     begin = time.monotonic()
     for turn in range(n):
         time.sleep(max(0.0, begin + turn * seconds - time.monotonic()))
@@ -103,7 +102,7 @@ def half_load(seconds: float, scale: float) -> list[Reading]:
 def percentiles(
     name: str, seconds: Sequence[float], details: dict[str, float] | None = None
 ) -> Iterator[Reading]:
-    """Give the 50th and the 99th percentile."""
+    """Return the 50th and the 99th percentile."""
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
     for percent in (50, 99):
         yield Reading(f"{name}, p{percent}", cuts[percent - 1] * 1_000, "ms", details or {})

@@ -1,9 +1,9 @@
-"""The floor of every notification: the server's CPU time of a bare NOTIFY beside idle sessions that
-LISTEN on another channel.
+"""The floor of each notification: the server's CPU time of a bare NOTIFY beside idle listeners.
 
-PostgreSQL up to 18 signals every session of the database that listens, whatever its channel: each
-of them wakes and reads the queue. So each worker with a channel of its own costs that much per
-send, even if no notification is for it. Notifications are 40 ms apart, as lone sends are.
+The idle sessions LISTEN on another channel. PostgreSQL up to 18 signals every session of the
+database that listens, whatever its channel: each of them wakes and reads the queue. So each worker
+with a channel of its own costs that much per send, even if no notification is for it. Notifications
+are 40 ms apart, as lone sends are.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(count: int, notifies: int) -> list[Reading]:
-    """NOTIFY, each time in a transaction of its own, beside ``count`` idle sessions that listen."""
+    """Run NOTIFY, each in a transaction of its own, beside ``count`` idle sessions that listen."""
     with ExitStack() as stack:
         sender, *others = (
             stack.enter_context(direct_connection("default", application_name="horsies benchmark"))
@@ -60,24 +60,24 @@ def measure(count: int, notifies: int) -> list[Reading]:
 
 
 class ServerCpu:
-    """The CPU seconds of all processes of the server that has a ``backend``, by the kernel's finest
-    clock.
+    """The CPU seconds of all processes of the server that has a ``backend``.
 
-    Ticks of 10 ms would tell little of sessions that use 10 us at a time. A process of PostgreSQL
-    has one thread. What a process uses between the last ``read`` and its end is left out.
+    The clock is the kernel's finest one: ticks of 10 ms would be too coarse for sessions that use
+    10 us at a time. A process of PostgreSQL has one thread. The time that a process uses between
+    the last ``read`` and its end is left out.
     """
 
     def __init__(self, backend: int) -> None:
         found = psutil.Process(backend).parent()
         assert found is not None
         self.server = found
-        self.known: dict[int, int] = {}  # nanoseconds by process, at the last look
+        self.known: dict[int, int] = {}  # nanoseconds by process, at the last read
         self.nanoseconds = 0
 
     def read(self) -> float:
         """Return the seconds that were used until now.
 
-        Only differences of two of them mean something.
+        Only the difference of two of them has a meaning.
         """
         for process in (self.server, *self.server.children()):
             try:

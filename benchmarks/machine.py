@@ -1,6 +1,4 @@
-"""What a measurement runs on: a fresh database, real worker processes, and the versions to write
-beside the figures.
-"""
+"""The environment of a measurement: a fresh database, real worker processes, and the versions."""
 
 from __future__ import annotations
 
@@ -29,11 +27,11 @@ from example_project.postgres_binaries import binaries_directory
 ROOT = Path(__file__).parents[1]
 CHUNK = 20_000
 PATIENCE_SECONDS = 600
-# Soft mode (workers in hard mode, the default, claim only what they start at once), as variables of
-# settings.py.
+# Soft mode (workers in hard mode, the default, claim only tasks that start at once), as variables
+# of settings.py.
 SOFT = {"BENCH_PREFETCH_BUFFER": "500", "BENCH_CLAIM_LEASE_MS": "30000"}
-# Of tasks in a backlog, the one sent last ends among the last: until it has, nobody counts those
-# that are left.
+# Of tasks in a backlog, the one sent last ends among the last: until it has, the unfinished tasks
+# are not counted.
 LAST_ENDED = "SELECT finished_at IS NOT NULL FROM horsies_tasks WHERE id = %s"
 DRAINED = (
     "SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at)) FROM horsies_tasks "
@@ -49,11 +47,12 @@ ALL_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_tasks WHERE finished_at IS N
 
 @contextmanager
 def own_server() -> Iterator[str]:
-    """Run a private server, as durable as one by default is, which counts statements if its
-    binaries can; yield its URL.
+    """Run a private server with the durability of the defaults; yield its URL.
+
+    It counts statements if its binaries can.
     """
     counts = any((binaries_directory().parent / "lib").rglob("pg_stat_statements.*"))
-    settings: dict[str, object] = {"max_connections": 300}  # a fleet of 64 workers has three each
+    settings: dict[str, object] = {"max_connections": 300}  # three for each of 64 workers
     if counts:
         settings["shared_preload_libraries"] = "pg_stat_statements"
 
@@ -86,8 +85,9 @@ def empty_tables() -> None:
 
 
 def backlog(task: Any, n: int) -> uuid.UUID:
-    """Send ``n`` tasks that take a number, in chunks, and tidy up behind them as autovacuum would;
-    return the last one's id.
+    """Send ``n`` tasks that take a number, in chunks; return the last one's id.
+
+    Vacuum the tables afterwards, as autovacuum would.
     """
     for start in range(0, n, CHUNK):
         handles = task.send_many([{"n": number} for number in range(start, min(start + CHUNK, n))])
@@ -100,9 +100,9 @@ def backlog(task: Any, n: int) -> uuid.UUID:
 
 
 def wait_for(condition: str, *params: Any, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until a query says yes.
+    """Wait until a query returns true.
 
-    Raises RuntimeError after ten minutes, or at once when ``process`` has ended.
+    Raises RuntimeError after ten minutes, or at once if ``process`` has ended.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
 
@@ -124,24 +124,23 @@ def wait_for(condition: str, *params: Any, process: subprocess.Popen[bytes] | No
 def drained(n: int) -> float:
     """Return the seconds from the first start to the last settle.
 
-    Raises RuntimeError when not every task completed.
+    Raises RuntimeError if not every task completed.
     """
     return completed(n, DRAINED)
 
 
 def middle(n: int) -> float:
-    """Return the seconds that the middle eight tenths took: neither the first claims nor the last
-    stragglers.
+    """Return the seconds of the middle eight tenths, without the first claims and the last ends.
 
-    Raises RuntimeError when not every task completed.
+    Raises RuntimeError if not every task completed.
     """
     return completed(n, MIDDLE)
 
 
 def completed(n: int, query: str) -> float:
-    """Return the seconds that a query tells beside the count of completed tasks.
+    """Return the seconds that a query returns beside the count of completed tasks.
 
-    Raises RuntimeError when that is not ``n``.
+    Raises RuntimeError if that is not ``n``.
     """
     with connection.cursor() as cursor:
         cursor.execute(query)
@@ -155,7 +154,7 @@ def completed(n: int, query: str) -> float:
 def worker(
     *options: str, wait: bool = False, **environment: str
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """Run a worker meanwhile, as ``running`` does; what ``options`` leave out is at its default."""
+    """Run a worker during the block, as ``running`` does; other ``options`` have their defaults."""
     return running("horsies_worker", *options, wait=wait, **environment)
 
 
@@ -163,9 +162,9 @@ def worker(
 def running(
     *command: str, wait: bool = False, program: str = "django", **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command of a program meanwhile; with ``wait`` until it ends by itself.
+    """Run a command during the block; with ``wait`` until it ends by itself.
 
-    Raises RuntimeError when it fails, and adds its log to any.
+    Raises RuntimeError if it fails, and adds its log to any error.
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -190,9 +189,9 @@ def running(
 
 
 def raise_storm(module: str, *options: str) -> dict[str, Any]:
-    """Run a storm as a program of its own, with settings of its own, and return what it printed.
+    """Run a storm as a program with settings of its own, and return its output.
 
-    Raises RuntimeError when it comes to no verdict.
+    Raises RuntimeError if it prints no verdict.
     """
     environment = {
         name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"
@@ -210,7 +209,7 @@ def raise_storm(module: str, *options: str) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return what the figures depend on."""
+    """Return the versions that the figures depend on."""
     import horsies_django
 
     with connection.cursor() as cursor:
@@ -234,8 +233,9 @@ def versions() -> dict[str, str]:
 def report(
     name: str, n: int, seconds: float, configuration: str, samples: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """Print one measurement; ``samples`` are seconds per item and become p50 and p99 in
-    milliseconds.
+    """Print one measurement.
+
+    ``samples`` are seconds per item and become p50 and p99 in milliseconds.
     """
     line: dict[str, Any] = {
         "name": name,

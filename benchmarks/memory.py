@@ -1,10 +1,9 @@
-"""How much memory a worker takes: the parent, each child beyond what it shares, and a child full of
-waiting coroutines.
+"""The memory of a worker: the parent, a further child, and a child full of waiting coroutines.
 
 Measured on Linux as PSS, the kernel's proportional share of ``/proc/PID/smaps_rollup``: a page that
-k processes share counts 1/k in each, so the sum over processes is what they take together; in MB of
-1,048,576 bytes. Workers have run some tasks of both lanes and are idle, and their memory is read
-when it no longer changes.
+k processes share counts 1/k in each, so the sum over processes is their total; in MB of 1,048,576
+bytes. Workers have run some tasks of both lanes and are idle, and their memory is read when it no
+longer changes.
 
 - *parent*: the process that claims and dispatches, of a worker of five processes.
 - *further child*: the sum over all processes of a worker of five, minus that of a worker of one,
@@ -12,10 +11,10 @@ when it no longer changes.
 - *coroutines*: one child in which 10,000 async tasks sleep. Its growth since it was idle is given
   beside.
 
-What the figures do not say: the measured project consists of the queue. What an application imports
-adds to the worker, and to each child what it writes to. The benchmark shares the interpreter's
-files with the worker, which takes a few MB off the parent; resident memory (RSS), which most tools
-show, counts all shared pages in full.
+Limits of the figures: the measured project consists of the queue. The imports of an application add
+to the worker, and the pages that a child writes to add to that child. The benchmark shares the
+interpreter's files with the worker, which takes a few MB off the parent; resident memory (RSS),
+which most tools show, counts all shared pages in full.
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ def coroutines(n: int) -> Sequence[Reading]:
     """Fill one child with ``n`` tasks that sleep."""
     empty_tables()
 
-    # They sleep for an hour: a worker that is told to stop shall not wait for them, and no other
-    # child shall take some of them.
+    # They sleep for an hour: a worker that is stopped must not wait for them, and no other child
+    # must take some of them.
     with worker(
         "--processes=1",
         f"--async-concurrency={n}",
@@ -115,8 +114,9 @@ def coroutines(n: int) -> Sequence[Reading]:
 
 
 def warm_up(count: int) -> None:
-    """Wait until the children are there, and let them run some tasks of both lanes: what the first
-    ones load stays.
+    """Wait until the children are there, and run some tasks of both lanes on them.
+
+    The memory that the first tasks load stays.
     """
     wait_for(UP, count)
     for task in (tasks.noop, tasks.anoop):
@@ -125,8 +125,9 @@ def warm_up(count: int) -> None:
 
 
 def steady(pids: Sequence[int]) -> float:
-    """Return what processes take together, in MB, once it stays the same; after ten seconds as it
-    is.
+    """Return the total memory of processes in MB, once it is steady.
+
+    After ten seconds it is returned as it is.
     """
     reads: list[float] = []
     for _ in range(LOOKS):
@@ -141,7 +142,7 @@ def steady(pids: Sequence[int]) -> float:
 def pss(pid: int) -> float:
     """Return the proportional share of one process, in MB.
 
-    Raises RuntimeError where the kernel does not tell.
+    Raises RuntimeError if the kernel does not provide it.
     """
     rollup = Path(f"/proc/{pid}/smaps_rollup")
     if not rollup.exists():

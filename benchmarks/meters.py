@@ -1,9 +1,9 @@
-"""What a measurement costs beside time: read before and after it, while the worker is still there.
+"""The costs of a measurement besides time, read before and after it, while the worker still runs.
 
-CPU seconds are what the kernel has booked: for the worker's parent its own; for its children those
-of all its descendants, and of the ones that were replaced and waited for, which the kernel adds to
-whoever waited; for the server those of the postmaster and all that it started. A server on another
-machine, or in a container, is not seen, and then left out.
+CPU seconds are those that the kernel has booked. The parent of the worker counts its own; its
+children count those of all its descendants, including the ones that were replaced and waited for,
+which the kernel adds to the process that waited; the server counts those of the postmaster and all
+its descendants. A server on another machine or in a container is left out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import psutil
 from django.db import DatabaseError, connection
 
-# Plain statements where the extension is loaded. Elsewhere transactions, which PostgreSQL tells
-# with a delay of some seconds.
+# Plain statements if the extension is loaded. Otherwise transactions, which PostgreSQL reports with
+# a delay of some seconds.
 STATEMENTS = (
     "SELECT sum(calls)::float8 FROM pg_stat_statements JOIN pg_database d ON d.oid = dbid WHERE "
     "d.datname = current_database()",
@@ -31,9 +31,7 @@ SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8,
 
 @dataclass(frozen=True)
 class Meters:
-    """Counters since the start of whatever they count, and how many connections the queue holds
-    now.
-    """
+    """Counters since the start of each process, and the number of the queue's open connections."""
 
     parent_seconds: float
     children_seconds: float
@@ -43,7 +41,7 @@ class Meters:
     connections: float
 
     def since(self, earlier: Meters, tasks: int) -> dict[str, float]:
-        """Return what each of ``tasks`` cost since an earlier reading, and the connections held."""
+        """Return the costs of each of ``tasks`` since a reading, and the open connections."""
         each = 1 / max(1, tasks)
         costs = {
             "parent CPU, us/task": (self.parent_seconds - earlier.parent_seconds) * each * 1e6,
@@ -82,27 +80,25 @@ def own(process: psutil.Process) -> float:
 
 
 def below(process: psutil.Process) -> float:
-    """Return the CPU seconds of all that a process started, and of what it waited for."""
+    """Return the CPU seconds of all descendants of a process, including those it waited for."""
     total = waited_for(process)
     for child in process.children(recursive=True):
         try:
             total += own(child) + waited_for(child)
         except psutil.NoSuchProcess:
-            continue  # ended between the two looks: counted by whoever waits for it
+            continue  # it ended between the two reads: counted by the process that waits for it
 
     return total
 
 
 def waited_for(process: psutil.Process) -> float:
-    """Return the CPU seconds of the descendants of a process that ended."""
+    """Return the CPU seconds of the ended descendants of a process."""
     times = process.cpu_times()
     return float(times.children_user + times.children_system)
 
 
 def server_seconds(backend: int) -> float | None:
-    """Return the CPU seconds of the server that has this backend; None when it does not run where
-    we do.
-    """
+    """Return the CPU seconds of the server of this backend; None if it runs elsewhere."""
     try:
         found = psutil.Process(backend)
         postmaster = found.parent()
@@ -118,7 +114,7 @@ def server_seconds(backend: int) -> float | None:
 
 
 def statements() -> float:
-    """Return how many statements this database has run."""
+    """Return the number of statements that this database has run."""
     exact, coarse = STATEMENTS
 
     with connection.cursor() as cursor:

@@ -1,17 +1,16 @@
-"""Whether short tasks wait for long ones: 30 tasks a second are offered, each twentieth takes 1 s,
-the others 2 ms.
+"""Whether short tasks wait for long ones: 30 tasks a second, each twentieth takes 1 s.
 
-Measured: hard mode, four processes, for a minute; the wait of each 2 ms task from when send has
-committed to when its code begins. The sender takes the first moment and the task the second, both
-by the machine's clock: what the row says (started_at minus enqueued_at) leaves out the commit of
-the claim and the way to the child. The sender goes by its own clock and never waits for a task.
-Tasks go to three queues in turn, of priorities 1, 50 and 100; beside it the same with the long
-tasks left out.
+The other tasks take 2 ms. Measured: hard mode, four processes, for a minute; the wait of each 2 ms
+task from the commit of its send to the start of its code. The sender takes the first time and the
+task the second, both by the machine's clock: the difference in the row (started_at minus
+enqueued_at) leaves out the commit of the claim and the way to the child. The sender goes by its own
+clock and never waits for a task. Tasks go to three queues in turn, of priorities 1, 50 and 100; the
+comparison is the same without the long tasks.
 
-Long tasks come evenly, so at most two of the four processes have one: what is measured is whether a
-short task is ever put behind a long one while a process is free. What the figure does not say: with
-arrivals at random, all four would be taken by long tasks for 4.5 % of the time (Erlang's formula
-for a load of 1.5 on 4), and no queue can start a task then that does not interrupt another.
+Long tasks come evenly, so at most two of the four processes have one: the figure is whether a short
+task is ever put behind a long one while a process is free. Limits of the figure: with arrivals at
+random, all four would be taken by long tasks for 4.5 % of the time (Erlang's formula for a load of
+1.5 on 4), and no queue can start a task then that does not interrupt another.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def measure(kind: str, n: int) -> Sequence[Reading]:
     with worker(f"--processes={PROCESSES}", DJANGO_SETTINGS_MODULE="benchmarks.settings_queues"):
         wait_for("SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'runner'", PROCESSES)
         with override_settings(HORSIES=HORSIES):
-            offer(LEAST, long=False)  # warm
+            offer(LEAST, long=False)  # warm-up
             committed = offer(n, long=KINDS[kind])
         wait_for(ALL_ENDED)
 
@@ -72,8 +71,9 @@ def measure(kind: str, n: int) -> Sequence[Reading]:
 
 
 def offer(n: int, *, long: bool) -> dict[UUID, float]:
-    """Send a task at each of ``n`` moments, if it is short or ``long`` ones are wanted; return when
-    the short ones committed.
+    """Send a task at each of ``n`` moments; return the times of the short ones' commits.
+
+    Without ``long`` the moments of long tasks are skipped.
     """
     queues = [tasks.stay.with_options(queue=name) for name in HORSIES["QUEUES"]]
     committed = {}

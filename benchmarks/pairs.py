@@ -1,18 +1,18 @@
-"""Drains, waits for results and sends of an earlier checkout and of this one, in turns: whether
-they have become slower.
+"""Compares an earlier checkout and this one in turns: whether this one has become slower.
 
-``python -m benchmarks.pairs EARLIER [--only=drain,caps,workflow,latency,enqueue] [--pairs=20]
-[--rounds=40] [--scale=1]``, EARLIER being the directory of the other checkout. Each checkout's code
-runs with this Python, with a private server and a worker. A round is a fifth of a second or so on
-one and then on the other, in alternating order, so that both have the same share of the machine's
-better and worse moments: a drain, also under a cap of 3; whole runs of the shapes of
-``benchmarks.workflow``; tasks each sent when the result of the one before is there; or sends in a
-transaction each, without a worker. A pair is some rounds with the same servers and workers, which
-the next pair starts anew: two processes of the same code differ, too. Its ratio is the other one's
-time over the time of this checkout; another ratio is that of the CPU time of worker, children and
-server, for sends of the sender alone. The bound is the greatest of the ratios that their median is
-above with a confidence of 95 %, whatever the distribution (the sign test): of 20 ratios the sixth
-from below.
+The command is ``python -m benchmarks.pairs EARLIER [--only=drain,caps,workflow,latency,enqueue]
+[--pairs=20] [--rounds=40] [--scale=1]``, EARLIER being the directory of the other checkout. Each
+checkout's code runs with this Python, with a private server and a worker. A round is a fifth of a
+second or so on one and then on the other, in alternating order, so that both have the same share of
+the machine's better and worse moments. It is a drain, also under a cap of 3; whole runs of the
+shapes of ``benchmarks.workflow``; tasks that are each sent after the result of the one before; or
+sends in a transaction each, without a worker. A pair is some rounds with the same servers and
+workers, which the next pair starts anew: two processes of the same code differ, too.
+
+The ratio of a pair is the other checkout's time over the time of this one; another ratio is that of
+the CPU time of worker, children and server, for sends of the sender alone. The bound is the
+greatest of the ratios that their median is above with a confidence of 95 %, whatever the
+distribution (the sign test): of 20 ratios the sixth from below.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ with own_server() as url, ExitStack() as stack:
 
 
 def main() -> None:
-    """Measure the pairs that the command line asks for, and judge them."""
+    """Measure the pairs of the command line, and judge them."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.pairs", description="Compare two checkouts."
     )
@@ -218,8 +218,9 @@ def compared(
 
 @contextmanager
 def checkout(path: Path, arguments: Sequence[str]) -> Iterator[Any]:
-    """Run a checkout's server and worker meanwhile, as a process that runs a round each time that
-    it reads a line.
+    """Run a checkout's server and worker during the block.
+
+    They are in a process that runs a round for each line that it reads.
     """
     environment = {
         name: value
@@ -252,15 +253,16 @@ def costs(side: Any) -> tuple[float, float]:
 
 
 def lower_bound(ratios: Sequence[float]) -> float | None:
-    """Return the greatest of the ratios that their median is above with a confidence of 95 %; None
-    if there are too few.
+    """Return the greatest of the ratios that their median is above with a confidence of 95 %.
+
+    None if there are too few.
     """
     n = len(ratios)
     chance = 0.0
     bound = None
 
     for below, ratio in enumerate(sorted(ratios)):
-        # The chance that so many or fewer of the ratios are below the median.
+        # The probability that so many or fewer of the ratios are below the median.
         chance += math.comb(n, below) / 2**n
         if chance > 1 - CONFIDENCE:
             break

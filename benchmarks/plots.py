@@ -1,9 +1,8 @@
-"""Draw a run: ``python -m benchmarks plot FILE [--into DIR]`` writes a picture per scenario, and a
-page with all figures.
+"""Draws a run: ``python -m benchmarks plot FILE [--into DIR]``.
 
-A bar is a median, its whisker reaches from the least to the greatest value, a line across it is its
-goal. The same file gives the same pictures, byte for byte: nothing in them depends on when or where
-they were drawn.
+It writes a picture per scenario, and a page with all figures. A bar is a median, its whisker
+reaches from the least to the greatest value, and a line across it is its goal. The same file gives
+the same pictures, byte for byte: they do not depend on the time and place of drawing.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ CAPTION_HEIGHT = 0.7
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Draw what the command line names."""
+    """Draw the runs of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks plot", description="Draw a file that --json wrote."
     )
@@ -116,8 +115,9 @@ def bars(axis: Any, figures: Figures, names: Sequence[str], unit: str) -> None:
 
 
 def mark(axis: Any, figures: Figures, goal: Goal, place: int) -> None:
-    """Draw a goal across its bar, green where it is reached: a bound, or a share of another
-    reading's median.
+    """Draw a goal across its bar, green if it is reached.
+
+    It is a bound, or a share of another reading's median.
     """
     for verdict in tables.verdicts(figures, [goal]):
         bound = goal.bound * (figures.median(goal.over) if goal.over else 1.0)
@@ -140,7 +140,7 @@ def mark(axis: Any, figures: Figures, goal: Goal, place: int) -> None:
 
 
 def caption(run: saved.Run) -> str:
-    """Say what the figures were measured on, and how often."""
+    """Return the machine and the number of repeats of the figures."""
     versions = run.versions
     repeats = max((len(found) for found in run.figures.readings.values()), default=0)
     return (

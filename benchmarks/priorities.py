@@ -1,11 +1,10 @@
-"""What many priorities in one queue cost: passes that claim 8 or 200 of 10,000 tasks spread over 1,
-100 or 201 priorities.
+"""The cost of many priorities in one queue.
 
-A pass settles what the last one claimed and claims as many tasks, on one connection and without a
-worker, so the time is that of the statement and its commit. Where tasks are due in the future, or
-where each priority has one task only, a scan that goes from priority to priority has to visit all
-of them. Buffers are those of a claim alone, counted by EXPLAIN in a transaction that is rolled
-back.
+Passes claim 8 or 200 of 10,000 tasks with 1, 100 or 201 priorities. A pass settles the tasks of the
+last one and claims as many, on one connection and without a worker, so the time is that of the
+statement and its commit. If tasks are due in the future, or each priority has one task only, a scan
+that goes from priority to priority has to visit all of them. Buffers are those of a claim alone,
+counted by EXPLAIN in a transaction that is rolled back.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ from horsies_django.store.tasks import Served, TaskStore
 TASKS = 10_000
 PASSES = 40
 WARM = 5
-# what waits: how many tasks, over how many priorities, and from when on they are due
+# the waiting tasks: their number, their number of priorities, and the time from which on they are
+# due
 SPREADS = {
     "1 priority": (TASKS, 1, "0 s"),
     "100 priorities": (TASKS, 100, "0 s"),
@@ -49,7 +49,7 @@ GOALS = tuple(
     for batch in BATCHES
     for spread in ("100 priorities", "201 priorities")
 )
-# Tasks that are due all have another time; those of one priority are not side by side in the table.
+# All due tasks have different times; those of one priority are not side by side in the table.
 ROWS = """
 INSERT INTO horsies_tasks (
   id, task_name, queue_name, lane, priority, kwargs, codec, sent_at, enqueued_at
@@ -73,7 +73,7 @@ def cases(scale: float) -> Sequence[Case]:
 def measure(spread: str, batch: int, scale: float) -> Sequence[Reading]:
     """Run passes on the tasks of a spread.
 
-    Raises RuntimeError when one claims fewer tasks than it should.
+    Raises RuntimeError if a pass claims fewer tasks than it should.
     """
     count, priorities, due = SPREADS[spread]
     passes = max(2, round(PASSES * min(1.0, scale)))
@@ -101,7 +101,7 @@ def measure(spread: str, batch: int, scale: float) -> Sequence[Reading]:
 
 
 def fill(count: int, priorities: int, due: str, offset: int = 0) -> None:
-    """Write tasks that wait."""
+    """Write waiting tasks."""
     with connection.cursor() as cursor:
         cursor.execute(
             ROWS.replace("1 + number", f"{1 + offset} + number"),
@@ -114,7 +114,7 @@ def fill(count: int, priorities: int, due: str, offset: int = 0) -> None:
 
 
 def claim_times(conn: Any, batch: int, passes: int) -> list[float]:
-    """Return the seconds of each pass, after some to get warm."""
+    """Return the seconds of each pass, after some passes to warm up."""
     store = TaskStore(conn)
     worker = uuid.uuid4()
     channel = channel_prefix(conn)
@@ -141,7 +141,7 @@ def claim_times(conn: Any, batch: int, passes: int) -> list[float]:
 
 
 def buffers(conn: Any, batch: int) -> int:
-    """Return how many blocks a claim touches."""
+    """Return the number of blocks that a claim reads."""
     asked: list[Any] = []
     with (
         conn.transaction(force_rollback=True),
@@ -149,7 +149,7 @@ def buffers(conn: Any, batch: int) -> int:
     ):
         worker = uuid.uuid4()
         channel = channel_prefix(conn)
-        # This pass also reads what a session reads once.
+        # This pass also reads the blocks that a session reads once.
         TaskStore(conn).run_pass(worker, channel, Served(["default"]), Wanted(sync=batch))
 
     with conn.transaction(force_rollback=True):

@@ -1,15 +1,14 @@
-"""Projects: what a worker of two processes takes of them, and what connections cost that its
-children keep or close.
+"""Projects: the start and the memory of a worker, and the cost of connections kept or closed.
 
 - *start*: from the start of the command to the result of a task that waits; and *memory*: of all
-  processes, as PSS (see ``benchmarks.memory``), after a thousand tasks. Of a project that consists
-  of the queue, and of one with an app of 200 modules.
+  processes, as PSS (see ``benchmarks.memory``), after a thousand tasks. The worker has two
+  processes, in a project that consists of the queue, and in one with an app of 200 modules.
 - *one query*: a task that counts a table through Django's ORM, with connections that are kept as by
   default, and with ``CHILD_CONN_MAX_AGE`` 0. The median time from a send to its result, and the
   rate of sends one by one to the last result.
 
-Where the environment has BENCH_REDIS_URL, a database of Redis that is the benchmark's own, Celery
-does the same with ``--concurrency=2``, and with ``CONN_MAX_AGE`` at 0 and at 60.
+If the environment has BENCH_REDIS_URL, a database of Redis that is the benchmark's own, Celery does
+the same with ``--concurrency=2``, and with ``CONN_MAX_AGE`` at 0 and at 60.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class Horsies:
         empty_tables()
 
     def working(self, **environment: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-        """Run a worker meanwhile."""
+        """Run a worker during the block."""
         return worker(
             "--processes=2", DJANGO_SETTINGS_MODULE="benchmarks.settings_projects", **environment
         )
@@ -91,7 +90,7 @@ class Horsies:
 
 
 class Celery:
-    """The same of Celery."""
+    """The same for Celery."""
 
     name = "projects Celery"
     closing = {"BENCH_CONN_MAX_AGE": "0"}
@@ -107,7 +106,7 @@ class Celery:
         self.tasks.app.control.purge()
 
     def working(self, **environment: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-        """Run a worker meanwhile."""
+        """Run a worker during the block."""
         environment |= {
             "DJANGO_SETTINGS_MODULE": "benchmarks.settings_projects",
             "BENCH_CELERY": "1",
@@ -141,7 +140,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def starts(queue: Any, name: str, scale: float, modules: int) -> Sequence[Reading]:
-    """Start a worker for a task that waits, let it run more, and look at its memory."""
+    """Start a worker for a waiting task, run more tasks, and read the memory."""
     queue.empty()
     with written(modules) as environment:
         first = queue.send(queue.tasks.noop)
@@ -165,9 +164,7 @@ def starts(queue: Any, name: str, scale: float, modules: int) -> Sequence[Readin
 
 @contextmanager
 def written(modules: int) -> Iterator[dict[str, str]]:
-    """Write an app that loads so many modules with its models, and yield the environment that finds
-    them.
-    """
+    """Write an app that loads so many modules with its models; yield an environment with it."""
     if not modules:
         yield {}
         return
@@ -189,7 +186,7 @@ def written(modules: int) -> Iterator[dict[str, str]]:
 
 
 def queries(queue: Any, name: str, scale: float, environment: dict[str, str]) -> Sequence[Reading]:
-    """Send tasks one after another, each when the result of the one before is there; then many."""
+    """Send tasks one after another, each after the result of the one before; then many at once."""
     queue.empty()
     waits = []
     many = max(20, round(MANY * scale))

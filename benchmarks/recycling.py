@@ -1,5 +1,6 @@
-"""Recycling: one child of a project of ordinary size, replaced after each no-op task, after every
-hundred, and never.
+"""Recycling: a child that is replaced after each no-op task, after every hundred, and never.
+
+The project has an ordinary size.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ GOALS: tuple[Goal, ...] = ()
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return one case per lifetime of a child; where it is a single task there are a twentieth of
-    them.
+    """Return one case per lifetime of a child.
+
+    With a lifetime of a single task there are a twentieth of the tasks.
     """
     sizes = {most: TASKS * scale / (20 if most == 1 else 1) for most in LIFETIMES}
     return [
@@ -28,7 +30,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(name: str, most: int, n: int) -> list[Reading]:
-    """Let a worker with such a child run ``n`` tasks."""
+    """Measure a worker with such a child on ``n`` tasks."""
     empty_tables()
     backlog(tasks.noop, n)
 

@@ -1,6 +1,4 @@
-"""The page of a run: its goals, its figures and what they cost, as Markdown with the pictures
-beside it.
-"""
+"""The page of a run as Markdown: its goals, its figures and their costs, with the pictures."""
 
 from __future__ import annotations
 
@@ -22,12 +20,12 @@ def page(run: Run) -> str:
 
 
 def machine(run: Run) -> Iterator[str]:
-    """Give what it ran on."""
+    """Yield the versions and the machine."""
     yield from rows(["", ""], [[name, value] for name, value in run.versions.items()])
 
 
 def goals(run: Run) -> Iterator[str]:
-    """Give the goals and their verdicts."""
+    """Yield the goals and their verdicts."""
     found = list(tables.verdicts(run.figures, run.goals))
     if found:
         yield "## Goals\n"
@@ -41,7 +39,7 @@ def goals(run: Run) -> Iterator[str]:
 
 
 def readings(run: Run) -> Iterator[str]:
-    """Give each scenario: its picture, its readings, and the details that they have."""
+    """Yield each scenario: its picture, its readings, and their details."""
     for scenario, names in scenarios(run.figures).items():
         yield f"## {scenario}\n\n![{scenario}]({scenario}.svg)\n"
         yield from rows(
@@ -61,7 +59,7 @@ def readings(run: Run) -> Iterator[str]:
 
 
 def details(run: Run, names: Sequence[str]) -> Iterator[str]:
-    """Give the medians of the details, a column for each that any reading of the scenario has."""
+    """Yield the medians of the details, a column for each that any reading of the scenario has."""
     found = {name: medians for name in names if (medians := tables.details(run.figures, name))}
     columns = list(dict.fromkeys(column for medians in found.values() for column in medians))
     if columns:
@@ -81,7 +79,7 @@ def details(run: Run, names: Sequence[str]) -> Iterator[str]:
 
 
 def rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Give a table, and an empty line after it."""
+    """Yield a table, and an empty line after it."""
     for line in (head, ["---"] * len(head), *lines):
         yield f"| {' | '.join(line)} |"
     yield ""

@@ -1,16 +1,15 @@
-"""What a server that is far away costs: a round trip of 2 ms between the worker and PostgreSQL
-(``benchmarks.link``).
+"""The cost of a distant server: a round trip of 2 ms between the worker and PostgreSQL.
 
-Measured: sync no-ops in soft mode, two processes, where one round trip carries many tasks; and in
-hard mode tasks of 20 ms on four processes, where each slot waits for the round trip that settles
-one task and claims the next. The second is a share of what slots / (duration + 2 round trips)
-allows, over the middle eight tenths of the tasks: the first claims and the last stragglers are not
-what is measured. The share is reckoned with 2 ms; the round trip that a client measured is given
-beside.
+The delay is that of ``benchmarks.link``. Measured: sync no-ops in soft mode, two processes, where
+one round trip carries many tasks; and in hard mode tasks of 20 ms on four processes, where each
+slot waits for the round trip that settles one task and claims the next. The second is a share of
+the limit slots / (duration + 2 round trips), over the middle eight tenths of the tasks, without the
+first claims and the last ends. The share is computed with 2 ms; the round trip that a client
+measured is given beside.
 
-Only the worker is behind the link, and the children of this worker use no database. What the
-figures do not say: how a worker lives with a link that loses packets, or whose delay varies; a link
-through which many clients go at once also has a bandwidth.
+Only the worker is behind the link, and the children of this worker use no database. Limits of the
+figures: they do not cover a link that loses packets, or whose delay varies; a link through which
+many clients go at once also has a bandwidth.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def hard(n: int) -> Sequence[Reading]:
 
 
 def let_run(*options: str, **environment: str) -> float:
-    """Let a worker behind the link drain the table; return what a round trip took, in ms."""
+    """Drain the table with a worker behind the link; return the round trip in ms."""
     with far_away(os.environ["DATABASE_URL"], ONE_WAY_MS) as url:
         round_trip = ping(url)
         with worker(*options, "--until-empty", wait=True, DATABASE_URL=url, **environment):
@@ -79,7 +78,7 @@ def let_run(*options: str, **environment: str) -> float:
 
 
 def ping(url: str) -> float:
-    """Return the median time of the least that one can ask a server, in ms."""
+    """Return the median time of the simplest query to a server, in ms."""
     samples = []
     with psycopg.connect(url, autocommit=True) as client:
         for _ in range(PINGS):

@@ -1,4 +1,4 @@
-"""A run in a file: what ``--json`` writes, and ``--against`` and ``plot`` read."""
+"""A run in a file: ``--json`` writes it, and ``--against`` and ``plot`` read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.figures import Figures, Goal, Reading
 
 @dataclass(frozen=True)
 class Run:
-    """What was measured, what it ran on, and the goals of that time."""
+    """The readings, the versions and the machine of a run, and its goals at that time."""
 
     versions: Mapping[str, str]
     figures: Figures
@@ -20,7 +20,7 @@ class Run:
 
 
 def save(path: Path, run: Run) -> None:
-    """Write a run: every reading of every repeat."""
+    """Write a run: each reading of each repeat."""
     readings = [asdict(reading) for found in run.figures.readings.values() for reading in found]
     text = json.dumps(
         {
@@ -34,7 +34,7 @@ def save(path: Path, run: Run) -> None:
 
 
 def load(path: Path) -> Run:
-    """Read a run. Raises OSError, and ValueError for a file that is none."""
+    """Read a run. Raises OSError, and ValueError for a file that is no run."""
     try:
         found = json.loads(path.read_text())
         figures = Figures()

@@ -1,10 +1,9 @@
-"""Schedules: how late a task starts after its fire time, what a look costs when nothing is due, how
-long a crowd of them takes.
+"""Schedules: the delay after a fire time, the cost of an idle look, and the time of a crowd.
 
-*Start*: one scheduler and an idle worker, a few schedules that fire each second, from the fire time
-to the start of its task, by the database's clock. *Look*: one round of a scheduler with thousands
-of schedules of which none is due, in process. *Crowd*: as many schedules as that fire in the same
-second, until the tasks of all of them are sent, by one scheduler in process.
+*Start*: one scheduler and an idle worker, a few schedules that fire each second; the time from the
+fire time to the start of its task, by the database's clock. *Look*: one round of a scheduler with
+thousands of schedules of which none is due, in process. *Crowd*: as many schedules fire in the same
+second; the time until the tasks of all of them are sent, by one scheduler in process.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def start(seconds: int) -> list[Reading]:
-    """Let an idle worker run what one scheduler sends it for so long."""
+    """Measure an idle worker on the tasks of one scheduler for so long."""
     clear()
     for number in range(SCHEDULES):
         definition = {"task": tasks.moment.name, "pattern": "every 1 second", "catch_up": "all"}
@@ -101,7 +100,7 @@ def start(seconds: int) -> list[Reading]:
 
 
 def look(schedules: int, n: int) -> list[Reading]:
-    """Look n times at schedules that are due in a day."""
+    """Run n looks over schedules that are due in a day."""
     fill(schedules, since=dt.timedelta(), next_at=dt.timedelta(days=1))
     scheduler = Scheduler(dt.timedelta())
     took = []
@@ -150,8 +149,9 @@ def clear() -> None:
 
 
 def fill(schedules: int, *, since: dt.timedelta, next_at: dt.timedelta) -> None:
-    """Make schedules that fire each minute, in force since a moment and looked at next at another,
-    reckoned from now.
+    """Create schedules that fire each minute.
+
+    They are in force since one moment and looked at next at another, relative to now.
     """
     clear()
     definition = json.dumps({"task": tasks.moment.name, "pattern": "every 1 minute"})

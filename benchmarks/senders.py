@@ -1,9 +1,8 @@
-"""Processes that send tasks one by one, at a steady pace or as fast as they can, each on a
-connection of its own.
+"""Processes that send tasks one by one, each on a connection of its own.
 
-``python -m benchmarks.senders`` reads orders, one JSON object a line, and answers each with a line:
-the ids of the tasks that it sent and the moments at which their sends had committed, by the
-machine's clock.
+They send at a steady pace or as fast as they can. ``python -m benchmarks.senders`` reads orders,
+one JSON object a line, and answers each with a line: the ids of the sent tasks and the times of the
+commits, by the machine's clock.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from django.db import connection
 from benchmarks.machine import ROOT
 
 READY = "ready\n"
-NOTICE_SECONDS = 0.2  # between an order and its beginning: they all begin together
+NOTICE_SECONDS = 0.2  # from an order to its beginning, so that all begin together
 Sent = list[tuple[str, float]]
 
 
 class Senders:
-    """Some of these processes, which take orders together."""
+    """A group of these processes, which get the same orders."""
 
     def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
         self.processes = processes
 
     def send(self, seconds: float, rate: float | None = None) -> Sent:
-        """Send for so long, all together ``rate`` tasks a second, and return what was sent.
+        """Send for so long, at ``rate`` tasks a second in all, and return the sent tasks.
 
-        The pace is that of a clock: who falls behind sends without pause until he has caught up.
-        Without ``rate`` nobody pauses.
+        The pace is that of a clock: a late sender sends without pause until it has caught up.
+        Without ``rate`` no sender pauses.
         """
         begin = time.time() + NOTICE_SECONDS
         count = len(self.processes)
@@ -54,7 +53,7 @@ class Senders:
 def answer(process: subprocess.Popen[str]) -> str:
     """Return the next line of a sender.
 
-    Raises RuntimeError when it has ended instead; its own words are on the error output.
+    Raises RuntimeError if it has ended instead; its own message is on the error output.
     """
     if line := cast(IO[str], process.stdout).readline():
         return line
@@ -63,7 +62,7 @@ def answer(process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def senders(count: int) -> Iterator[Senders]:
-    """Have so many senders meanwhile, all of them connected."""
+    """Run so many senders during the block, all of them connected."""
     command = [sys.executable, "-m", "benchmarks.senders"]
     processes: list[subprocess.Popen[str]] = []
 
@@ -88,7 +87,7 @@ def senders(count: int) -> Iterator[Senders]:
 
 def obey(begin: float, end: float, step: float) -> Sent:
     """Send from ``begin`` to ``end``, one task every ``step`` seconds."""
-    from benchmarks.load import tasks  # needs Django set up
+    from benchmarks.load import tasks  # it needs Django to be set up
 
     sent: Sent = []
     for turn in itertools.count():
@@ -107,7 +106,7 @@ def obey(begin: float, end: float, step: float) -> Sent:
 
 
 def main() -> None:
-    """Obey until nobody gives orders."""
+    """Obey until the orders end."""
     django.setup()
     connection.ensure_connection()
     sys.stdout.write(READY)

@@ -1,5 +1,6 @@
-"""Settings of the measured project: nothing but the queue, in the mode that the environment names
-(hard by default).
+"""Settings of the measured project, which consists of the queue.
+
+The environment sets the mode (hard by default).
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Settings of a measured project of an ordinary size: the example site, with the tasks that are
-measured.
-"""
+"""Settings of a measured project of ordinary size: the example site with the measured tasks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Settings of a measured project with many queues, as the environment says, and one queue with
-partitions.
+"""Settings of a measured project with many queues, and one queue with partitions.
+
+The environment sets the number of queues.
 """
 
 from __future__ import annotations

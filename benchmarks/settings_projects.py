@@ -1,5 +1,6 @@
-"""Settings of a measured project that the environment makes larger, closes connections in, or runs
-by Celery.
+"""Settings of a measured project, which the environment changes.
+
+It can make the project larger, close connections, or use Celery.
 """
 
 from __future__ import annotations

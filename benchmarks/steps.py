@@ -1,8 +1,8 @@
-"""Steps: what a durable step costs beside a transaction that writes the same row, on the connection
-of the task's own code.
+"""Steps: the cost of a durable step beside a transaction that writes the same row.
 
-A task is claimed, and its steps are taken in this process: blocks of steps take turns with blocks
-of bare transactions. Then come the same steps again, which return their recorded results.
+Both use the connection of the task's own code. A task is claimed, and its steps are taken in this
+process: blocks of steps take turns with blocks of bare transactions. Then the same steps come
+again, which return their recorded results.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(n: int) -> list[Reading]:
-    """Write rows in bare transactions and in steps, and get the results of the same steps, in
-    turns.
-    """
+    """Write rows in bare transactions and in steps, and repeat the same steps, in turns."""
     empty_tables()
     times: dict[str, list[float]] = {name: [] for name in (BARE, STEP, RECORDED)}
 
@@ -59,7 +57,7 @@ def measure(n: int) -> list[Reading]:
 
 @contextmanager
 def table() -> Iterator[None]:
-    """Have a table for the rows."""
+    """Create a table for the rows during the block."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE rows_of_steps (id bigserial PRIMARY KEY, number int NOT NULL)")
         try:
@@ -69,7 +67,7 @@ def table() -> Iterator[None]:
 
 
 def running() -> CurrentTask:
-    """Send a task and claim it; return what its code then gets as current_task()."""
+    """Send a task and claim it; return the value of current_task() in its code."""
     worker = uuid.uuid4()
     tasks.noop.send(0)
     passed = TaskStore(connection).run_pass(

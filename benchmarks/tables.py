@@ -1,5 +1,6 @@
-"""Figures for people: a line per reading, with median, least and greatest, and one per goal, with
-its verdict.
+"""Tables for people: a line per reading and one per goal.
+
+A reading has median, least and greatest value, a goal its verdict.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from benchmarks.figures import Figures, Goal
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a goal: ``value`` is the median, or the ratio of two."""
+    """The verdict on a goal: ``value`` is the median, or the ratio of two."""
 
     goal: Goal
     value: float
@@ -71,7 +72,7 @@ def details(figures: Figures, name: str) -> dict[str, float]:
 
 
 def table(figures: Figures) -> Iterator[str]:
-    """Give the lines of the table of all readings."""
+    """Yield the lines of the table of all readings."""
     width = max(map(len, figures.readings), default=0)
     for name, found in figures.readings.items():
         median, least, greatest = map(number, spread(figures, name))
@@ -79,7 +80,7 @@ def table(figures: Figures) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """Write a number with three or more figures that matter, and no needless decimals."""
+    """Format a number with three or more significant figures, and no needless decimals."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:,.3g}"

@@ -1,15 +1,15 @@
-"""Workflows that wait: 10,000 runs that sleep and wake at the same moment, and 10,000 signals from
-eight senders.
+"""Workflows that wait: 10,000 runs that wake at the same moment, and 10,000 signals.
 
-While the runs sleep, an idle look for what is due is run on its own, and the buffers that it reads
+While the runs sleep, an idle look for due nodes is run on its own, and the buffers that it reads
 are counted, with and without sleeping runs. Then all timers end at one moment, and each lets one
 task follow: time counts from that moment to the send of the last of these tasks, by the server's
 clock, while a worker with ``--processes=4`` also runs them. The longest pass of its engine is read
-from pg_stat_statements, where the server counts statements.
+from pg_stat_statements, if the server counts statements.
 
-Signals: ten runs, each with a chain of waits per sender, which sends its signals with a key of its
-own. A worker gives them to the nodes meanwhile. Time counts from the first signal to the end of the
-last run. That each was taken once, and that those of a sender were taken in order, is checked.
+Signals: ten runs, each with a chain of waits for each of eight senders, which sends its signals
+with a key of its own. Meanwhile a worker gives them to the nodes. Time counts from the first signal
+to the end of the last run. The benchmark checks that each was taken once, and that those of a
+sender were taken in order.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ FROM horsies_workflow_signals
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return the cases; a scale above 1 changes nothing."""
+    """Return the cases; a scale above 1 has no effect."""
     return [
         Case(WAKE, lambda: wake(max(20, round(SLEEPERS * min(scale, 1.0))))),
         Case(SIGNALLED, lambda: signals(max(SENDERS * RUNS, round(SIGNALS * min(scale, 1.0))))),
@@ -81,9 +81,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def wake(n: int) -> list[Reading]:
-    """Put runs to sleep, look for what is due, and wake all of them at once while a worker runs
-    what follows.
-    """
+    """Create sleeping runs, look for due nodes, and wake all runs at once while a worker runs."""
     empty_tables()
     idle = buffers()
 
@@ -135,9 +133,7 @@ def buffers() -> float:
 
 
 def signals(n: int) -> list[Reading]:
-    """Let senders send signals to runs whose nodes wait for them one after another, each with its
-    key.
-    """
+    """Send signals from several senders, each with its key, to runs of waiting nodes."""
     empty_tables()
     length = n // (RUNS * SENDERS)
     handles = [chains(length) for _ in range(RUNS)]
@@ -206,7 +202,7 @@ def asked(query: str, *params: object) -> tuple[object, ...]:
 
 
 def forget() -> bool:
-    """Begin to count the times of statements; return whether the server counts them."""
+    """Reset the times of statements; return whether the server counts them."""
     try:
         asked(FORGET)
     except DatabaseError:

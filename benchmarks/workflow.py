@@ -1,5 +1,4 @@
-"""Workflows: how fast their nodes run, beside tasks that send one another; and what a hop and a
-large send take.
+"""Workflows: the rate of their nodes beside chained tasks, and the times of a hop and a large send.
 
 Four shapes are drained by a worker with ``--processes=4``: 100 runs of 1 to 100 to 1 with values
 passed on, 1,000 runs of ten nodes with conditions and joins, one run in which each of 100 nodes
@@ -8,14 +7,14 @@ in chains, in which the code of a task sends the next: the baseline. Time counts
 start to the last end, of tasks and runs, by the server's clock.
 
 The runs of ten nodes are drained by two workers as well. Meanwhile the server logs every wait for a
-lock of 50 ms, and every deadlock; the goal is that it logs none. The log of a server that is not
-ours is not read, and then this reading is left out.
+lock of 50 ms, and every deadlock; the goal is that it logs none. The log of a server other than our
+private one is not read, and then this reading is left out.
 
 A hop is a 200th of the time from the send of a chain of 200 nodes to the return of ``get()``. It
-takes turns with 200 single tasks, each sent when the result of the one before is there: a machine
-that is kept busy, unlike that of ``latency``. Afterwards a transaction with an id stays open for a
-minute in which chains run, and the hop is measured again while it is open. A scale above 1
-lengthens only this minute: ``--scale=10`` makes it ten.
+takes turns with 200 single tasks, each sent after the result of the one before: the machine is kept
+busy, unlike in ``latency``. Afterwards a transaction with an id stays open for a minute in which
+chains run, and the hop is measured again while it is open. A scale above 1 lengthens only this
+minute: ``--scale=10`` makes it ten.
 
 Runs that sleep and signals are measured by ``benchmarks.waits``.
 """
@@ -53,7 +52,7 @@ TWO = ("--processes=2", "--processes=2")  # of two workers
 PATIENCE_MS = 600_000
 
 RUNS_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_workflows WHERE finished_at IS NULL)"
-# By the partial indexes, not by a scan: it is asked again and again while the history grows.
+# By the partial indexes, not by a scan: the query runs repeatedly while the history grows.
 CHAINS_ENDED = """
 SELECT NOT EXISTS (
          SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked
@@ -90,8 +89,10 @@ WAIT = re.compile(
 
 @dataclass(frozen=True)
 class Shape:
-    """What is drained: ``build`` adds the nodes of one run and returns the number of its tasks,
-    ``chains`` those beside it.
+    """A kind of runs to drain.
+
+    ``build`` adds the nodes of one run and returns the number of its tasks, ``chains`` is the
+    number of chains of the baseline.
     """
 
     name: str
@@ -109,14 +110,16 @@ class Shape:
 
 
 def fan(flow: Workflow, scale: float) -> int:
-    """Add one node, a hundred that take its value, and one that takes theirs."""
+    """Add one node, a hundred that take its value, and one that takes their values."""
     first = flow.add(tasks.same, 1)
     flow.add(tasks.total, [flow.add(tasks.same, first) for _ in range(WIDTH)])
     return WIDTH + 2
 
 
 def ten(flow: Workflow, scale: float) -> int:
-    """Add ten nodes: values, a list of them, a condition, a quorum, and one that runs after
+    """Add ten nodes.
+
+    Among them are values, a list of them, a condition, a quorum, and a node that runs after
     failures, too.
     """
     first = flow.add(tasks.same, 1)
@@ -177,9 +180,7 @@ GOALS = (
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return each shape with its baseline behind it, the shape for two workers, the chain and the
-    send.
-    """
+    """Return each shape before its baseline, the shape of two workers, the chain, the send."""
     size = min(scale, 1.0)
     found = []
     for shape in SHAPES:
@@ -198,7 +199,7 @@ def cases(scale: float) -> Sequence[Case]:
 def drain(
     shape: Shape, scale: float, name: str | None = None, workers: Sequence[str] = DEFAULTS
 ) -> list[Reading]:
-    """Let workers with these options finish all runs of a shape."""
+    """Measure workers with these options on all runs of a shape."""
     name = name or shape.reading
     empty_tables()
 
@@ -229,7 +230,7 @@ def drain(
 
 
 def runs(shape: Shape, scale: float) -> int:
-    """Return how many runs of a shape there are."""
+    """Return the number of runs of a shape."""
     return min(shape.runs, max(2, round(shape.runs * scale)))
 
 
@@ -242,7 +243,7 @@ def sent(shape: Shape, scale: float) -> int:
 
 
 def baseline(shape: Shape, scale: float) -> list[Reading]:
-    """Let a worker run as many tasks as the shape has, in chains in which each sends the next."""
+    """Measure a worker on as many tasks as the shape has, in chains of sends."""
     n = runs(shape, scale) * shape.build(Workflow(shape.name), scale)
     count = min(shape.chains, n // 2)
 
@@ -261,9 +262,7 @@ def baseline(shape: Shape, scale: float) -> list[Reading]:
 
 
 def chain(length: int, pinned_seconds: float) -> list[Reading]:
-    """Measure the hop beside the plain latency, in turns, and once more at the end of a time with
-    an old transaction.
-    """
+    """Measure the hop beside the plain latency, in turns, and again under an old transaction."""
     empty_tables()
     with worker(*DEFAULTS, wait=False):
         hop(length), plain(length)  # the first ones wait for the worker's start
@@ -315,7 +314,7 @@ def plain(n: int) -> float:
 
 
 def send(blocks: int) -> list[Reading]:
-    """Build one graph out of so many blocks of ten nodes, and send it."""
+    """Build one graph of so many blocks of ten nodes, and send it."""
     empty_tables()
     began = time.perf_counter()
     flow = Workflow("large")
@@ -331,7 +330,7 @@ def send(blocks: int) -> list[Reading]:
 
 
 def tidy_up() -> None:
-    """Tidy up behind the sender as autovacuum would."""
+    """Vacuum the tables after the sends, as autovacuum would."""
     with connection.cursor() as cursor:
         cursor.execute(
             "VACUUM ANALYZE horsies_tasks, horsies_workflows, horsies_workflow_nodes, "
@@ -354,7 +353,7 @@ def asked(query: str) -> tuple[float, ...]:
 
 
 def forget_statements() -> bool:
-    """Begin to count the times of statements; return whether the server counts them."""
+    """Reset the times of statements; return whether the server counts them."""
     try:
         asked(FORGET_STATEMENTS)
     except DatabaseError:
@@ -364,10 +363,9 @@ def forget_statements() -> bool:
 
 @contextmanager
 def locks_logged() -> Iterator[Callable[[], int | None]]:
-    """Have the server log what waits for locks, in sessions that begin meanwhile; yield what counts
-    the lines since then.
+    """Log waits for locks in sessions that begin in the block; yield a counter of new lines.
 
-    It gives None for a server that is not one of our private ones.
+    The counter returns None for a server that is not one of our private ones.
     """
     log = server_log()
     if log is None:
@@ -380,7 +378,7 @@ def locks_logged() -> Iterator[Callable[[], int | None]]:
     with connection.cursor() as cursor:
         for setting, value in WATCHED.items():
             cursor.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'")
-    connection.close()  # the sender's session shall be another one
+    connection.close()  # the sender must get a new session
 
     try:
         yield lambda: lock_lines(log, begin)
@@ -392,10 +390,10 @@ def locks_logged() -> Iterator[Callable[[], int | None]]:
 
 
 def server_log() -> Path | None:
-    """Return the log of a private server, None of any other."""
+    """Return the log of a private server, or None for any other server."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT setting FROM pg_settings WHERE name = 'data_directory'")
-        found = cursor.fetchone()  # None where this user may not know it
+        found = cursor.fetchone()  # None if this user may not read it
 
     home = Path(found[0]).parent if found else Path()
     log = home / "log"
@@ -403,7 +401,7 @@ def server_log() -> Path | None:
 
 
 def lock_lines(log: Path, begin: int) -> int:
-    """Count the lines about waits for locks and deadlocks from a place in a log."""
+    """Count the lines about waits for locks and deadlocks after a position in a log."""
     with log.open("rb") as file:
         file.seek(begin)
         return sum(1 for line in file if WAIT.search(line))

@@ -1,17 +1,16 @@
-"""Whether a drain slows down while nothing can be vacuumed: somebody keeps a transaction with an id
-open meanwhile.
+"""Whether a drain slows down while an open transaction prevents vacuum.
 
-A forgotten transaction (a shell, a report, a replica that asks for rows to be kept) pins the oldest
-row version that vacuum and the indexes must keep: each claim and each settle leaves dead ones at
-the very place where the next claim looks. Measured: async no-ops in hard mode, two processes of
-200, 1,000,000 of them, sent before in one transaction; the rate of each tenth, by the moments at
-which its tasks finished. The goal compares the last tenth with the first, and so it does under a
-queue's cap of 400, all the slots there are: it never binds, but every pass counts what is in
-flight. Another hundredth of the tasks comes first and is left out, so that the start of processes
-does not make the first tenth look slow.
+A forgotten transaction with an id (a shell, a report, a replica that requests old rows) pins the
+oldest row version that vacuum and the indexes must keep: each claim and each settle leaves dead
+versions at the very place where the next claim reads. Measured: async no-ops in hard mode, two
+processes of 200, 1,000,000 of them, sent before in one transaction; the rate of each tenth, by the
+times at which its tasks finished. The goal compares the last tenth with the first, and so it does
+under a queue's cap of 400, all the slots there are: it never binds, but every pass counts the tasks
+in flight. Another hundredth of the tasks comes first and is left out, so that the start of
+processes does not make the first tenth look slow.
 
-What the figures do not say: how long the table takes to become small again once the transaction
-ends, which is vacuum's work alone.
+Limits of the figures: they do not include the time that vacuum takes to make the table small again
+once the transaction ends.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from horsies_django.store.notify import direct_connection
 TASKS = 1_000_000
 SLOTS = 400
 TOGETHER = 50_000
-PATIENCE_SECONDS = 3_600  # a drain that slows down without end shall be seen to do so
+PATIENCE_SECONDS = 3_600  # long enough to measure a drain that slows down without end
 CAPS = {"": None, ", queue cap": SLOTS}
-# How long each tenth took: from the end of the one before it, the first one from the end of the
-# tasks that are left out.
+# The duration of each tenth: from the end of the one before it, for the first one from the end of
+# the tasks that are left out.
 TENTHS = """
 SELECT extract(epoch FROM ended - lag(ended) OVER (ORDER BY tenth))
 FROM (SELECT greatest(0, ceil((place - %(warm)s) / %(size)s::float8)) AS tenth,
@@ -58,7 +57,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(cap: str, n: int) -> Sequence[Reading]:
-    """Let a worker drain ``n`` tasks and some before them while a transaction is open."""
+    """Drain ``n`` tasks, and some before them, with a worker while a transaction is open."""
     warm = n // 100
     empty_tables()
     send(warm + n)
@@ -98,7 +97,7 @@ def send(n: int) -> None:
 
 @contextmanager
 def pinned() -> Iterator[None]:
-    """Have a transaction with an id open, and idle, meanwhile."""
+    """Keep a transaction with an id open, and idle, during the block."""
     holder = direct_connection("default", application_name="holder of an old transaction")
     try:
         holder.execute("BEGIN")
@@ -110,7 +109,7 @@ def pinned() -> Iterator[None]:
 
 @contextmanager
 def capped(limit: int | None) -> Iterator[None]:
-    """Have the queue's cap overridden meanwhile; None overrides nothing."""
+    """Override the queue's cap during the block; None overrides nothing."""
     if limit is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""The example as a ASGI application."""
+"""The example as an ASGI application."""
 
 from __future__ import annotations
 

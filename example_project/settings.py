@@ -1,7 +1,7 @@
-"""Settings of the example: a document library whose slow work is done by tasks.
+"""Settings of the example, a document library whose slow work is done by tasks.
 
-The environment decides what differs between places: DATABASE_URL, SECRET_KEY, DEBUG, ALLOWED_HOSTS,
-CONN_MAX_AGE.
+Environment variables contain the settings that differ between places: DATABASE_URL, SECRET_KEY,
+DEBUG, ALLOWED_HOSTS and CONN_MAX_AGE.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ BASE_DIR = Path(__file__).parent
 
 env = environ.Env()
 
-# A key that nobody chose lasts as long as its process: after a restart everybody logs in again, and
-# nothing else happens.
+# A random key is valid as long as its process. The only effect of a restart is that all users have
+# to log in again.
 SECRET_KEY = env.str("SECRET_KEY", default="") or get_random_secret_key()
 DEBUG = env.bool("DEBUG", default=True)
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
@@ -60,12 +60,12 @@ WSGI_APPLICATION = "example_project.wsgi.application"
 ASGI_APPLICATION = "example_project.asgi.application"
 
 DATABASES = {"default": env.db_url("DATABASE_URL", default="postgresql://localhost/horsies")}
-# A worker's children live long and reuse their connection; the development server makes a thread
-# per request and cannot.
+# The children of a worker run for a long time and can reuse their connections. The development
+# server cannot, because it starts a thread for each request.
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=0)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# A new file appears before older ones are indexed, and checking what is there comes last.
+# New files are read before older ones are indexed, and checks of documents come last.
 HORSIES = {
     "QUEUES": {
         "imports": {"priority": 10},
@@ -77,16 +77,16 @@ HORSIES = {
         },
         "verify": {
             "priority": 100,
-            # the site has visitors besides: two at a time, in the whole cluster
+            # two at a time in the whole cluster, because the site also has visitors
             "max_concurrency": 2,
-            # The checks of one document in the order in which they were sent, so that the last one
-            # has the last word.
+            # The checks of one document run in the order in which they were sent, so that the
+            # result of the last one stays.
             "partition": {"by_args": ["document_id"], "ordered": True, "on_failure": "continue"},
         },
     },
 }
 
-# Django's own logging mails errors when DEBUG is off, and says nothing on the terminal.
+# If DEBUG is off, Django's own logging sends errors by mail and writes none to the terminal.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

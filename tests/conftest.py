@@ -1,4 +1,4 @@
-"""What several layers of the tests share."""
+"""Fixtures that several layers of the tests share."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from horsies_django.tasks.options import SendOptions
 from tests.apps.project import plain
 from tests.support.deadlines import wait_until as wait_until
 
-registry.sure.add("benchmarks.load.tasks")  # tests of benchmarks import it; its workers do, too
+registry.sure.add("benchmarks.load.tasks")  # tests of benchmarks import it, and so do their workers
 
 Connect = Callable[[], psycopg.Connection[Any]]
 
-KEPT: set[str] = set()  # tables that keep their rows while a worker lives on from test to test
+KEPT: set[str] = set()  # tables that keep their rows while a worker is shared by several tests
 WRITTEN = """
 SELECT format('%%I.%%I', n.nspname, c.relname), pg_relation_size(c.oid) <= 65536
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -41,13 +41,13 @@ WHERE n.nspname = current_schema AND c.relkind = 'r' AND pg_relation_size(c.oid)
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_flush() -> Iterator[None]:
-    """Empty the tables after a test, and only those with something in them.
+    """Empty the tables after a test, but only those that have rows.
 
-    Django's own ``flush`` empties all of them and sends ``post_migrate``. Of its receivers only
-    ours is needed: content types and permissions were left in place. It declares the queues of the
-    settings as they were before any test. Few rows are deleted and vacuumed, which takes 2 ms:
-    ``TRUNCATE`` makes a file for each index, which takes 26. All rows are deleted under a live
-    worker, with whose statements the locks of ``TRUNCATE`` would deadlock.
+    Django's own ``flush`` empties all of them and sends ``post_migrate``. Only our receiver of it
+    is needed: content types and permissions were left in place. It declares the queues of the
+    settings as they were before any test. The few rows are deleted and vacuumed, which takes 2 ms:
+    ``TRUNCATE`` creates a file for each index, which takes 26 ms. While a worker lives, all rows
+    are deleted: the locks of ``TRUNCATE`` would deadlock with its statements.
     """
     declared = settings.HORSIES
 
@@ -76,7 +76,7 @@ def quick_flush() -> Iterator[None]:
 
 @pytest.fixture
 def connect(transactional_db: None) -> Iterator[Connect]:
-    """Give a function that opens further connections to the test database."""
+    """Return a function that opens further connections to the test database."""
     opened: list[psycopg.Connection[Any]] = []
 
     def connect_() -> psycopg.Connection[Any]:
@@ -90,7 +90,7 @@ def connect(transactional_db: None) -> Iterator[Connect]:
 
 
 class Claimer:
-    """A worker reduced to its statements: what an engine would send, step by step."""
+    """A worker reduced to its statements: those of an engine, step by step."""
 
     def __init__(self, conn: Any, **queues: int) -> None:
         self.conn = conn
@@ -115,7 +115,7 @@ Claimers = Callable[..., Claimer]
 
 @pytest.fixture
 def claimer(connect: Connect) -> Claimers:
-    """Give a function that makes claimers, each on a connection of its own."""
+    """Return a function that creates claimers, each on a connection of its own."""
     return lambda **queues: Claimer(connect(), **queues)
 
 
@@ -127,8 +127,9 @@ def sql(text: str, params: Any = None) -> list[Any]:
 
 
 def limit(name: str, **columns: Any) -> None:
-    """Set columns of a queue's row by the statement that changes queues; the row is made if need
-    be.
+    """Set columns of a queue's row by the statement that changes queues.
+
+    The row is created if there is none.
     """
     QueueStore(connection).configure(name, columns, action="queue.set", actor="a test", create=True)
 
@@ -151,9 +152,7 @@ def put(
 
 @pytest.fixture
 def plain_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, TaskDefinition]:
-    """Make tasks of the functions in tests.apps.project.plain, and return them by the names of the
-    functions.
-    """
+    """Make tasks of the functions in tests.apps.project.plain, and return them by function name."""
     plain.RAN.clear()
     for definition in plain.TASKS.values():
         monkeypatch.setitem(registry._tasks, definition.name, definition)

@@ -1,9 +1,9 @@
-"""What caps cost and how well they are used: ``python -m benchmarks caps [--only ...] [--scale S]
-[--claims N]``.
+"""The cost and the usage of caps: ``python -m benchmarks caps``.
 
-Every figure is a ratio of medians, and what is compared takes turns within one run. Parts: ``slow``
-and ``noop`` (a cap that does not bind), ``bound`` (one that does), ``flat`` and ``counting`` (the
-time of a claim), ``storm`` (nothing is exceeded).
+The options are ``[--only ...] [--scale S] [--claims N]``. Each figure is a ratio of medians, and
+the compared measurements take turns within one run. Parts: ``slow`` and ``noop`` (a cap that does
+not bind), ``bound`` (one that does), ``flat`` and ``counting`` (the time of a claim), ``storm`` (no
+cap is exceeded).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ STORM_CLAIMS = 20_000
 def caps(
     repeats: int, only: Sequence[str], scale: float, claims: int | None, slow: float
 ) -> list[Reading]:
-    """Run parts: the named ones, or all; with ``claims`` the storm of so many tasks alone.
+    """Run the named parts, or all; with ``claims`` only the storm of so many tasks.
 
-    Returns the ratios' figures.
+    Returns the figures of the ratios.
     """
     chosen = only or ([STORM] if claims else [*PARTS, STORM])
     ratios = [

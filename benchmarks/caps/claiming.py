@@ -1,9 +1,8 @@
-"""The time of a claim, one worker's statements alone: it does not grow with what waits, is blocked,
-or is over.
+"""The time of a claim: it does not grow with waiting, blocked or finished tasks.
 
-A measurement claims eight tasks a pass and settles them in another, which is not timed. What lies
-about is written into the table as the queue would have left it: tasks of a partition at its limit
-are parked, their head is running.
+The statements are those of one worker alone. A measurement claims eight tasks a pass and settles
+them in another, which is not timed. The other rows are written into the table as the queue would
+have left them: tasks of a partition at its limit are parked, their head is running.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PASSES = 500
 WARM = 50
 PARTITIONED = FREE | {"partition_by_args": ["tenant"], "partition_max_concurrency": 1}
 CAPPED = FREE | {"max_concurrency": 100_000}
-# All rows are of one queue and lane, so that the index of claimable tasks has them side by side.
+# All rows are of one queue and lane, so the index of claimable tasks has them side by side.
 ROWS = """
 INSERT INTO horsies_tasks (
   id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, status, parked,
@@ -80,7 +79,7 @@ def put(
 
 
 def flat(repeats: int, scale: float) -> list[Ratio]:
-    """Compare tables with a million rows in the way with such without them."""
+    """Compare tables that have a million other rows with tables that have none."""
     million = round(1_000_000 * scale)
     crowd = max(2, round(5_000 * scale))
 
@@ -147,14 +146,14 @@ def counting(repeats: int, scale: float) -> list[Ratio]:
 def in_turns(
     tables: dict[str, Callable[[], None]], limits: dict[str, Any], repeats: int, scale: float
 ) -> dict[str, list[float]]:
-    """Measure each table ``repeats`` times, in turns; returns the medians in milliseconds."""
+    """Measure each table ``repeats`` times, in turns; return the medians in milliseconds."""
     medians: dict[str, list[float]] = {name: [] for name in tables}
     passes = max(20, round(PASSES * min(1.0, scale * 10)))
 
     for _ in range(repeats):
         for name, fill in tables.items():
             empty_tables()
-            set_limits(limits, wait=False)  # nobody is there to tidy up
+            set_limits(limits, wait=False)  # no worker reacts to the change
             put((passes + WARM) * BATCH * 2)
             fill()
             with connection.cursor() as cursor:
@@ -174,9 +173,9 @@ def in_turns(
 
 
 def claim_times(passes: int) -> list[float]:
-    """Claim so many times, after some to get warm; return the seconds of each claim.
+    """Claim so many times, after a warm-up; return the seconds of each claim.
 
-    Raises RuntimeError when one came short.
+    Raises RuntimeError if a claim got too few tasks.
     """
     times = []
     with direct_connection("default", application_name="benchmarks", prepare=True) as conn:

@@ -1,4 +1,4 @@
-"""A figure with its target: how two medians of one run compare."""
+"""A figure with its target: the ratio of two medians of one run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from benchmarks.machine import versions
 
 @dataclass(frozen=True)
 class Ratio:
-    """``value`` divided by ``against``; ``target`` is the least it may be, or with ``at_most`` the
-    greatest.
+    """``value`` divided by ``against``.
+
+    ``target`` is the least permitted ratio, or with ``at_most`` the greatest.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Ratio:
 
     @property
     def reading(self) -> Reading:
-        """The figure itself; what it is compared with is a detail."""
+        """The figure itself; the value of the comparison is a detail."""
         details = {"against": self.against, "ratio": self.ratio}
         return Reading(f"caps {self.name}", self.value, self.unit or "share", details)
 

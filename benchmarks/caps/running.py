@@ -1,6 +1,6 @@
-"""Caps on real workers: what one that does not bind costs, and how well one that binds is used.
+"""Caps on real workers: the cost of a cap that does not bind, and the usage of one that binds.
 
-Four workers of ten slots live through the whole part; between measurements only the limits change,
+Four workers of ten slots run through the whole part; between measurements only the limits change,
 as they would in production.
 """
 
@@ -24,7 +24,7 @@ TENANTS = 1_000
 SHAPE = ("--processes=1", f"--threads={SLOTS}", f"--async-concurrency={SLOTS}")
 SLOW_MS = 50
 BOUND_MS = 10
-BOUNDS = {1: 0.9, 4: 0.9, 40: 0.75}  # cap -> the share of what it allows that is to be reached
+BOUNDS = {1: 0.9, 4: 0.9, 40: 0.75}  # cap -> the share of its permitted rate that must be reached
 SLOW_TASKS = 16_000
 NOOP_TASKS = 40_000
 BOUND_SECONDS = 10
@@ -54,7 +54,7 @@ def slow(repeats: int, scale: float) -> list[Ratio]:
 
 
 def noop(repeats: int, scale: float) -> list[Ratio]:
-    """Compare tasks that do nothing, at full speed, under caps of 40 with such tasks under none."""
+    """Compare tasks that do nothing under caps of 40 with such tasks under none, at full speed."""
     return unbinding("no-op tasks", tasks.anoop_of, 0, round(NOOP_TASKS * scale), repeats, 0.65)
 
 
@@ -64,7 +64,7 @@ def unbinding(what: str, task: Any, ms: int, n: int, repeats: int, target: float
     names = list(UNBOUND)
 
     with fleet():
-        drain(task, ms, max(100, n // 10), FREE)  # warm
+        drain(task, ms, max(100, n // 10), FREE)  # warm-up
 
         for turn in range(repeats):
             for name in names[turn % 3 :] + names[: turn % 3]:
@@ -90,8 +90,9 @@ def unbinding(what: str, task: Any, ms: int, n: int, repeats: int, target: float
 
 
 def bound(repeats: int, scale: float) -> list[Ratio]:
-    """Compare the rate of tasks of 10 ms under caps that bind with what the caps allow, and a bare
-    loop's with that.
+    """Compare the rate of tasks of 10 ms under binding caps with the rate that the caps permit.
+
+    The rate of a bare loop is compared with it as well.
     """
     kinds = {"sync": tasks.pause, "async": tasks.apause}
     rates: dict[tuple[str, int], list[float]] = {
@@ -131,8 +132,9 @@ def bound(repeats: int, scale: float) -> list[Ratio]:
 
 
 def bare_rate(n: int) -> float:
-    """Return how often per second one can sleep for 10 ms and commit an UPDATE: no durable claim
-    under a cap of 1 is faster.
+    """Return how often per second a loop can sleep for 10 ms and commit an UPDATE.
+
+    No durable claim under a cap of 1 is faster.
     """
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE IF NOT EXISTS bare (number int)")
@@ -148,7 +150,7 @@ def bare_rate(n: int) -> float:
 
 @contextmanager
 def fleet() -> Iterator[None]:
-    """Have the workers meanwhile, all of them up."""
+    """Run the workers during the block, all of them up."""
     with ExitStack() as stack, connection.cursor() as cursor:
         cursor.execute(
             "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_workers, horsies_heartbeats"
@@ -162,9 +164,7 @@ def fleet() -> Iterator[None]:
 
 
 def drain(task: Any, ms: int, n: int, limits: Mapping[str, Any]) -> float:
-    """Let the workers run ``n`` tasks under these limits; return how long the middle eight tenths
-    took.
-    """
+    """Run ``n`` tasks under these limits; return the seconds of the middle eight tenths."""
     set_limits(limits)
 
     with transaction.atomic():
@@ -177,8 +177,9 @@ def drain(task: Any, ms: int, n: int, limits: Mapping[str, Any]) -> float:
 
 
 def set_limits(limits: Mapping[str, Any], *, wait: bool = True) -> None:
-    """Empty the table and set the limits of the queue; wait until workers have nothing left to tidy
-    up after the change.
+    """Empty the table and set the limits of the queue.
+
+    Wait until the workers have finished the work that the change causes.
     """
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts")

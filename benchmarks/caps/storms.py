@@ -1,5 +1,6 @@
-"""The oracle at any size: one storm over queues with caps, one over a cluster with a cap; see
-``tests/stress/oracle``.
+"""The oracle at any size: one storm over queues with caps, one over a cluster with a cap.
+
+See ``tests/stress/oracle``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ VARIANTS = {"queue caps": (), "a cluster cap": (f"--cluster-cap={CLUSTER_CAP}",)
 
 
 def storm(claims: int, slow: float) -> list[Ratio]:
-    """Raise both storms; a violation or a leak ends the benchmark with exit code 1."""
+    """Run both storms; a violation or a leak ends the benchmark with exit code 1."""
     ratios = []
     for name, options in VARIANTS.items():
         empty_tables()

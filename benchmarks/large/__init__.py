@@ -1,8 +1,7 @@
-"""Large installations: 2,000 queues, 100,000 partitions, 10,000,000 rows to prune, and 1,000
-workers.
+"""Large installations: 2,000 queues, 100,000 partitions, 10,000,000 old rows, and 1,000 workers.
 
-Each part compares the large size with a small one, or with a bound, and says in its module what is
-measured. At a smaller ``--scale`` all of these sizes are smaller.
+Each part compares the large size with a small one, or with a bound, and its module describes the
+measurement. At a smaller ``--scale`` all of these sizes are smaller.
 """
 
 from __future__ import annotations

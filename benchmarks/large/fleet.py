@@ -1,12 +1,11 @@
-"""1,000 workers that have nothing to do: what their heartbeats, snapshots and rounds of the reaper
-cost the server.
+"""1,000 idle workers: the server's costs of their heartbeats, snapshots and reaper rounds.
 
 The workers are simulated: their statements are run at the rates of the defaults, one after another
-on a few connections, by the code that a worker's maintenance thread runs. Counted is the CPU time
-of all processes of the server, for each second of the life of the fleet. After it the same for one
-UPDATE of a row by its key for each heartbeat, whose commit does not wait for the disk: no fleet
-costs less that says it is alive. Connections of a thousand workers have colder caches than these
-few.
+on a few connections, by the code that a worker's maintenance thread runs. The figure is the CPU
+time of all processes of the server, for each second of the life of the fleet. Afterwards the same
+is measured for one UPDATE of a row by its key for each heartbeat, whose commit does not wait for
+the disk: no fleet with heartbeats costs less. Connections of a thousand workers have colder caches
+than these few.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ WORKERS = 1_000
 CHILDREN = 4
 SECONDS = 30
 CONNECTIONS = 8
-STEPS = 2  # a second: nothing happens more often
+STEPS = 2  # in a second: no action is more frequent
 BARE = "UPDATE horsies_heartbeats SET sent_at = clock_timestamp() WHERE id = %s"
 FLEET = "large fleet of 1,000 workers, a second"
 FLOOR = "large fleet, one UPDATE for each heartbeat, a second"
@@ -47,7 +46,7 @@ GOALS = (Goal("large", FLEET, 30, at_most=True),)
 
 @dataclass
 class Member:
-    """A worker of the fleet: what its maintenance thread has."""
+    """A worker of the fleet: the state of its maintenance thread."""
 
     number: int
     id: uuid.UUID = field(default_factory=uuid7)
@@ -67,7 +66,7 @@ class Member:
         self.snapshot_steps = recovery.worker_state_snapshot_interval_ms * STEPS // 1_000
 
     def register(self, conn: Any) -> None:
-        """Start."""
+        """Register the worker."""
         names = registry.names()
         WorkerStore(conn).register(
             self.id,
@@ -83,7 +82,7 @@ class Member:
         )
 
     def live(self, conn: Any, step: int) -> None:
-        """Do what is due at a step, as heartbeat and maintenance thread do.
+        """Do the work that is due at a step, as heartbeat and maintenance thread do.
 
         Raises RuntimeError if it was declared dead.
         """
@@ -120,7 +119,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def measure(scale: float) -> list[Reading]:
-    """Let a fleet live for some seconds, and write bare heartbeats for as many."""
+    """Run a fleet for some seconds, and write bare heartbeats for as many."""
     seconds = max(3, round(SECONDS * min(1.0, scale)))
     empty_tables()
 
@@ -138,7 +137,7 @@ def measure(scale: float) -> list[Reading]:
             for _ in range(len(fleet) // fleet[0].beat_steps):
                 next(each).execute(BARE, [next(ids)], prepare=True)
 
-        for step in range(4 * fleet[0].beat_steps):  # warm: each plans its statements
+        for step in range(4 * fleet[0].beat_steps):  # warm-up: each session plans its statements
             life(step)
 
         times = {FLEET: cpu(life, seconds)}
@@ -156,8 +155,9 @@ def measure(scale: float) -> list[Reading]:
 
 
 def cpu(act: Callable[[int], None], seconds: int) -> float | None:
-    """Return the CPU seconds of the server in each of so many seconds of the fleet; None if the
-    server is not seen.
+    """Return the CPU seconds of the server in each of so many seconds of the fleet.
+
+    None if the server runs elsewhere.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
@@ -173,7 +173,7 @@ def cpu(act: Callable[[int], None], seconds: int) -> float | None:
 
 @contextmanager
 def connections() -> Iterator[Iterator[Any]]:
-    """Have a few connections like those of maintenance threads, and give them in turn."""
+    """Open a few connections like those of maintenance threads, and return them in turn."""
     with ExitStack() as stack:
         opened = [
             stack.enter_context(

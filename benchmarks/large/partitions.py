@@ -1,9 +1,9 @@
 """100,000 partitions, in a queue whose partitions run one task at a time.
 
-Drained are 100,000 tasks, one of each partition or ten of each of a tenth of them, by the async
-slots of two processes: what a task costs must not grow with the number of partitions. A lone task
-of another partition meets an idle worker, beside 100,000 tasks that are due in a month and beside
-none.
+The drains are of 100,000 tasks, one of each partition or ten of each of a tenth of them, by the
+async slots of two processes: the cost of a task must not grow with the number of partitions. A lone
+task of another partition meets an idle worker, beside 100,000 tasks that are due in a month and
+beside none.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def send(n: int, each: int = 1, delay_days: int = 0) -> None:
 
 
 def drain(name: str, scale: float) -> list[Reading]:
-    """Let a worker drain as many tasks, of that many partitions."""
+    """Drain as many tasks, of that many partitions, with a worker."""
     n = max(20, round(PARTITIONS * scale))
     with project():
         send(n, DRAINS[name])
@@ -75,7 +75,7 @@ def drain(name: str, scale: float) -> list[Reading]:
 
 
 def lone(name: str, scale: float) -> list[Reading]:
-    """Send one task after another to a worker that has nothing else to do."""
+    """Send one task after another to an otherwise idle worker."""
     beside = round(BESIDE[name] * scale)
     n = max(10, round(SENDS * min(1.0, scale)))
 

@@ -1,4 +1,4 @@
-"""A worker of a project with many queues, and the same queues for whoever sends to it."""
+"""A worker of a project with many queues, and the same queues for the sender."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAUSE_SECONDS = 0.02
 
 @contextmanager
 def project(queues: int = 1, cap: int = 0) -> Iterator[None]:
-    """Begin with empty tables, and have only these queues meanwhile."""
+    """Begin with empty tables, and declare only these queues during the block."""
     empty_tables()
     declare(horsies(queues, cap))
 
@@ -47,7 +47,7 @@ def declare(settings: dict[str, Any]) -> None:
 def working(
     *options: str, queues: int = 1, cap: int = 0, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker of that project meanwhile."""
+    """Run a worker of that project during the block."""
     environment |= {"BENCH_QUEUES": str(queues), "BENCH_QUEUE_CAP": str(cap)}
     with worker(
         *options, DJANGO_SETTINGS_MODULE="benchmarks.settings_large", **environment
@@ -56,8 +56,9 @@ def working(
 
 
 def starts(sends: Sequence[Callable[[], Any]]) -> list[float]:
-    """Send tasks that return when they began, one every 20 ms at most; return how long each took to
-    begin.
+    """Send tasks that return when they began, one every 20 ms at most.
+
+    Return how long each took to begin.
     """
     waits = []
     for turn in pace(len(sends), PAUSE_SECONDS):

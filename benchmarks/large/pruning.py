@@ -1,10 +1,9 @@
-"""10,000,000 finished rows that are older than their retention: how long tasks wait for their start
-while a worker prunes them.
+"""10,000,000 rows older than their retention: how long tasks wait while a worker prunes them.
 
-An otherwise idle worker of four processes gets 50 tasks a second, for half a minute; measured is
+An otherwise idle worker of four processes gets 50 tasks a second, for half a minute; the figure is
 the time from the commit of the send to the first line of the task. First it keeps all rows for
-ever, then it deletes those that are older than 30 days, as the default is, on the same table. The
-rows are written by statements of the server, with the trigger that wakes workers disabled.
+ever, then it deletes those that are older than 30 days, the default, on the same table. The rows
+are written by statements of the server, with the trigger that wakes workers disabled.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def measure(scale: float) -> list[Reading]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Disable the trigger meanwhile."""
+    """Disable the trigger during the block."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE horsies_tasks DISABLE TRIGGER horsies_tasks_announce")
         try:
@@ -72,8 +71,9 @@ def silent() -> Iterator[None]:
 
 
 def under_load(name: str, seconds: float) -> Reading:
-    """Send at the rate for some seconds, whether or not tasks have ended; return the 99th
-    percentile of the waits.
+    """Send at the rate for some seconds, whether or not tasks have ended.
+
+    Return the 99th percentile of the waits.
     """
     before = left()
 

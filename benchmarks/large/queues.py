@@ -1,10 +1,10 @@
-"""2,000 queues: the start of a worker, a lone task, and 200 tasks at once in as many queues with a
-cap.
+"""2,000 queues: the start of a worker, a lone task, and 200 tasks at once in capped queues.
 
 The start is measured from the start of the command to the result of a task that waits already. A
 lone task meets an idle worker, every 20 ms and each in another queue: from the commit of its send
-to its first line. The tasks in queues with a cap are sent in one transaction and counted from the
-first send to the last end, by the server's clock, for at most a minute.
+to its first line. The tasks in queues with a cap are sent in one transaction, each to another
+queue, and measured from the first send to the last end, by the server's clock, for at most a
+minute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SENDS = 200
 PROCESSES = 4
 PATIENCE_SECONDS = 60
 LONE = "large lone task"
-# how many queues, and the cap of each (0: none)
+# the number of queues, and the cap of each (0: none)
 PROJECTS = {
     "1 queue": (1, 0),
     "2,000 queues": (QUEUES, 0),
@@ -78,7 +78,7 @@ def start(name: str, scale: float) -> list[Reading]:
 
 
 def lone(name: str, scale: float) -> list[Reading]:
-    """Send one task after another to a worker that has nothing else to do."""
+    """Send one task after another to an otherwise idle worker."""
     queues = scaled(PROJECTS[name][0], scale)
     cap = PROJECTS[name][1]
     n = max(10, round(SENDS * min(1.0, scale)))
@@ -112,8 +112,9 @@ def burst(scale: float) -> list[Reading]:
 
 
 def wait(n: int) -> tuple[int, float]:
-    """Wait until so many tasks have ended, for a minute at most; return how many did and how long
-    it took.
+    """Wait until so many tasks have ended, for a minute at most.
+
+    Return how many did and how long it took.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     with connection.cursor() as cursor:

@@ -1,1 +1,1 @@
-"""The tasks that are measured."""
+"""The measured tasks and the bare worker."""

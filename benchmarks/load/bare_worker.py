@@ -1,5 +1,6 @@
-"""The bare worker of ``benchmarks.bare``: claims each task that it is told of, has another process
-begin it, and settles it.
+"""The bare worker of ``benchmarks.bare``.
+
+It claims each task of which it is notified, has another process begin it, and settles it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ while end.recv(1):
 
 
 def serve(connection: psycopg.Connection[Any]) -> None:
-    """Be the bare worker, until the standard input ends."""
+    """Run the bare worker until the standard input ends."""
     ours, theirs = socket.socketpair()
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(theirs.fileno())], pass_fds=[theirs.fileno()]

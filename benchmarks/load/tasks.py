@@ -1,4 +1,4 @@
-"""Tasks that do nothing, pass a value on, send the next one, wait, or say when they began."""
+"""Tasks that do nothing, pass a value on, send the next one, wait, or return their start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def same(n: int) -> int:
 
 @task
 def users(n: int) -> int:
-    """Ask the database through Django's ORM."""
+    """Query the database through Django's ORM."""
     return User.objects.count()
 
 
@@ -66,13 +66,13 @@ def moment() -> float:
 
 @task
 def moment_of(tenant: int) -> float:
-    """Return the time at which user code began, of a task in a partition."""
+    """Return the time at which user code began, for a task in a partition."""
     return time.time()
 
 
 @task
 def stay(ms: int) -> float:
-    """Return the time at which user code began, and take ``ms`` milliseconds."""
+    """Return the time at which user code began, after ``ms`` milliseconds."""
     began = time.time()
     time.sleep(ms / 1000)
     return began

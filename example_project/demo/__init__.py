@@ -1,1 +1,4 @@
-"""The demo: the library at work on real files, told step by step; ``manage.py demo`` starts it."""
+"""The demo, which prints each step of the library's work on real files.
+
+``manage.py demo`` starts it.
+"""

@@ -1,4 +1,4 @@
-"""The demo as a Django app, because it has a task and a row of its own."""
+"""The demo as a Django app, because it has tasks and a table of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class DemoConfig(AppConfig):
-    """Starts nothing."""
+    """The app of the demo, which connects nothing."""
 
     name = "example_project.demo"
     verbose_name = _("Demo")

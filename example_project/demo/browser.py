@@ -1,4 +1,4 @@
-"""A browser reduced to what the demo needs: cookies, forms, files."""
+"""A browser with the few features that the demo needs: cookies, forms and files."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Part(NamedTuple):
 
 
 class Browser:
-    """Visits one site, logged in once ``log_in`` was called.
+    """A browser of one site, which is logged in after a call of ``log_in``.
 
-    Its methods raise DemoFailed when a page is not served.
+    Its methods raise DemoFailed if a page is not served.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.cookies = CookieJar()
-        # No proxy: the environment may name one, and it cannot reach this machine's own loopback
-        # address.
+        # No proxy, because one that the environment names cannot reach the loopback address of this
+        # machine.
         self.opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(self.cookies)
         )
@@ -52,7 +52,10 @@ class Browser:
         return self._open(path, body, f"multipart/form-data; boundary={boundary}")
 
     def log_in(self, username: str, password: str) -> None:
-        """Log in as a person would. Raises DemoFailed when the site refuses."""
+        """Log in by the form of the admin.
+
+        Raises DemoFailed if the site refuses the login.
+        """
         self.get("/admin/login/")
         self.post("/admin/login/", {"username": username, "password": password, "next": "/"})
         if not any(cookie.name == "sessionid" for cookie in self.cookies):
@@ -78,7 +81,7 @@ class Browser:
 
 
 def encode_form(fields: dict[str, str], files: Iterable[Part], boundary: str) -> bytes:
-    """Write a form as multipart/form-data."""
+    """Return a form as multipart/form-data."""
     parts = [(f'name="{name}"', value.encode()) for name, value in fields.items()]
     parts += [
         (f'name="{file.field}"; filename="{quoted(file.name)}"', file.content) for file in files
@@ -93,5 +96,5 @@ def encode_form(fields: dict[str, str], files: Iterable[Part], boundary: str) ->
 
 
 def quoted(name: str) -> str:
-    """Return a file's name as it stands between quotes in a header."""
+    """Return the name of a file, escaped for the quotes in a header."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,4 +1,4 @@
-"""The database's clock, which all moments of the demo are told by."""
+"""The database's clock, which gives all times of the demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import connection
 
 
 def now() -> dt.datetime:
-    """Return the moment."""
+    """Return the current time of the database's clock."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         return cursor.fetchone()[0]

@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM: either unwinds the run, so that all that was started is stopped.
+"""Signals that end the demo and unwind its run.
 
-A signal becomes an exception in whatever code runs just then, and in a few places Python drops
-exceptions: in a destructor, in a callback from C. So whoever waits asks here whether a signal came,
-too.
+Ctrl-C and SIGTERM raise an exception, so that everything that was started is stopped. The exception
+is raised in the code that runs at that moment. In a few places Python drops exceptions, such as in
+a destructor or in a callback from C. So code that waits also calls ``ending.unwind``, which raises
+the exception again.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from types import FrameType
 
 
 class Ending:
-    """Remembers the signal that ended the run."""
+    """The signal that ended the run, if any."""
 
     def __init__(self) -> None:
         self.number: int | None = None
 
     def receive(self, number: int, _frame: FrameType | None = None) -> None:
-        """Handle a signal."""
+        """Store the number of a signal and raise its exception."""
         self.number = number
         self.unwind()
 
     def unwind(self) -> None:
-        """Raise KeyboardInterrupt after Ctrl-C and SystemExit after SIGTERM, however often; nothing
-        when none came.
+        """Raise KeyboardInterrupt after Ctrl-C, and SystemExit after SIGTERM.
+
+        Each call raises it again. Nothing is raised if no signal came.
         """
         if self.number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -40,7 +42,7 @@ ending = Ending()
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Have both signals unwind what runs meanwhile; on the main thread."""
+    """Handle both signals by ``ending`` inside the block, which runs on the main thread."""
     ending.number = None
     before = {
         number: signal.signal(number, ending.receive) for number in (signal.SIGINT, signal.SIGTERM)

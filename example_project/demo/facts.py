@@ -1,4 +1,4 @@
-"""What a run of the demo found out, and whether it is what the demo promises."""
+"""The facts that a run of the demo has found, and the check whether they are as promised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CRASHED = "WORKER_CRASHED"
 
 @dataclass(frozen=True)
 class Failure:
-    """A file that was not imported, and why."""
+    """A file that was not imported, and its error."""
 
     path: str
     code: str | None
@@ -32,7 +32,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class Crash:
-    """What became of the task whose process was killed, and which process took over."""
+    """The end of the task whose process was killed, and the process that replaced it."""
 
     pid: int
     code: str | None
@@ -42,8 +42,9 @@ class Crash:
 
 @dataclass(frozen=True)
 class Fall:
-    """What became of the tasks that a whole worker had when it was killed; seconds until the last
-    of them ran elsewhere.
+    """The tasks of a whole worker that was killed.
+
+    ``seconds`` is the time until the last of them ran on another worker.
     """
 
     held: int
@@ -53,8 +54,9 @@ class Fall:
 
 @dataclass(frozen=True)
 class Approved:
-    """The import that somebody approved; seconds from the decision to the announcement of its
-    document.
+    """The import that a person approved.
+
+    ``seconds`` is the time from the decision to the announcement of its document.
     """
 
     path: str
@@ -66,7 +68,7 @@ class Approved:
 
 @dataclass(frozen=True)
 class Rejected:
-    """The import that somebody rejected, and whether its undo removed the document."""
+    """The import that a person rejected, and whether its undo removed the document."""
 
     path: str
     status: str
@@ -85,12 +87,12 @@ class Search:
 
 @dataclass
 class Facts:
-    """Everything that the report tells."""
+    """All facts that the report contains."""
 
     sent: int = 0
     completed: int = 0
     failures: list[Failure] = field(default_factory=list)
-    largest: Largest | None = None  # none where the library had all files already
+    largest: Largest | None = None  # None if the library had all files already
     documents: int = 0
     indexed: int = 0
     verified: int = 0
@@ -106,12 +108,12 @@ class Facts:
 
     @property
     def rate(self) -> float:
-        """Tasks finished per second, from the first one sent to the last one finished."""
+        """The finished tasks per second, from the first one sent to the last one finished."""
         return self.tasks / self.busy_seconds if self.busy_seconds else 0.0
 
 
 def untrue(facts: Facts) -> Iterator[str]:
-    """Give the reasons why a run did not show what the demo promises."""
+    """Yield a reason for each promise of the demo that a run did not keep."""
     failed = len(facts.failures)
     if not facts.sent or facts.sent != facts.completed + failed:
         yield (
@@ -161,7 +163,7 @@ def untrue(facts: Facts) -> Iterator[str]:
 
 
 def untrue_of_reviews(approved: Approved | None, rejected: Rejected | None) -> Iterator[str]:
-    """Give the reasons why the reviews did not show what the demo promises."""
+    """Yield a reason for each promise about reviews that a run did not keep."""
     if approved is None or approved.status != "COMPLETED" or not approved.is_published:
         yield f"the import that was approved has published nothing: {approved}"
     elif approved.announced != 1:
@@ -179,8 +181,9 @@ def untrue_of_reviews(approved: Approved | None, rejected: Rejected | None) -> I
 
 
 def disjoint(pairs: list[NearDuplicate]) -> list[NearDuplicate]:
-    """Return the pairs without those of a document that an earlier pair has: ten copies of a
-    license are one find.
+    """Return the pairs without those that share a document with an earlier pair.
+
+    Ten copies of a license are thus one pair.
     """
     seen: set[int] = set()
     chosen = []

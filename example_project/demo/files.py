@@ -1,5 +1,6 @@
-"""The files of the demo: the running Python's own sources, license texts, and some that are not
-UTF-8.
+"""The files of the demo.
+
+They are sources of the running Python, license texts, and some files that are not UTF-8.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ LARGEST_BYTES = 300_000
 LICENSES = 60
 NOT_UTF8 = 4
 PER_REQUEST = 40
-# Tests are most of a Python installation, and say little in a library; the fixtures that are not
+# Tests are most of a Python installation, and of little use in a library. The fixtures that are not
 # UTF-8 are among them.
 LEFT_OUT = {"__pycache__", "idle_test", "site-packages", "dist-packages", "test", "tests"}
 
 
 @dataclass(frozen=True)
 class File:
-    """A file to upload: where it goes in the library, and its bytes."""
+    """A file to upload: its folder and name in the library, and its bytes."""
 
     folder: str
     name: str
@@ -33,7 +34,7 @@ class File:
         return f"{self.folder}/{self.name}" if self.folder else self.name
 
 
-# "Größe", "naïve" and "résumé" in one byte a letter, as files from before UTF-8 have them.
+# "Größe", "naïve" and "résumé" with one byte for each letter, as in files from before UTF-8.
 SAMPLE = File(
     "sample",
     "latin-1.txt",
@@ -42,8 +43,9 @@ SAMPLE = File(
 
 
 def choose(most: int) -> list[File]:
-    """Return at most ``most`` files, sorted by path: some that are not UTF-8, some licenses, and
-    sources for the rest.
+    """Return at most ``most`` files, sorted by folder and name.
+
+    Some are not UTF-8, some are licenses, and the rest are sources.
     """
     stdlib = Path(sysconfig.get_path("stdlib"))
     odd = list(islice(not_utf8(stdlib), min(NOT_UTF8, max(1, most // 10)))) or [SAMPLE]
@@ -55,8 +57,9 @@ def choose(most: int) -> list[File]:
 
 
 def batches(files: list[File]) -> Iterator[list[File]]:
-    """Give the files in the order of the list, as many at once as go into one folder by one
-    request.
+    """Yield the files in the order of the list, in batches.
+
+    A batch has as many files as one request can send to one folder.
     """
     for _, group in groupby(files, key=lambda file: file.folder):
         while batch := list(islice(group, PER_REQUEST)):
@@ -64,8 +67,9 @@ def batches(files: list[File]) -> Iterator[list[File]]:
 
 
 def sources(stdlib: Path) -> Iterator[File]:
-    """Give the modules of the standard library; its encodings first, because many of them are
-    nearly the same.
+    """Yield the modules of the standard library.
+
+    Those of its encodings come first, because many of them are nearly the same.
     """
     for path in sorted(
         stdlib.rglob("*.py"), key=lambda path: (path.parent.name != "encodings", path)
@@ -78,7 +82,7 @@ def sources(stdlib: Path) -> Iterator[File]:
 
 
 def license_texts(stdlib: Path) -> Iterator[File]:
-    """Give the license of Python and those of the installed packages."""
+    """Yield the license of Python and those of the installed packages."""
     if (own := stdlib / "LICENSE.txt").is_file() and (file := read(own, "licenses/python")):
         yield file
 
@@ -98,8 +102,9 @@ def license_texts(stdlib: Path) -> Iterator[File]:
 
 
 def not_utf8(stdlib: Path) -> Iterator[File]:
-    """Give the standard library's own sources in older encodings; an installation without its tests
-    may have none.
+    """Yield the sources of the standard library that are in older encodings.
+
+    They are among its tests. An installation without the tests may have none.
     """
     for folder in ("encoded_modules", "tokenizedata", "."):
         for path in sorted((stdlib / "test" / folder).glob("*.py")):
@@ -109,7 +114,7 @@ def not_utf8(stdlib: Path) -> Iterator[File]:
 
 
 def is_utf8(content: bytes) -> bool:
-    """Whether the bytes are UTF-8."""
+    """Return whether the bytes are UTF-8."""
     try:
         content.decode("utf-8")
     except UnicodeDecodeError:
@@ -118,7 +123,7 @@ def is_utf8(content: bytes) -> bool:
 
 
 def read(path: Path, folder: str) -> File | None:
-    """Return a file with its bytes, or None for one that is large or cannot be read."""
+    """Return a file with its bytes, or None if it is too large or cannot be read."""
     try:
         if path.stat().st_size > LARGEST_BYTES:
             return None

@@ -1,4 +1,4 @@
-"""Where a task that waits to be killed says which process it runs in."""
+"""The table in which a task that waits to be killed stores the process that runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo says, each line with the time since the start."""
+"""The printed lines of the demo, with the time since its start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TextIO
 
 
 class Narrator:
-    """Writes lines as they happen."""
+    """The writer of the lines, each of which is printed at once."""
 
     def __init__(self, out: TextIO) -> None:
         self.out = out
@@ -19,9 +19,9 @@ class Narrator:
         return time.monotonic() - self.began
 
     def step(self, text: str) -> None:
-        """Say what has just been done."""
+        """Print a line about a step that was done, with the time."""
         print(f"{self.seconds:6.1f} s  {text}", file=self.out, flush=True)
 
     def detail(self, text: str = "") -> None:
-        """Say more about it."""
+        """Print another line about the same step, without a time."""
         print(f"          {text}".rstrip(), file=self.out, flush=True)

@@ -1,5 +1,6 @@
-"""A phrase to search for, taken from a text: a few plain words that stand together in one line; and
-the search for it.
+"""The search for a phrase of a document.
+
+A phrase is a few plain words next to each other in one line.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ def first_phrase(text: str) -> str | None:
 
 
 def search(browser: Browser, documents: QuerySet[Document]) -> Search | None:
-    """Search, on the site, for a phrase that few documents have, and look whether its document is
-    among the hits.
+    """Search the site for a phrase that few documents contain, and return the result.
+
+    It contains whether the document of the phrase is among the hits. None is returned if no
+    document has such a phrase.
     """
     for pk, text in documents.order_by("pk").values_list("pk", "text")[:SOURCES]:
         phrase = first_phrase(text)

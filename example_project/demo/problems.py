@@ -1,7 +1,7 @@
-"""Why the demo cannot go on."""
+"""The error that ends the demo."""
 
 from __future__ import annotations
 
 
 class DemoFailed(Exception):  # noqa: N818 - it is the demo that failed
-    """Something did not come about; the message says what."""
+    """A step of the demo failed; the message names it."""

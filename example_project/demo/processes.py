@@ -1,8 +1,8 @@
-"""The site and the worker of a demo: processes that end with it, however it ends.
+"""The processes of a demo, a site and a worker, which end with it even if it is killed.
 
-Ctrl-C reaches every process of a terminal's group, so each gets a session of its own and is ended
-in order. A demo that is killed ends nothing any more: on Linux the kernel does, if the processes
-were started from the main thread.
+Ctrl-C sends a signal to every process of the terminal's process group. So each process has a
+session of its own and is stopped in order. A demo that is killed cannot stop its processes. On
+Linux the kernel kills them, if they were started from the main thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ STOP_SECONDS = 15
 POLL_SECONDS = 0.05
 LOG_CHARACTERS = 2_000
 PR_SET_PDEATHSIG = 1
-# Every request that a process has under way costs the site a thread and a database connection.
+# The concurrency is small, because each open request of a task costs the site a thread and a
+# database connection.
 WORKER_OPTIONS = ("--async-concurrency=8", "--shutdown-timeout=5", "--with-scheduler")
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Service:
         return self.log_path.read_text(errors="replace")
 
     def refuse_ended(self) -> None:
-        """Raise DemoFailed, with the end of the log, when the process is gone."""
+        """Raise DemoFailed with the end of the log if the process has ended."""
         if (code := self.process.poll()) is not None:
             how = (
                 f"was killed by {signal.Signals(-code).name}"
@@ -77,7 +78,7 @@ class Service:
             )
 
     def stop(self) -> None:
-        """End the process: as a service manager would, then without asking."""
+        """Stop the process by SIGTERM, or by SIGKILL if it does not end in time."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.process.poll() is not None:
                 return
@@ -91,7 +92,7 @@ class Services:
     """A running site and a running worker."""
 
     def __init__(self, home: Path, url: str, processes: int) -> None:
-        # DEBUG keeps the text of every query, and uploads are long ones.
+        # With DEBUG, Django keeps the text of every query, and those of uploads are long.
         environment = {
             "DJANGO_SETTINGS_MODULE": "example_project.settings",
             "DATABASE_URL": url,
@@ -103,7 +104,8 @@ class Services:
         self.worker_environment = {**environment, "CONN_MAX_AGE": "60"}
         self.workers = 0
 
-        # Port 0: the system chooses a free one while it is being bound, so nobody can be faster.
+        # With port 0 the system chooses a free port while it binds it, so no other process can take
+        # it before.
         self.site = Service(
             "site",
             ["runserver", "--noreload", "--insecure", "127.0.0.1:0"],
@@ -118,7 +120,7 @@ class Services:
             raise
 
     def another_worker(self) -> Service:
-        """Start a worker."""
+        """Start a worker and return it."""
         self.workers += 1
         return Service(
             "worker",
@@ -128,15 +130,16 @@ class Services:
         )
 
     def kill_worker(self) -> None:
-        """End the worker and all its processes at once, as if its machine had lost power, and start
-        another one.
+        """Kill the worker with all its processes, and start another one.
+
+        This has the same effect as a power failure of its machine.
         """
         os.killpg(self.worker.process.pid, signal.SIGKILL)
         self.worker.process.wait()
         self.worker = self.another_worker()
 
     def address(self) -> str:
-        """Wait until the site answers, and return its address."""
+        """Wait until the site has started, and return its address."""
         found = self.until(
             lambda: re.search(r"http://127\.0\.0\.1:\d+", self.site.log),
             "the site starts",
@@ -145,7 +148,7 @@ class Services:
         return found.group()
 
     def worker_row(self) -> Worker:
-        """Wait until the worker is in its table."""
+        """Wait until the worker has a row in its table, and return the row."""
         mine = Q(pid=self.worker.process.pid, stopped_at=None)
         return self.until(
             lambda: Worker.objects.filter(mine).order_by("-started_at").first(),
@@ -154,9 +157,9 @@ class Services:
         )
 
     def until(self, condition: Callable[[], T | None], what: str, seconds: float) -> T:
-        """Return the first true value of ``condition``.
+        """Wait until ``condition`` returns a true value, and return that value.
 
-        Raises DemoFailed when none comes, or when a process ended.
+        Raises DemoFailed if there is none in time, or if a process has ended.
         """
         deadline = time.monotonic() + seconds
         while not (value := condition()):
@@ -171,15 +174,16 @@ class Services:
         return value
 
     def stop(self) -> None:
-        """End both."""
+        """Stop the worker and the site."""
         self.worker.stop()
         self.site.stop()
 
 
 @contextmanager
 def services(url: str, processes: int) -> Iterator[Services]:
-    """Run a site and a worker on the database at ``url``; their logs are in a directory of their
-    own, and go with it.
+    """Run a site and a worker on the database at ``url``.
+
+    Their logs are in a directory of their own, which is removed at the end.
     """
     for home in abandoned_directories(PREFIX, {os.geteuid()}):
         shutil.rmtree(home, ignore_errors=True)
@@ -201,8 +205,10 @@ def services(url: str, processes: int) -> Iterator[Services]:
 
 
 def end_with_parent() -> Callable[[], None] | None:
-    """Return what a new process does before exec so that the kernel ends it when the demo dies
-    (Linux only).
+    """Return the function that a new process calls before exec to be killed with the demo.
+
+    It requests a signal from the kernel for the moment when the demo dies. None is returned on
+    other systems than Linux.
     """
     if sys.platform != "linux":
         return None
@@ -212,14 +218,14 @@ def end_with_parent() -> Callable[[], None] | None:
 
     def ask_for_signal() -> None:
         libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-        if os.getppid() != parent:  # it died before the request: nobody would ever send the signal
+        if os.getppid() != parent:  # it died before the request, so no signal would come
             os._exit(1)
 
     return ask_for_signal
 
 
 def began_at(pid: int) -> float | None:
-    """Return when a process began, None when it is gone."""
+    """Return the time when a process began, or None if it has ended."""
     try:
         return psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:

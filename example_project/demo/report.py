@@ -1,4 +1,4 @@
-"""The report at the end: what was done, what was found, where to look."""
+"""The report at the end of the demo, and the addresses of its pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horsies_django.models import Schedule, Task, WorkflowRun
 
 
 def report(say: Narrator, facts: Facts) -> None:
-    """Say what came of the run."""
+    """Print the results of the run."""
     say.detail()
     say.detail(
         f"{facts.sent} files sent: {facts.completed} COMPLETED, {len(facts.failures)} FAILED"
@@ -58,7 +58,7 @@ def report(say: Narrator, facts: Facts) -> None:
 
 
 def invitation(say: Narrator, address: str, username: str, password: str) -> None:
-    """Say where to look."""
+    """Print the addresses and the login of the site."""
     say.detail()
     say.detail(f"Site     {address}/")
 

@@ -1,6 +1,4 @@
-"""The part of the demo with people: two imports wait for a review; one is approved, the other
-rejected and undone.
-"""
+"""The reviews of the demo: one import is approved, another one is rejected and undone."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ FOLDER = "reviewed"
 
 @dataclass
 class Reviews:
-    """Two files of one form, each with an import that waits for ``reviewer``, a user."""
+    """Two files of one form, each with an import that waits for the user ``reviewer``."""
 
     say: Narrator
     services: Services
@@ -35,7 +33,7 @@ class Reviews:
     reviewer: Any
 
     def upload(self) -> None:
-        """Send two files to be reviewed, which no run of the demo has sent before."""
+        """Upload two files to be reviewed, which no run of the demo has sent before."""
         self.submission = uuid.uuid4()
         parts = [
             Part(
@@ -51,8 +49,9 @@ class Reviews:
         self.say.step(f"{len(parts)} files uploaded that somebody has to review")
 
     def decide(self) -> tuple[Approved, Rejected]:
-        """Wait until both imports wait for a person, approve one, reject the other, and see what
-        becomes of them.
+        """Approve one import, reject the other one, and return how they ended.
+
+        The decisions are made when both imports wait for a person.
         """
         runs = dict(
             Upload.objects.filter(submission=self.submission)
@@ -80,7 +79,7 @@ class Reviews:
         return self.published(approved), self.removed(rejected, document)
 
     def published(self, run: WorkflowHandle) -> Approved:
-        """Wait for the end of the approved import, and see when its document was announced."""
+        """Wait for the end of the approved import, and return the facts about its document."""
         self.ended(run)
         upload = (
             Upload.objects.defer("content")
@@ -100,7 +99,7 @@ class Reviews:
         return Approved(upload.path, run.status(), is_published, announced.count(), seconds)
 
     def removed(self, run: WorkflowHandle, document: Document) -> Rejected:
-        """Wait for the end of the rejected import, and see whether its document is gone."""
+        """Wait for the end of the rejected import, and return whether its document is gone."""
         self.ended(run)
         decided = run.results()[REVIEW]
         error = decided.err if decided is not None else None
@@ -122,7 +121,7 @@ class Reviews:
         )
 
     def ended(self, run: WorkflowHandle) -> None:
-        """Wait for the end of a run, undos included."""
+        """Wait for the end of a run and its undos."""
         self.services.until(
             lambda: run.status() in ("COMPLETED", "FAILED", "CANCELLED"),
             f"{run!r} ends",

@@ -1,4 +1,4 @@
-"""A run of the demo: the database, tables, login, the two services, the story, the report."""
+"""A run of the demo: the database, tables, login, the two services, the story and the report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMES = ("postgresql://", "postgres://")
 
 @dataclass(frozen=True)
 class Choices:
-    """What the command line chose."""
+    """The options of the command line."""
 
     files: int
     exits: bool
@@ -43,8 +43,10 @@ class Choices:
 
 
 def run(choices: Choices, out: TextIO, err: TextIO) -> int:
-    """Run the demo and return the exit code: 0 when everything was as promised, 1 with the reasons
-    on ``err``.
+    """Run the demo and return the exit code.
+
+    It is 0 if everything was as promised, and 1 otherwise, with the reasons on ``err``. After
+    Ctrl-C it is 130 with ``--exit``, and 0 without it.
     """
     say = Narrator(out)
 
@@ -68,7 +70,10 @@ def run(choices: Choices, out: TextIO, err: TextIO) -> int:
 
 
 def perform(choices: Choices, say: Narrator, running: Services, password: str, err: TextIO) -> int:
-    """Tell the story, report, and wait for Ctrl-C unless told to exit."""
+    """Run the story, print the report, and return the exit code.
+
+    Without ``--exit``, wait for Ctrl-C first.
+    """
     address = running.address()
     worker = running.worker_row()
     say.step(f"site at {address}/, worker {worker.pid} with {running.processes} processes")
@@ -95,8 +100,9 @@ def perform(choices: Choices, say: Narrator, running: Services, password: str, e
 
 @contextmanager
 def database(url: str | None, say: Narrator) -> Iterator[str]:
-    """Point Django to the database at ``url``, or to one of a private server that ends with the
-    run.
+    """Connect Django to the database at ``url``, or to that of a private server, and yield its URL.
+
+    A private server ends with the run.
     """
     if url is not None:
         use(url)
@@ -115,16 +121,16 @@ def database(url: str | None, say: Narrator) -> Iterator[str]:
             yield private
         finally:
             connections.close_all()
-            # The connection that waited for results stays open for a minute; that it is cut now is
-            # no news.
+            # The connection that waited for results stays open for a minute. It is cut now, which
+            # is not worth a warning.
             logging.getLogger("horsies.waiting").setLevel(logging.ERROR)
 
 
 def use(url: str) -> None:
-    """Connect to that database from now on. Raises DemoFailed.
+    """Use the database at ``url`` from now on.
 
-    The settings were read before there was a server; they are changed in place, as Django's test
-    runner does it.
+    The settings were read before there was a server, so they are changed in place, as in Django's
+    test runner. Raises DemoFailed if the URL is not that of a PostgreSQL database.
     """
     if not url.startswith(SCHEMES):
         raise DemoFailed(
@@ -142,7 +148,10 @@ def use(url: str) -> None:
 
 
 def server_version() -> str:
-    """Return the version of the server. Raises DemoFailed when it does not answer."""
+    """Return the version of the server.
+
+    Raises DemoFailed if the server does not answer.
+    """
     try:
         connection.ensure_connection()
     except OperationalError as error:
@@ -153,7 +162,7 @@ def server_version() -> str:
 
 
 def prepare(say: Narrator) -> str:
-    """Make the tables and the login, and return its password, which is of this run only."""
+    """Create the tables and the login, and return its password, which is new in each run."""
     call_command("migrate", verbosity=0, interactive=False)
 
     password = secrets.token_urlsafe(9)

@@ -1,5 +1,7 @@
-"""The story that the demo tells: files go in, a process and a worker are killed, a person decides,
-all is there in the end.
+"""The story of the demo.
+
+Files are uploaded, a process and a worker are killed, a person decides, and in the end nothing is
+lost.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ FINAL = [status.value for status in TERMINAL]
 
 @dataclass
 class Story:
-    """One run, from the first file to the last answer; ``tell`` returns what was seen."""
+    """One run of the demo, from the first file to the last result."""
 
     say: Narrator
     services: Services
@@ -63,7 +65,10 @@ class Story:
     since: dt.datetime  # by the database's clock: only later tasks and uploads are of this run
 
     def tell(self) -> Facts:
-        """Do everything in order. Raises DemoFailed when a step does not come about."""
+        """Run all steps in order and return the facts that they found.
+
+        Raises DemoFailed if a step fails.
+        """
         facts = Facts(sent=len(self.files))
         facts.crash = self.with_replacement(self.upload_with_a_crash())
 
@@ -83,7 +88,7 @@ class Story:
         return facts
 
     def upload_with_a_crash(self) -> Crash:
-        """Upload everything; after half of it kill a process at work."""
+        """Upload all files, and kill a process at work after half of them."""
         sent = 0
         crash = None
         first = None
@@ -105,13 +110,13 @@ class Story:
         return crash
 
     def upload(self, batch: list[File]) -> None:
-        """Send files by the site's own form."""
+        """Upload files by the form of the site."""
         parts = [Part("files", file.name, file.content) for file in batch]
         fields = {"submission": str(uuid.uuid4()), "folder": batch[0].folder}
         self.browser.post(reverse("library:upload"), fields, parts)
 
     def first_result(self, sent: int) -> uuid.UUID:
-        """Wait for the import of the first upload and show its nodes."""
+        """Wait for the import of the first upload, and print its nodes."""
         upload = (
             Upload.objects.filter(uploaded_at__gte=self.since).only("import_run").earliest("pk")
         )
@@ -139,7 +144,7 @@ class Story:
         return upload.import_run
 
     def kill_a_child(self) -> Crash:
-        """Have a child run ``hold``, kill that child, and see what becomes of the task."""
+        """Send ``hold``, kill the child that runs it, and return how the task ended."""
         token = uuid.uuid4()
         handle = hold.send(token)
         held = self.services.until(
@@ -170,7 +175,10 @@ class Story:
         return crash
 
     def result_of(self, handle: TaskHandle[Any] | WorkflowHandle) -> TaskResult[Any]:
-        """Wait for a result, and notice meanwhile when site or worker ends. Raises DemoFailed."""
+        """Wait for a result and return it.
+
+        Raises DemoFailed if there is none in time, or if the site or the worker ends meanwhile.
+        """
 
         def looked() -> list[TaskResult[Any]]:
             result = handle.get(timeout_ms=LOOK_MS)
@@ -182,7 +190,7 @@ class Story:
         return self.services.until(looked, f"the result of {handle!r}", CRASH_SECONDS)[0]
 
     def with_replacement(self, crash: Crash) -> Crash:
-        """Wait until the worker has all its processes again, and add which one is new."""
+        """Wait until the worker has all its processes again, and add the new one to the crash."""
 
         def newest() -> int | None:
             beating = Heartbeat.objects.filter(
@@ -190,7 +198,7 @@ class Story:
             ).order_by("sent_at", "pk")
             pids = list(beating.values_list("pid", flat=True))
 
-            # one that was recycled since the last heartbeat is in the table, and gone
+            # a process that was recycled since the last heartbeat is in the table, but has ended
             began = {pid: at for pid in pids if (at := began_at(pid)) is not None}
 
             if crash.pid in pids or len(began) < self.services.processes:
@@ -204,10 +212,10 @@ class Story:
         return replace(crash, replacement=replacement)
 
     def kill_the_worker(self) -> Fall:
-        """Kill the worker with all its processes while they work, start another one, and see what
-        comes back.
+        """Kill the worker with all its processes while they work, and start another one.
 
-        Some of what they run is known: the tasks of a workflow with one node, a map.
+        Returns how many of the tasks came back. Some of the tasks are known: those of a workflow
+        with a map as its only node.
         """
         tokens = [uuid.uuid4() for _ in range(HELD)]
         flow = Workflow("come back")
@@ -266,7 +274,7 @@ class Story:
         return Fall(len(held), len(again) - (HELD - done), seconds)
 
     def finish(self, verb: str, rows: QuerySet[Any]) -> None:
-        """Wait until every one of these tasks or runs is final, telling how far they are."""
+        """Wait until all of these tasks or runs are final, and print how far they are meanwhile."""
         told_at = self.say.seconds
 
         def is_done() -> bool:
@@ -283,7 +291,7 @@ class Story:
         self.services.until(is_done, f"everything is {verb}", WORK_SECONDS)
 
     def verify(self) -> None:
-        """Press the button that has every document fetched back from the site by an async task."""
+        """Press the button that sends an async task for each document, which fetches it back."""
         self.browser.post(reverse("library:verify"), {})
         self.say.step(
             self.services.until(self.capped, "two documents are fetched at a time", WORK_SECONDS)
@@ -293,8 +301,9 @@ class Story:
         )
 
     def capped(self) -> str | None:
-        """Say how the capped queue stands while its slots are taken, and why the last task of it
-        waits; None until then.
+        """Return a line about the capped queue, or None while it still has free slots.
+
+        The line contains the reason why the last task of the queue waits, if one waits.
         """
         waiting = self.tasks().filter(task_name=verify_document.name, status=Status.PENDING.value)
         last = waiting.order_by("-pk").first()
@@ -316,7 +325,7 @@ class Story:
         return f"verify: {queue.running} of {cap} slots, {queue.pending} waiting, because {why}"
 
     def reindexed(self) -> int:
-        """Wait until the schedule has fired and indexed documents again, and return how many."""
+        """Wait until the schedule has sent a task that indexed documents; return their number."""
         sent = ScheduleTick.objects.filter(schedule_name=reindex.name, sent_at__gte=self.since)
 
         def results() -> list[TaskResult[int]]:
@@ -337,7 +346,7 @@ class Story:
         return Task.objects.filter(sent_at__gte=self.since)
 
     def imports(self) -> QuerySet[WorkflowRun]:
-        """Return the imports of this run of the demo that wait for nobody."""
+        """Return the imports of this run of the demo that wait for no review."""
         reviewed = Upload.objects.filter(review=True, import_run=OuterRef("pk"))
         return WorkflowRun.objects.filter(~Exists(reviewed), name=IMPORT, sent_at__gte=self.since)
 
@@ -347,7 +356,7 @@ class Story:
         return Document.objects.filter(pk__in=uploads.values("document"))
 
     def count(self, facts: Facts) -> None:
-        """Note what the tables hold now."""
+        """Add the counts and the failures in the tables to the facts."""
         facts.completed = self.imports().filter(status="COMPLETED").count()
 
         failed = dict(self.imports().filter(status="FAILED").values_list("pk", "error_code"))
@@ -377,7 +386,7 @@ class Story:
         facts.busy_seconds = (times["last"] - times["first"]).total_seconds() if times["n"] else 0.0
 
     def largest(self) -> Largest | None:
-        """Return the import with the most chapters."""
+        """Return the import with the most chapters, or None if no import has any."""
         maps = WorkflowNode.objects.filter(
             workflow_id__in=self.imports().values("pk"), kind="map", total__gt=0
         )

@@ -1,1 +1,1 @@
-"""A small document library: files come in, are read, counted, compared and found again."""
+"""A small document library, in which files are imported, measured, compared and searched."""

@@ -1,4 +1,4 @@
-"""The library in the admin, to look at; lists never load the texts."""
+"""The pages of the library in the admin, whose lists never load the texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from example_project.library.models import Document, Upload
 
 
 class LookOnly(admin.ModelAdmin):
-    """Rows that only tasks write; deleting is allowed."""
+    """Rows that only tasks write, but that users can delete."""
 
     heavy: tuple[str, ...] = ()
 
@@ -20,17 +20,17 @@ class LookOnly(admin.ModelAdmin):
         return super().get_queryset(request).defer(*self.heavy)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse: files come in by the site's upload page, which sends their task along."""
+        """Return False, because files come in by the upload page, which sends their import."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Refuse: a changed text would no longer fit its checksum and its index."""
+        """Return False, because a changed text would no longer fit its checksum and its index."""
         return False
 
 
 @admin.register(Document)
 class DocumentAdmin(LookOnly):
-    """Documents, with what the tasks found out about them."""
+    """Documents, with the values that the tasks have found."""
 
     heavy = ("text", "search")
     list_display = ("path", "kind", "size", "lines", "words", "indexed_at", "verified_at")
@@ -40,7 +40,7 @@ class DocumentAdmin(LookOnly):
 
 @admin.register(Upload)
 class UploadAdmin(LookOnly):
-    """Files as they came in."""
+    """Files as they were uploaded."""
 
     heavy = ("content", "document__text", "document__search")
     list_display = ("path", "uploaded_at", "document")

@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class LibraryConfig(AppConfig):
-    """Connects the receiver that has new documents indexed."""
+    """The app, which connects the receiver that sends the indexing of saved documents."""
 
     name = "example_project.library"
     verbose_name = _("Document library")

@@ -1,5 +1,6 @@
-"""Fetch a page without blocking the event loop: the little of HTTP that the library needs to look
-at its own site.
+"""A small HTTP client that does not block the event loop.
+
+It has the few parts of HTTP with which the library fetches pages of its own site.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ TIMEOUT_SECONDS = 30
 
 
 class FetchError(Exception):
-    """What answered does not speak HTTP, or the address is not one of plain HTTP."""
+    """The answer is not HTTP, or the address is not one of plain HTTP."""
 
 
 class Response(NamedTuple):
@@ -23,13 +24,16 @@ class Response(NamedTuple):
 
 
 async def fetch(url: str) -> Response:
-    """Fetch ``url``, which starts with http://. Raises FetchError, OSError and TimeoutError."""
+    """Return the response to a request for ``url``, which begins with http://.
+
+    Raises FetchError, OSError or TimeoutError if there is no valid response.
+    """
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise FetchError(f"{url!r} is not an address of the form http://host/path")
 
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    # HTTP/1.0: the answer ends where the connection does, so there are no chunks to put together.
+    # HTTP/1.0, because then the answer is not sent in chunks, and ends with the connection.
     request = f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\nAccept-Encoding: identity\r\n\r\n"
 
     async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -45,7 +49,10 @@ async def fetch(url: str) -> Response:
 
 
 def parse(answer: bytes) -> Response:
-    """Take an answer apart. Raises FetchError, also when it is shorter than it says itself."""
+    """Return the status and the body of an answer.
+
+    Raises FetchError if the answer is not HTTP, or if its length is not its Content-Length.
+    """
     head, separator, body = answer.partition(b"\r\n\r\n")
     status_line, *headers = head.split(b"\r\n")
     words = status_line.split(None, 2)

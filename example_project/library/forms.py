@@ -1,4 +1,4 @@
-"""The form by which files come in."""
+"""The form by which files are uploaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FilesInput(forms.ClearableFileInput):
 
 
 class FilesField(forms.FileField):
-    """A field whose value is a list of files; an empty file is a file."""
+    """A field whose value is a list of files; empty files are valid."""
 
     widget = FilesInput
 
@@ -28,7 +28,11 @@ class FilesField(forms.FileField):
         super().__init__(allow_empty_file=True, max_length=LONGEST_NAME, **kwargs)
 
     def clean(self, data: Any, initial: Any = None) -> list[UploadedFile]:
-        """Return the files. Raises ValidationError, which names the first one that is too large."""
+        """Return the files.
+
+        Raises ValidationError if there is no file or if one is too large. The error contains the
+        name of the first large one.
+        """
         files = [super(FilesField, self).clean(file, initial) for file in data or [None]]
         for file in files:
             if file.size > LARGEST_BYTES:
@@ -44,7 +48,7 @@ class FilesField(forms.FileField):
 
 
 class UploadForm(forms.Form):
-    """Some files and the folder they go to."""
+    """Some files, and the folder to which they are uploaded."""
 
     folder = forms.CharField(
         label=_("Folder"),
@@ -61,5 +65,5 @@ class UploadForm(forms.Form):
     )
 
     def clean_folder(self) -> str:
-        """Return the folder without slashes around it."""
+        """Return the folder without slashes at its beginning and end."""
         return str(self.cleaned_data["folder"]).strip("/")

@@ -1,6 +1,4 @@
-"""What was uploaded, the documents made of it, their announcements, and the fingerprints by which
-they are compared.
-"""
+"""Uploads, the documents made from them, and their announcements and fingerprints."""
 
 from __future__ import annotations
 
@@ -13,8 +11,9 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Document(models.Model):
-    """A text of the library, found by visitors once published; counts and search vector are empty
-    until it is indexed.
+    """A text of the library, which visitors find after it is published.
+
+    The counts and the search vector are empty until it is indexed.
     """
 
     folder = models.CharField(_("folder"), max_length=200, blank=True)
@@ -57,10 +56,11 @@ class Document(models.Model):
 
 
 class Upload(models.Model):
-    """A file as it came in, whatever it is, and the workflow run that imports it.
+    """An uploaded file of any content, and the workflow run that imports it.
 
-    The bytes are in the database: they commit together with the run, and every worker can read
-    them. ``submission`` is made with the form: when a form is sent twice, its files are there once.
+    The bytes are in the database, so that they are committed together with the run, and every
+    worker can read them. ``submission`` is created with the form, so that the files of a form that
+    is sent twice are stored once.
     """
 
     folder = models.CharField(_("folder"), max_length=200, blank=True)
@@ -95,7 +95,7 @@ class Upload(models.Model):
 
 
 class Announcement(models.Model):
-    """What visitors are told of a new document."""
+    """The announcement of a new document to visitors."""
 
     document = models.ForeignKey(Document, verbose_name=_("document"), on_delete=models.CASCADE)
     at = models.DateTimeField(_("at"), db_default=Now())
@@ -111,8 +111,9 @@ class Announcement(models.Model):
 
 
 class Fingerprint(models.Model):
-    """One of the fingerprints of a document; the primary key is the index that finds the other
-    documents that have it.
+    """One of the fingerprints of a document.
+
+    The primary key is also the index that finds other documents with the same fingerprint.
     """
 
     pk = models.CompositePrimaryKey("value", "document_id")

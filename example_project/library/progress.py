@@ -1,5 +1,6 @@
-"""What became of tasks and imports, in the words of the pages: read by id, through handles and the
-models.
+"""The states of tasks and imports, in the words of the pages.
+
+They are read by id, through handles and models.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from horsies_django import TaskResult, WorkflowHandle, get_handle
 from horsies_django.core.records import TaskInfo
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 
-# Only these tasks have a page: whatever else runs on this queue is not the visitors' business.
+# Only these tasks have a page. Other tasks of the site are not shown to visitors.
 TASKS = {
     task.name: task
     for task in (
@@ -38,7 +39,10 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 
 @dataclass(frozen=True)
 class Step:
-    """An import, or a task, on the way of a file into the library; its page, if it was sent."""
+    """One step of the way of a file into the library: an import or a task.
+
+    ``address`` is that of its page, or None if it was not sent.
+    """
 
     label: str
     address: str | None
@@ -47,14 +51,15 @@ class Step:
 
 
 def look_up(task_id: uuid.UUID | str) -> tuple[TaskInfo, TaskResult[Any] | None] | None:
-    """Return a task's row and, once it is final, its result; None where this library has no such
-    task. Raises ValueError.
+    """Return the row of a task and its result, which is None until the task is final.
+
+    None is returned if the library has no such task. Raises ValueError if the id is not a UUID.
     """
     info = get_handle(task_id).info()
     if info is None or info.task_name not in TASKS:
         return None
 
-    # The function's own handle knows the type: its ok value is an Imported again, not a dict.
+    # The handle of the task itself decodes its result: the ok value is an Imported, not a dict.
     handle = TASKS[info.task_name].handle(info.task_id)
     return info, (handle.get(timeout_ms=0) if info.finished_at else None)
 
@@ -99,14 +104,18 @@ def statuses(task_ids: list[uuid.UUID | None]) -> dict[uuid.UUID | None, tuple[s
 
 
 def run_statuses(ids: list[uuid.UUID | None]) -> dict[uuid.UUID | None, tuple[str, str | None]]:
-    """Return the same of workflow runs; the error code is that of the node that failed."""
+    """Return the status and the error code of each of these workflow runs that exists.
+
+    The error code is that of the node that failed.
+    """
     rows = WorkflowRun.objects.filter(pk__in=[run for run in ids if run])
     return {row[0]: (row[1], row[2]) for row in rows.values_list("pk", "status", "error_code")}
 
 
 def nodes_of(run: WorkflowHandle) -> list[WorkflowNode]:
-    """Return the nodes of a run in the order in which they were added; ``task_id``, None for waits,
-    leads to a task's page.
+    """Return the nodes of a run in the order in which they were added.
+
+    ``task_id`` is the id in the address of a task's page, and None for a wait.
     """
     nodes = WorkflowNode.objects.filter(workflow_id=run.workflow_id).order_by("number")
     return list(
@@ -115,8 +124,9 @@ def nodes_of(run: WorkflowHandle) -> list[WorkflowNode]:
 
 
 def told(value: Any, label: str = "") -> Iterator[tuple[str, str]]:
-    """Give the values of a result as pairs of texts, those of records inside records on their own
-    lines.
+    """Yield the fields of a result as pairs of label and text.
+
+    A record inside another one yields a pair for each of its own fields.
     """
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
@@ -137,7 +147,7 @@ def told(value: Any, label: str = "") -> Iterator[tuple[str, str]]:
 
 
 def shown(value: Any) -> str:
-    """Return one value as a person reads it."""
+    """Return a value as text for a person."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

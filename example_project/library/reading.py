@@ -1,10 +1,11 @@
-"""From bytes to text, chapters, counts and fingerprints; no database, no Django.
+"""Functions from bytes to text, chapters, counts and fingerprints, without Django or a database.
 
-Two texts are near-duplicates when they share most of their *shingles*, the runs of five words at
-every position. A text has as many shingles as words, so only a sample is kept: the shingles whose
-hash is among the smallest. Equal shingles have equal hashes, so two texts that are alike keep
-nearly the same sample, and the common share of the samples estimates the common share of the texts
-(a bottom-k sketch, after Broder). A hash is one number: a database can count what two share.
+Two texts are near-duplicates if they share most of their *shingles*, which are the runs of five
+words at every position. A text has about as many shingles as words, so only a sample is kept: the
+shingles with the smallest hashes. Equal shingles have equal hashes, so two texts that are alike
+keep nearly the same sample. The common share of the samples is an estimate of the common share of
+the texts (a bottom-k sketch, after Broder). A hash is one number, so a database can count the
+hashes that two samples share.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ LETTERS = re.compile(r"[^\W\d_]{4,}")
 
 
 class NotText(Exception):  # noqa: N818 - says what the bytes are not
-    """These bytes are no text that the library can keep; ``position`` is the byte that says so."""
+    """The bytes are not a text that the library can store.
+
+    ``position`` is that of the first byte that is wrong.
+    """
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -35,7 +39,7 @@ class NotText(Exception):  # noqa: N818 - says what the bytes are not
 
 @dataclass(frozen=True)
 class Measured:
-    """What can be counted in a chapter or in a whole text, and its fingerprints."""
+    """The counts and the fingerprints of a chapter or of a whole text."""
 
     lines: int
     words: int
@@ -45,7 +49,10 @@ class Measured:
 
 
 def decode(content: bytes) -> str:
-    """Return the text of UTF-8 bytes, every character kept. Raises NotText."""
+    """Return the text of UTF-8 bytes with all its characters.
+
+    Raises NotText if the bytes are not UTF-8 or contain a NUL byte.
+    """
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -53,7 +60,7 @@ def decode(content: bytes) -> str:
         message = f"byte 0x{byte:02x} at position {error.start:,} is not UTF-8 ({error.reason})"
         raise NotText(message, error.start) from error
 
-    # NUL is a character of UTF-8, but PostgreSQL's text cannot hold it.
+    # NUL is a character of UTF-8, but PostgreSQL's text cannot contain it.
     if (position := content.find(0)) >= 0:
         raise NotText(f"byte 0x00 at position {position:,} does not belong into a text", position)
 
@@ -66,8 +73,9 @@ def digest(content: bytes) -> str:
 
 
 def chapters(text: str) -> Iterator[str]:
-    """Cut a text at ends of lines into chapters of at least CHAPTER_CHARACTERS; the last one may be
-    shorter.
+    """Yield the chapters of a text, which are cut at ends of lines.
+
+    They have at least CHAPTER_CHARACTERS; only the last one may be shorter.
     """
     chapter: list[str] = []
     size = 0
@@ -85,7 +93,7 @@ def chapters(text: str) -> Iterator[str]:
 
 
 def measure(chapter: str) -> Measured:
-    """Count and fingerprint a chapter."""
+    """Return the counts and the fingerprints of a chapter."""
     lowered = chapter.lower()
     words = WORD.findall(lowered)
     common = Counter(LETTERS.findall(lowered)).most_common(COMMON_WORDS_OF_A_CHAPTER)
@@ -95,8 +103,9 @@ def measure(chapter: str) -> Measured:
 
 
 def combine(measured: Iterable[Measured]) -> Measured:
-    """Make the counts and fingerprints of a text of those of its chapters; shingles across two
-    chapters are left out.
+    """Return the counts and the fingerprints of a text, computed from those of its chapters.
+
+    Shingles across two chapters are not included.
     """
     lines = words = characters = 0
     common: Counter[str] = Counter()
@@ -114,8 +123,9 @@ def combine(measured: Iterable[Measured]) -> Measured:
 
 
 def fingerprints(words: list[str]) -> list[int]:
-    """Return the smallest hashes of the shingles of ``words``; none where there are fewer words
-    than a shingle has.
+    """Return the smallest hashes of the shingles of ``words``.
+
+    The list is empty if there are fewer words than a shingle has.
     """
     starts = range(len(words) - SHINGLE_WORDS + 1)
     shingles = {" ".join(words[start : start + SHINGLE_WORDS]) for start in starts}

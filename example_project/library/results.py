@@ -1,5 +1,6 @@
-"""What the library's tasks return; values of these types travel as JSON and come back as
-themselves.
+"""The types of the results of the library's tasks.
+
+Their values are stored as JSON and decoded as values of the same types.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 
 class Kind(enum.Enum):
-    """What sort of text a document is, told by its name."""
+    """The kind of text that a document is, by its name."""
 
     PYTHON = "python"
     LICENSE = "license"
@@ -18,7 +19,7 @@ class Kind(enum.Enum):
 
     @classmethod
     def of(cls, name: str) -> Kind:
-        """Tell the kind by the name of a file."""
+        """Return the kind of a file with this name."""
         lowered = name.lower()
         if lowered.endswith((".py", ".pyi")):
             return cls.PYTHON
@@ -31,7 +32,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Imported:
-    """A file became a document; it is new unless the library had published the same one before."""
+    """A file that became a document; it is new unless the same one was published before."""
 
     document_id: int
     path: str
@@ -43,7 +44,7 @@ class Imported:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A part of a document, in characters."""
+    """A part of a document; ``start`` and ``length`` are in characters."""
 
     document_id: int
     start: int
@@ -52,7 +53,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Counts:
-    """What was counted in a text."""
+    """The counts of a text."""
 
     lines: int
     words: int
@@ -61,7 +62,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Indexed:
-    """A document can be searched and compared."""
+    """A document that can be searched and compared."""
 
     document_id: int
     counts: Counts
@@ -72,7 +73,7 @@ class Indexed:
 
 @dataclass(frozen=True)
 class Verified:
-    """The site served a document exactly as it was stored."""
+    """A document that the site served exactly as it was stored."""
 
     document_id: int
     url: str

@@ -1,4 +1,4 @@
-"""Find documents by their words, and pairs of documents that are nearly the same."""
+"""The search for documents by their words, and for pairs of documents that are nearly the same."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from example_project.library.models import Document
 
 CONFIG = "english"
 HITS = 20
-# Characters that no text of the library contains by accident; PostgreSQL puts them around what it
-# found.
+# PostgreSQL puts these characters around the words that it found. No text of the library contains
+# them by accident.
 START = "\x02"
 STOP = "\x03"
 
-# Counting what two samples share is a join on the fingerprint's value, which its primary key
-# serves.
+# The fingerprints that two samples share are counted by a join on their values, which uses the
+# index of the primary key.
 NEAR_DUPLICATES = """
 WITH kept AS (
   SELECT document_id, count(*) AS number FROM library_fingerprint GROUP BY document_id
@@ -49,7 +49,7 @@ LEAST_SIMILARITY = 0.3
 
 
 class NearDuplicate(NamedTuple):
-    """Two documents and the share of their text, from 0 to 1, that is estimated to be common."""
+    """Two documents and the estimated share of their text that is common, from 0 to 1."""
 
     one_id: int
     one_path: str
@@ -59,12 +59,12 @@ class NearDuplicate(NamedTuple):
 
     @property
     def percent(self) -> int:
-        """The similarity in whole percent; only equal texts have all of it."""
+        """The similarity in whole percent, at most 99, because the texts are not equal."""
         return min(99, round(self.similarity * 100))
 
 
 def near_duplicates(limit: int) -> list[NearDuplicate]:
-    """Return the pairs that are most alike, without those that are the same to the byte."""
+    """Return the pairs of documents that are most alike, without pairs of equal bytes."""
     params = {"least": LEAST_SHARED, "similarity": LEAST_SIMILARITY, "limit": limit}
     with connection.cursor() as cursor:
         cursor.execute(NEAR_DUPLICATES, params)
@@ -72,7 +72,10 @@ def near_duplicates(limit: int) -> list[NearDuplicate]:
 
 
 def search(words: str) -> QuerySet[Document]:
-    """Return the best hits for what a person typed: words, "a phrase" in quotes, or, -without."""
+    """Return the best hits for the words that a person typed.
+
+    A phrase can be in quotes, ``or`` can be between words, and ``-`` before a word excludes it.
+    """
     query = SearchQuery(words, config=CONFIG, search_type="websearch")
     headline = SearchHeadline(
         "text",
@@ -93,6 +96,6 @@ def search(words: str) -> QuerySet[Document]:
 
 
 def marked(headline: str) -> SafeString:
-    """Return a headline as HTML: the text escaped, what was found in <mark>."""
+    """Return a headline as escaped HTML, with the words that were found in <mark>."""
     text = escape(headline).replace(START, "<mark>").replace(STOP, "</mark>")
     return mark_safe(text)  # noqa: S308 - escaped above

@@ -1,6 +1,7 @@
-"""A document that is saved is indexed, whoever saves it: the admin, a shell, another app.
+"""The receiver that sends ``index_document`` for each saved document.
 
-Imports index theirs themselves.
+It does not matter whether the admin, a shell or another app saves the document. Imports index their
+documents themselves.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from horsies_django.conf import config
 
 @receiver(post_save, sender=Document, dispatch_uid="library_index_saved_document")
 def index_saved_document(*, instance: Document, raw: bool, using: str, **kwargs: Any) -> None:
-    """Send ``index_document``, in the transaction that saves the document: both come to be, or
-    neither.
+    """Send ``index_document`` in the transaction that saves the document.
 
-    The queue merges those that wait, so each save is followed by a run that sees it, and many saves
-    by few runs. Fixtures (``raw``) bring what they want to bring, and an import indexes its
-    document before it publishes it. A document on another database would not share a transaction
-    with its task, and workers would look for it on this one, so it is left alone.
+    Both are committed, or neither is. The queue merges waiting tasks, so that each save is followed
+    by an attempt that reads it, and many saves need few attempts.
+
+    No task is sent for a fixture (``raw``), which is loaded unchanged, or for an unpublished
+    document, which its import indexes. No task is sent for a document on another database either.
+    They would not share a transaction, and workers would look for the document on this database.
     """
     if raw or not instance.is_published or using != config().database:
         return

@@ -1,8 +1,7 @@
-"""The library's tasks: the parts of an import and its undo, index documents, check that the site
-serves them unchanged.
+"""The tasks of the library, which import, index and check documents.
 
-Each may run twice without harm: a worker can be killed between the last write of a task and the
-note that it is done. So each is tried again when its process or its whole worker died.
+Each task may run twice without harm, because a worker can be killed between the last write of a
+task and the record of its end. So each is tried again if its process or its whole worker dies.
 """
 
 from __future__ import annotations
@@ -31,7 +30,10 @@ REPEATABLE = RetryPolicy.exponential(
 
 @task(queue="imports", retry_policy=REPEATABLE)
 def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
-    """Make a document of an uploaded file; the error is NOT_TEXT for one that is no UTF-8 text."""
+    """Create a document from an uploaded file.
+
+    The error is NOT_TEXT if the file is not a UTF-8 text, and UPLOAD_GONE if it was deleted.
+    """
     upload = Upload.objects.filter(pk=upload_id).first()
     if upload is None:
         return TaskResult(err=TaskError("UPLOAD_GONE", f"upload {upload_id} has been deleted"))
@@ -45,7 +47,8 @@ def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
 
     kind = Kind.of(upload.name)
     with transaction.atomic():
-        # Locked: the undo of another import of the same file may be about to remove it.
+        # The row is locked, because the undo of another import of the same file may be about to
+        # delete it.
         document, _ = Document.objects.select_for_update().get_or_create(
             folder=upload.folder,
             name=upload.name,
@@ -67,11 +70,11 @@ def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
 
 @task(queue="imports", retry_policy=UNDO)
 def remove_document(upload_id: int, result: Imported | None) -> bool:
-    """Undo ``read_file``: delete its document, unless it is published or another upload has it;
-    return whether it did.
+    """Undo ``read_file`` by deleting its document, and return whether it was deleted.
 
-    Without a result, it is not known how the reading ended: the upload knows its document, because
-    both commit together.
+    The document is kept if it is published or if another upload has it. Without a result, it is not
+    known how the reading ended. Then the upload contains the id of the document, because both are
+    committed together.
     """
     upload = Upload.objects.filter(pk=upload_id)
     document_id = (
@@ -98,7 +101,7 @@ def remove_document(upload_id: int, result: Imported | None) -> bool:
 
 @task(queue="imports", retry_policy=REPEATABLE)
 def split_document(imported: Imported) -> TaskResult[list[Chapter], TaskError]:
-    """Find the chapters of a document."""
+    """Return the chapters of a document."""
     text = text_of(imported.document_id)
     if text is None:
         return TaskResult(err=document_gone(imported.document_id))
@@ -114,7 +117,7 @@ def split_document(imported: Imported) -> TaskResult[list[Chapter], TaskError]:
 
 @task(queue="indexing", retry_policy=REPEATABLE)
 def measure_chapter(chapter: Chapter) -> TaskResult[reading.Measured, TaskError]:
-    """Count and fingerprint a chapter."""
+    """Return the counts and the fingerprints of a chapter."""
     text = text_of(chapter.document_id, chapter.start, chapter.length)
     if text is None:
         return TaskResult(err=document_gone(chapter.document_id))
@@ -125,8 +128,9 @@ def measure_chapter(chapter: Chapter) -> TaskResult[reading.Measured, TaskError]
 def index_chapters(
     imported: Imported, measured: Results[reading.Measured]
 ) -> TaskResult[Indexed, TaskError]:
-    """Index a document whose chapters have been measured; they are read one after the other,
-    however many there are.
+    """Index a document whose chapters have been measured.
+
+    The results are read one after the other, however many there are.
     """
     Document.objects.filter(pk=imported.document_id).update(index_task=current_task().task_id)
     return write_index(imported.document_id, reading.combine(measured))
@@ -134,7 +138,7 @@ def index_chapters(
 
 @task(queue="imports", retry_policy=REPEATABLE)
 def publish(imported: Imported) -> TaskResult[str, TaskError]:
-    """Show a document to visitors, announce it once, and return the address of its page."""
+    """Publish a document, announce it once, and return the address of its page."""
     if not Document.objects.filter(pk=imported.document_id).update(is_published=True):
         return TaskResult(err=document_gone(imported.document_id))
     current_task().step("announce", announce, imported.document_id, imported.path)
@@ -142,31 +146,32 @@ def publish(imported: Imported) -> TaskResult[str, TaskError]:
 
 
 def announce(document_id: int, path: str) -> None:
-    """Tell visitors of a new document."""
+    """Create the announcement of a new document."""
     Announcement.objects.create(document_id=document_id, text=f"New in the library: {path}")
 
 
 @task(queue="search", retry_policy=REPEATABLE)
 def index_document(document_id: int) -> TaskResult[Indexed, TaskError]:
-    """Measure and index a document in one task, which the document remembers: others that waited
-    were merged into it.
+    """Measure and index a document in one task, and store the id of the task in the document.
+
+    Other waiting tasks for the same document were merged into this one.
     """
     Document.objects.filter(pk=document_id).update(index_task=current_task().task_id)
     return index_whole(document_id)
 
 
 def index_whole(document_id: int) -> TaskResult[Indexed, TaskError]:
-    """Measure and index a document."""
+    """Measure all chapters of a document and index it."""
     text = text_of(document_id)
     if text is None:
         return TaskResult(err=document_gone(document_id))
     return write_index(document_id, reading.combine(map(reading.measure, reading.chapters(text))))
 
 
-# So often because nobody watches a demo for a day.
+# The interval is so short because the demo does not run for a day.
 @task(queue="search", priority=100, retry_policy=REPEATABLE, schedule=Every(seconds=15))
 def reindex() -> int:
-    """Index the documents anew whose index is the oldest, and return how many."""
+    """Index the documents with the oldest index again, and return how many there were."""
     indexed = Document.objects.filter(indexed_at__isnull=False).order_by("indexed_at")
     return sum(index_whole(pk).is_ok() for pk in indexed.values_list("pk", flat=True)[:REINDEXED])
 
@@ -175,9 +180,7 @@ def reindex() -> int:
 async def verify_document(
     document_id: int, url: str, digest: str
 ) -> TaskResult[Verified, TaskError]:
-    """Fetch a document from the running site and compare what comes with the checksum of what was
-    stored.
-    """
+    """Fetch a document from the running site and compare it with the stored checksum."""
     response = await fetch(url)
     if response.status != 200:
         return TaskResult(
@@ -198,13 +201,13 @@ async def verify_document(
 
 
 def text_of(document_id: int, start: int = 0, length: int | None = None) -> str | None:
-    """Return the text of a document, or a part of it; None when the document was deleted."""
+    """Return the text of a document or a part of it, or None if the document was deleted."""
     part = Substr("text", start + 1, length)
     return Document.objects.filter(pk=document_id).values_list(part, flat=True).first()
 
 
 def write_index(document_id: int, measured: reading.Measured) -> TaskResult[Indexed, TaskError]:
-    """Keep the counts and fingerprints of a document, and put it into the full-text index."""
+    """Store the counts, the fingerprints and the search vector of a document."""
     now = timezone.now()
 
     with transaction.atomic():
@@ -218,8 +221,9 @@ def write_index(document_id: int, measured: reading.Measured) -> TaskResult[Inde
         if document is None:
             return TaskResult(err=document_gone(document_id))
 
-        # The name weighs more than the text, so that a search for it finds the file itself first.
-        # Its words stand apart: as they are, PostgreSQL takes "zebra.txt" for the name of a host.
+        # The path has a greater weight than the text, so that a search for a name finds the file
+        # itself first. Its words are separated, because PostgreSQL reads "zebra.txt" as the name of
+        # a host.
         vector = SearchVector(
             Value(" ".join(reading.WORD.findall(document.path))), weight="A", config=CONFIG
         )
@@ -240,5 +244,5 @@ def write_index(document_id: int, measured: reading.Measured) -> TaskResult[Inde
 
 
 def document_gone(document_id: int) -> TaskError:
-    """Make the error of a task whose document was deleted before it ran."""
+    """Return the error of a task whose document was deleted before it ran."""
     return TaskError("DOCUMENT_GONE", f"document {document_id} has been deleted")

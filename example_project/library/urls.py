@@ -1,4 +1,4 @@
-"""The pages of the library."""
+"""The URLs of the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages: files come in here, and everything slow is sent."""
+"""The pages of the library, which send all slow work as tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ANNOUNCED = 5
 
 @require_GET
 def documents(request: HttpRequest) -> HttpResponse:
-    """List the documents, and the latest announcements."""
+    """Show the documents and the latest announcements."""
     published = Document.objects.filter(is_published=True)
     page = Paginator(published.defer("text", "search"), PAGE).get_page(request.GET.get("page"))
     counts = published.aggregate(
@@ -49,7 +49,7 @@ def documents(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def document(request: HttpRequest, pk: int) -> HttpResponse:
-    """Show one document and what the tasks found out about it."""
+    """Show one document and the results of its tasks."""
     found = get_object_or_404(Document.objects.defer("search"), pk=pk)
     context = {
         "document": found,
@@ -62,7 +62,7 @@ def document(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_GET
 def raw(request: HttpRequest, pk: int) -> HttpResponse:
-    """Serve a document as it came in, byte for byte."""
+    """Return a document as it was uploaded, byte for byte."""
     text = get_object_or_404(Document.objects.only("text"), pk=pk).text
     return HttpResponse(text.encode(), content_type="text/plain; charset=utf-8")
 
@@ -70,7 +70,7 @@ def raw(request: HttpRequest, pk: int) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def upload(request: HttpRequest) -> HttpResponse:
-    """Take files in and have them imported."""
+    """Show the upload form, or store the files and send their imports."""
     form = UploadForm(request.POST or None, request.FILES or None)
 
     if request.method == "POST" and form.is_valid():
@@ -88,10 +88,10 @@ def upload(request: HttpRequest) -> HttpResponse:
 def take_in(
     submission: uuid.UUID, folder: str, files: list[UploadedFile], review: bool = False
 ) -> list[WorkflowHandle]:
-    """Keep the files and have each imported, in one transaction: no file without its import, no
-    import without its file.
+    """Store the files and send an import for each, in one transaction.
 
-    When a form is sent twice, the second time finds the uploads and the runs of the first.
+    So there is no file without its import, and no import without its file. If a form is sent twice,
+    the second request finds the uploads and the runs of the first one.
     """
     handles = []
     for file in files:
@@ -113,7 +113,7 @@ def take_in(
 
 @require_GET
 def uploads(request: HttpRequest) -> HttpResponse:
-    """List what was uploaded, latest first, with what became of it."""
+    """Show the uploads, latest first, with the states of their imports."""
     page = Paginator(Upload.objects.defer("content"), PAGE).get_page(request.GET.get("page"))
     known = progress.run_statuses([item.import_run for item in page])
     rows = [(item, *known.get(item.import_run, ("not sent", None))) for item in page]
@@ -122,14 +122,14 @@ def uploads(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def import_run(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
-    """Show how far an import is, node by node, or what came of it."""
+    """Show the nodes of an import, how far it is, and its result."""
     found = get_object_or_404(Upload.objects.defer("content"), import_run=workflow_id)
     run = get_workflow(workflow_id)
 
     try:
         status = run.status()
         counts = run.progress()
-    except LookupError as gone:  # finished long ago, and deleted as HORSIES["RETENTION"] says
+    except LookupError as gone:  # finished and then deleted, by HORSIES["RETENTION"]
         raise Http404(str(gone)) from gone
 
     result = run.get(timeout_ms=0) if status in progress.ENDED else None
@@ -148,7 +148,7 @@ def import_run(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
 
 @require_GET
 def find_result(request: HttpRequest) -> HttpResponse:
-    """Ask for the id of a task, and lead to its page."""
+    """Show the form for the id of a task, or redirect to the page of that task."""
     given = request.GET.get("id", "").strip()
     problem = ""
 
@@ -169,7 +169,7 @@ def find_result(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def result(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
-    """Find a task by its id and show how far it is, or what came of it."""
+    """Show how far a task is, or its result."""
     found = progress.look_up(task_id)
     if found is None:
         raise Http404(f"There is no task {task_id} here.")
@@ -193,8 +193,8 @@ def result(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
 
 @require_GET
 def search_page(request: HttpRequest) -> HttpResponse:
-    """Search the texts."""
-    # PostgreSQL's text cannot hold a NUL byte, which an address can.
+    """Show the form of the search and its hits."""
+    # An address can contain a NUL byte, but PostgreSQL's text cannot.
     words = request.GET.get("q", "").replace("\x00", "").strip()[:200]
     hits = [(hit, marked(hit.headline)) for hit in search(words)] if words else []
     return render(request, "library/search.html", {"words": words, "hits": hits})
@@ -209,8 +209,9 @@ def near_duplicates_page(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def verify(request: HttpRequest) -> HttpResponse:
-    """Have every document that was not checked yet fetched back from this site and compared with
-    its checksum.
+    """Send a check for each published document that was not checked yet.
+
+    The task fetches the document from this site and compares it with its checksum.
     """
     with transaction.atomic():
         waiting = list(
@@ -230,5 +231,5 @@ def verify(request: HttpRequest) -> HttpResponse:
 
 
 def address_of(request: HttpRequest, found: Document) -> str:
-    """Return where this site serves the document as it came in."""
+    """Return the address at which this site serves the document as it was uploaded."""
     return request.build_absolute_uri(reverse("library:raw", args=[found.pk]))

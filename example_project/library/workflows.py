@@ -1,4 +1,4 @@
-"""The library's workflow: how an uploaded file becomes a document that visitors find."""
+"""The workflow of the library, by which an uploaded file becomes a document for visitors."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from horsies_django import Workflow
 IMPORT = "import file"
 REVIEW = "review"
 REVIEW_TIME = dt.timedelta(days=31)
-# Time to change one's mind and cancel the import; in earnest a day, and so short because nobody
-# watches a demo for a day.
+# The time in which a reviewer can still cancel the import. A real library would have a day, but a
+# demo does not run for a day.
 COOLING_OFF = dt.timedelta(seconds=2)
 
 
 def import_file(upload_id: int, review: bool = False) -> Workflow:
-    """Return the workflow that imports an upload: read it, measure its chapters at the same time,
-    index it, publish it.
+    """Return the workflow that imports an upload.
 
-    With ``review``, it is published only after somebody has approved it and the cooling-off time
-    has passed.
+    It reads the file, measures its chapters at the same time, indexes the document and publishes
+    it. With ``review``, the document is published only after a person has approved it and the
+    cooling-off time has passed.
 
-    Sending it for the same upload again returns the run that there is. A file that the library has
-    published before is read, and the other nodes are skipped. Whatever a node fails with, the nodes
-    after it are skipped and the run is FAILED, which is ``on_error="fail"``: a file that is not
-    text stays one, so there is nothing to wait for. A run that fails, is rejected, or is cancelled
-    before it has published its document removes it.
+    If the workflow is sent again for the same upload, the existing run is returned. If the library
+    has published the same file before, the file is read and the other nodes are skipped.
+
+    If a node fails, the nodes after it are skipped and the run is FAILED. This is
+    ``on_error="fail"``, the default. The run does not wait for a remedy, because a file that is not
+    text stays so. A run removes its document if it fails, is rejected, or is cancelled before it
+    has published the document.
     """
     flow = Workflow(IMPORT, key=f"upload {upload_id}")
     imported = flow.add(tasks.read_file, upload_id, undo=tasks.remove_document)

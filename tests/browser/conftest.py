@@ -1,4 +1,7 @@
-"""What the server of the tests in a browser sends, which starts before the first of them."""
+"""The strict content security policy of the browser tests' server.
+
+The server starts before the first test.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from django.test import override_settings
 
 
 class StrictPolicy:
-    """A project's middleware that forbids everything inline and everything from elsewhere."""
+    """A project's middleware that forbids everything inline and everything from other sites."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -24,9 +27,9 @@ class StrictPolicy:
 
 @pytest.fixture(scope="session", autouse=True)
 def strict() -> Iterator[None]:
-    """Let every page have the strict policy.
+    """Send the strict policy with every page.
 
-    Fails if: in a fixture of a test, which the server does not notice any more.
+    This is a fixture of the session: the running server ignores settings that a test changes.
     """
     with override_settings(
         MIDDLEWARE=[*settings.MIDDLEWARE, "tests.browser.conftest.StrictPolicy"]

@@ -1,5 +1,6 @@
-"""The admin's pages in a real browser: light and dark, under a strict content security policy, with
-nothing from elsewhere.
+"""The admin's pages work in a real browser, light and dark, under a strict security policy.
+
+They load nothing from other sites.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ AXE = axe.Axe()
 SERIOUS = ("serious", "critical")
 # Django's search box has no label.
 OURS = {"include": [["#content"]], "exclude": [["#changelist-search"]]}
-# Links fade from colour to colour.
+# Links change their colour gradually.
 SETTLED = "Promise.allSettled(document.getAnimations().map(each => each.finished))"
-# Where to leave pictures of the pages, for a person to look at.
+# The directory for pictures of the pages, for a person to check.
 PICTURES = os.environ.get("HORSIES_TEST_PICTURES")
 
 TRACEBACK = """Traceback (most recent call last):
@@ -67,7 +68,7 @@ TRACEBACK = """Traceback (most recent call last):
     return codecs.utf_8_decode(input, errors, True)
 UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"""
 
-# The ratio of the luminances of a badge's text and of what lies behind it, as WCAG defines it.
+# The ratio of the luminances of a badge's text and of its background, as WCAG defines it.
 LUMINANCE = """
   const rgb = text => text.match(/[0-9.]+/g).map(Number);
   const luminance = text => {
@@ -94,13 +95,13 @@ Look = Callable[[str], Any]
 
 @pytest.fixture
 def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
-    """Give a function that opens an address as a superuser.
+    """Return a function that opens an address as a superuser.
 
-    The test fails on anything that the browser complains about, also because of the strict policy,
-    or fetches elsewhere.
+    The test fails if the browser reports a problem, also one with the strict policy, or fetches
+    from elsewhere.
     """
-    # Playwright's blocking calls run on an event loop of their own, which Django takes for async
-    # code.
+    # Playwright's blocking calls run on an event loop of their own, which looks like async code to
+    # Django.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
     client = Client()
@@ -108,7 +109,7 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
     complaints: list[str] = []
 
     def note(message: Any) -> None:
-        if message.type in {"error", "warning"} and message.location["url"]:  # that of axe has none
+        if message.type in {"error", "warning"} and message.location["url"]:  # axe's have none
             complaints.append(message.text)
 
     def opened(address: str) -> Any:
@@ -146,8 +147,8 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
 
         context.close()
         browser.close()
-        # those of that event loop: nobody could reach them later, and the database could not be
-        # dropped
+        # Close the connections of that event loop: later they could not be closed any more, and the
+        # database could not be dropped.
         connections.close_all()
 
     assert complaints == []
@@ -155,7 +156,7 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
 
 @pytest.fixture
 def library(transactional_db: None) -> Task:
-    """The rows of a document library on a busy morning; returns the task that failed."""
+    """Create the rows of a document library on a busy morning; return the task that failed."""
     Queue.objects.bulk_create(
         [Queue(name=name) for name in ("default", "index", "mail")], ignore_conflicts=True
     )
@@ -230,8 +231,9 @@ def library(transactional_db: None) -> Task:
 
 @pytest.fixture
 def crowded(library: Task) -> Queue:
-    """Limits over the library: a queue with partitions, overridden; one that is paused; a cap of
-    the whole cluster.
+    """Create limits for the library.
+
+    A queue with partitions is overridden, one queue is paused, and the cluster has a cap.
     """
     rule = {"partition_by_args": ["customer"], "partition_max_concurrency": 2, "max_concurrency": 8}
     queues.change(
@@ -272,11 +274,11 @@ def crowded(library: Task) -> Queue:
         )
         HeartbeatFactory(worker_id=worker.pk, pid=4200 + number, holding=[str(task.pk)])
 
-    for hour in range(1, 24):  # what was counted of a day
+    for hour in range(1, 24):  # the counts of a day
         found = [(COMPLETED, 300 + 37 * (hour * hour % 11)), ("PROVIDER_REFUSED", 5 * (hour % 7))]
         rows = [("mail", "mail.tasks.send_newsletter", result, n) for result, n in found]
         counted(*rows, ago=dt.timedelta(hours=hour), seconds=6)
-    Worker.objects.exclude(stopped_at=None).delete()  # those who counted
+    Worker.objects.exclude(stopped_at=None).delete()  # the workers of the counts
 
     TaskFactory.create_batch(
         7,
@@ -293,7 +295,7 @@ def crowded(library: Task) -> Queue:
 
 @pytest.fixture
 def night(library: Task) -> None:
-    """What failed since the evening: tasks of three names, those of the first in two places."""
+    """Create failures of one night: tasks of three names, the first of them in two places."""
     worker = Worker.objects.get(hostname="web-1").pk
     failed = [("mail", "mail.tasks.send_receipt", "PROVIDER_REFUSED", 1_811)]
     rest = [
@@ -301,7 +303,7 @@ def night(library: Task) -> None:
         ("default", library.task_name, "NOT_TEXT", 1),
     ]
     counted(*failed, *rest, ago=dt.timedelta(minutes=20))
-    Worker.objects.exclude(stopped_at=None).delete()  # the one that counted
+    Worker.objects.exclude(stopped_at=None).delete()  # the worker of the counts
 
     refused = (
         9,
@@ -340,11 +342,10 @@ WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWi
 
 
 def assert_readable(page: Any, name: str, badges: int = 0) -> None:
-    """Fail on a page that somebody could not read in the dark, in the light, on a telephone, a
-    tablet or a screen.
+    """Fail on a page that is unreadable in dark or light mode, on a phone, a tablet or a screen.
 
-    It has no faint badges and at least so many of them, is not scrolled sideways, and axe finds
-    nothing serious.
+    The page has no faint badges, and at least so many of them, does not scroll sideways, and axe
+    finds no serious problem.
     """
     page.evaluate(AXE.axe_script)
 
@@ -358,7 +359,7 @@ def assert_readable(page: Any, name: str, badges: int = 0) -> None:
         for width in (390, 768, 1_400):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways at {width}"
-            if (scheme, width) in (("dark", 390), ("light", 1_400)):  # takes most of the time
+            if (scheme, width) in (("dark", 390), ("light", 1_400)):  # most of the time
                 found = page.evaluate(
                     "context => axe.run(context, {resultTypes: ['violations']})", OURS
                 )["violations"]
@@ -376,15 +377,13 @@ def assert_readable(page: Any, name: str, badges: int = 0) -> None:
 
 
 def assert_all_readable(look: Look, addresses: dict[str, str], **badges: int) -> None:
-    """Fail if one of the pages, which have at least so many badges, is not readable."""
+    """Fail if one of the pages is not readable; each has at least so many badges."""
     for name, address in addresses.items():
         assert_readable(look(address), name, badges.get(name, 0))
 
 
 def picture(page: Any, name: str, scheme: str) -> None:
-    """Leave pictures of a page, at the width of a telephone and at one that can be read in a page
-    of the documentation.
-    """
+    """Take pictures of a page, at the width of a phone and at a width for the documentation."""
     for width, highest in ((390, 1_600), (1_200, 900 if name == "tasks" else 2_400)):
         # The frame of a drawing depends on the size.
         page.set_viewport_size({"width": width, "height": 1_200})
@@ -400,7 +399,7 @@ def picture(page: Any, name: str, scheme: str) -> None:
 def test_pages_of_tasks_are_readable_under_a_strict_policy(
     look: Look, library: Task, night: None, crowded: Queue
 ) -> None:
-    """Every page of tasks is readable and keeps to a strict policy."""
+    """All pages of tasks are readable and comply with a strict content security policy."""
     tasks = reverse("admin:horsies_task_changelist")
     of = "?since=day&task=mail.tasks.send_receipt&code=PROVIDER_REFUSED"
     waiting, running = (
@@ -422,7 +421,7 @@ def test_pages_of_tasks_are_readable_under_a_strict_policy(
 
 
 def test_pages_of_queues_are_readable_under_a_strict_policy(look: Look, crowded: Queue) -> None:
-    """Every page of queues and workers is readable and keeps to a strict policy."""
+    """All pages of queues and workers are readable and comply with a strict policy."""
     worker = Worker.objects.get(hostname="web-1")
     addresses = {
         f"{name}s": reverse(f"admin:horsies_{name}_changelist") for name in ("worker", "queue")
@@ -468,7 +467,7 @@ def test_a_person_reads_why_a_task_failed_and_retries_it_once(look: Look, librar
 def test_retrying_all_failed_tasks_refreshes_the_page_by_itself(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person retries all that failed and the page goes on by itself."""
+    """A person retries all failed tasks, and the page goes from step to step by itself."""
     monkeypatch.setattr(selection, "BATCH", 2)
     monkeypatch.setattr(all_page, "REQUEST_SECONDS", 0.0)
     TaskFactory.create_batch(

@@ -1,5 +1,6 @@
-"""The overview in a real browser: light, dark and narrow; it follows the system while it is
-visible, and says when it cannot.
+"""The overview works in a real browser: light, dark and narrow.
+
+It refreshes itself while it is visible, and shows an error when it cannot.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ HIDE = """hidden => {
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
 
-# It waits longer where an answer took long, which it takes the clock of the test for.
+# The script waits longer after a slow answer, and it measures that with the clock of the test.
 COUNT = """() => {
   const ask = window.fetch;
   [window.asked, window.shown, performance.now] = [[], 0, () => 0];
@@ -51,9 +52,7 @@ def overview(query: str = "") -> str:
 
 
 def held(page: Any) -> None:
-    """Load the page again with a clock that stands still, and count what its script asks for and
-    shows from now on.
-    """
+    """Load the page again with a stopped clock, and count the script's requests and updates."""
     page.clock.install(time=0)
     page.reload()
     page.clock.pause_at(PERIOD / 2_000)
@@ -65,7 +64,7 @@ def asked(page: Any) -> list[str]:
 
 
 def again(page: Any) -> None:
-    """Let the script ask once more, and wait until it has shown the answer."""
+    """Advance the clock by one period, and wait until the script has shown the answer."""
     before = len(asked(page))
     page.clock.run_for(PERIOD)
     assert len(asked(page)) == before + 1
@@ -74,7 +73,7 @@ def again(page: Any) -> None:
 
 @pytest.fixture
 def busy(crowded: Any) -> None:
-    """A day of work, and a few things that are wrong."""
+    """Create a day of work, and a few problems."""
     for minutes in range(0, 60, 2):
         rows = [
             ("mail", "mail.tasks.send_newsletter", "COMPLETED", 40 + 30 * (minutes % 7)),
@@ -84,7 +83,7 @@ def busy(crowded: Any) -> None:
             ("default", "documents.tasks.import_file", "NOT_TEXT", 2),
         ]
         counted(*rows, ago=dt.timedelta(minutes=minutes), seconds=minutes % 9)
-    Worker.objects.exclude(stopped_at=None).delete()  # those who counted
+    Worker.objects.exclude(stopped_at=None).delete()  # the workers of the counts
 
     night = {"task": "documents.tasks.reindex", "pattern": "0 3 * * *", "zone": "UTC"}
     Schedule.objects.bulk_create(
@@ -122,7 +121,7 @@ def test_it_is_readable_at_any_width(look: Look, busy: None) -> None:
 
 
 def test_a_refresh_shows_a_new_failure_and_keeps_the_focus(look: Look, busy: None) -> None:
-    """It shows a new failure without a reload and keeps the focus."""
+    """A refresh shows a new failure without a reload and keeps the focus."""
     page = look(overview("?span=day"))
     held(page)
 

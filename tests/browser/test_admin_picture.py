@@ -1,5 +1,6 @@
-"""The pages and the picture of runs in a real browser: light, dark and narrow, by keyboard, while a
-run goes on, and large.
+"""The pages and the picture of runs work in a real browser: light, dark, narrow and by keyboard.
+
+They also work while a run goes on, and for large runs.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ __all__ = ["look", "pytestmark"]
 
 NARROW = 390
 CANVAS = ".horsies-canvas"
-SHIP = 9  # the number of a node of the order
+SHIP = 9  # the number of the node "ship" in the order
 
-# Texts of boxes that leave their box, or that lie upon another one of it.
+# Texts of boxes that reach out of their box or overlap with another text in it.
 UNFIT = """boxes => boxes.flatMap(box => {
   const inside = box.querySelector(".horsies-outline").getBBox();
   const texts = [...box.querySelectorAll("text")].map(text => text.getBBox());
@@ -45,8 +46,8 @@ UNFIT = """boxes => boxes.flatMap(box => {
     texts.some((other, m) => m < n && text.y + 3 < other.y + other.height));
   return out.length || upon.length ? [box.id] : [];
 })"""
-# Ratios of the luminance of each line, outline and icon to what lies behind: WCAG asks for 3 of
-# what is no text.
+# Ratios of the luminance of each line, outline and icon to its background: WCAG demands 3 for
+# graphics.
 SHAPES = f"""shapes => shapes.map(shape => {{
   {LUMINANCE}
   const behind = getComputedStyle(document.querySelector(".horsies-canvas")).backgroundColor;
@@ -65,9 +66,9 @@ def address(handle: Any) -> str:
 
 @pytest.fixture
 def order(transactional_db: None) -> Any:
-    """A run with nodes of all kinds: done, failed, running, waiting and still to come.
+    """Send a run with nodes of all kinds: done, failed, running, waiting and still to come.
 
-    Returns its handle.
+    Return its handle.
     """
     partners = Workflow("notify partners")
     partners.add(flows.number, 1)
@@ -102,7 +103,7 @@ def order(transactional_db: None) -> Any:
 
 
 def test_only_the_frame_of_a_picture_scrolls_sideways(look: Look, order: Any) -> None:
-    """A picture is readable at any width and only its frame scrolls sideways."""
+    """A picture is readable at any width, and only its frame scrolls sideways."""
     page = look(address(order))
 
     for scheme, width in itertools.product(("light", "dark"), (1_280, NARROW)):
@@ -133,7 +134,7 @@ def test_only_the_frame_of_a_picture_scrolls_sideways(look: Look, order: Any) ->
 
 
 def test_the_picture_of_an_undone_import_is_readable(look: Look, transactional_db: None) -> None:
-    """The picture of an import is readable while it waits and when it was undone."""
+    """The picture of an import is readable while the import waits and after it was undone."""
     flow = Workflow("import file")
     read = flow.add(flows.numbers, 12, name="read_file", undo=flows.note_undo)
     split = flow.add(flows.numbers, 12, name="split_document", after=read)
@@ -155,7 +156,7 @@ def test_the_picture_of_an_undone_import_is_readable(look: Look, transactional_d
 
 
 def test_the_keyboard_walks_through_the_boxes_and_opens_one(look: Look, order: Any) -> None:
-    """A person walks through the boxes with the keyboard and opens one."""
+    """The Tab key walks through the boxes from layer to layer, and Enter opens one."""
     focused = "document.activeElement.id"
     top = "document.activeElement.closest('g[transform]').transform.baseVal[0].matrix.f"
     outline = (
@@ -193,7 +194,7 @@ def test_the_keyboard_walks_through_the_boxes_and_opens_one(look: Look, order: A
 
 
 def test_a_picture_follows_its_run_and_keeps_the_focus(look: Look, order: Any) -> None:
-    """A picture follows its run and keeps the focus the place and the size."""
+    """A picture follows its run and keeps the focus, the scroll position and the size."""
     page = look(address(order))
     page.set_viewport_size({"width": NARROW, "height": 900})
     page.reload()
@@ -226,7 +227,7 @@ def test_a_picture_follows_its_run_and_keeps_the_focus(look: Look, order: Any) -
 
 
 def test_a_picture_of_a_thousand_nodes_fits_on_request(look: Look, transactional_db: None) -> None:
-    """A thousand nodes are drawn and fit when they are asked to."""
+    """A picture of a thousand nodes is drawn, and its buttons fit it into the frame."""
     chance = random.Random(3)
     flow = Workflow("large")
     rows: list[list[Any]] = []
@@ -277,7 +278,7 @@ def test_without_script_the_picture_is_all_there(look: Look, order: Any) -> None
 
 
 def test_pages_of_workflows_are_readable_under_a_strict_policy(look: Look, order: Any) -> None:
-    """Every page of workflows is readable and keeps to a strict policy."""
+    """All pages of workflows are readable and comply with a strict content security policy."""
     order.pause(actor="grace", reason="Look at parcel 3 first.")
     id_ = order.workflow_id
     task = Task.objects.filter(workflow_id=id_, node__isnull=False)[0]

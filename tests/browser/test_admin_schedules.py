@@ -1,5 +1,6 @@
-"""The admin's pages about schedules in a real browser: light and dark, narrow and wide, under a
-strict policy.
+"""The admin's pages about schedules work in a real browser, light, dark, narrow and wide.
+
+They comply with a strict content security policy.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ DIGEST = "mail.tasks.send_digest"
 BOARD = "report for the board"
 OLD = "old report"
 LONG = "documents.importer.tasks.import_everything_that_the_supplier_has_sent_since_we_looked"
-# The ratio of the luminances of each block, or of its border, and of what lies behind it.
+# The ratio of the luminances of each block, or of its border, and of its background.
 BLOCKS = CONTRASTS.replace(
     "getComputedStyle(badge).color,",
     "getComputedStyle(badge).backgroundColor.endsWith(', 0)') ? "
@@ -34,8 +35,9 @@ BLOCKS = CONTRASTS.replace(
 
 @pytest.fixture
 def timetable(transactional_db: None) -> None:
-    """The schedules of a document library: some declared by its code, some made in the admin, one
-    of them broken.
+    """Create the schedules of a document library.
+
+    Some are declared by its code, some were made in the admin, and one of them is broken.
     """
     patterns = {
         INDEX: "30 4 * * mon-fri",
@@ -64,7 +66,7 @@ def timetable(transactional_db: None) -> None:
 
 
 def test_pages_of_schedules_are_readable_under_a_strict_policy(look: Look, timetable: None) -> None:
-    """The pages about schedules are readable and keep to a strict policy."""
+    """All pages about schedules are readable and comply with a strict content security policy."""
     pages = {
         "schedule": ("change", INDEX),
         "schedule-broken": ("change", BOARD),

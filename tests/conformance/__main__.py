@@ -17,7 +17,7 @@ import django
 
 ROOT = Path(__file__).parents[2]
 HAS_OWN = django.VERSION >= (6, 0)
-# Whose suite runs under the names of the backport, which pickles no tasks; its own suite is not in
+# The backport, under whose names Django's suite runs; it pickles no tasks. Its own suite is not in
 # its source distribution.
 SUITE_OF_BACKPORT = "6.0.10"
 
@@ -66,8 +66,9 @@ def renamed(suite: Path) -> Path:
 
 
 def suites(work: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yield the package whose backend is tested, the name of the suite, and the directory that goes
-    onto the path.
+    """Yield the package of the tested backend, the name of the suite, and its directory.
+
+    The directory is added to the path.
     """
     if HAS_OWN:
         yield (
@@ -85,8 +86,9 @@ def suites(work: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def main() -> int:
-    """Run each suite in a process of its own, on a private server unless DATABASE_URL is set;
-    return the exit code.
+    """Run each suite in a process of its own; return the exit code.
+
+    The suites use a private server unless DATABASE_URL is set.
     """
     work = Path(tempfile.mkdtemp(prefix="horsies-conformance-"))
     codes = []

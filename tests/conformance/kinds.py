@@ -1,6 +1,4 @@
-"""The backends of the suites: tasks that stay in the queue, that run at once, and that a real
-worker runs.
-"""
+"""The backends of the suites: tasks stay in the queue, run at once, or run in a real worker."""
 
 from __future__ import annotations
 
@@ -34,17 +32,17 @@ class Inline(Queued):
         self.run(result)
         result.refresh()
         if not result.is_finished and result.errors[-1].exception_class is KeyboardInterrupt:
-            # the process that ran the task was interrupted, and gave the task back
+            # the task was given back because its process was interrupted
             raise KeyboardInterrupt
         return result
 
     def run(self, result: Any) -> None:
-        """Run what is due."""
+        """Run the due tasks."""
         drain(raise_errors=False)
 
 
 class Served(Inline):
-    """Waits until a worker has run the task, and until its log lines are here."""
+    """Waits until a worker has run the task, and until its log lines have arrived."""
 
     def run(self, result: Any) -> None:
         """Wait until the task has ended an attempt."""

@@ -1,5 +1,6 @@
-"""Receives the log records of a worker, and gives those of a task to the loggers here once the task
-has ended.
+"""Receives the log records of a worker.
+
+It passes those of a task on to the loggers of this process once the task has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _lock = threading.Lock()
 
 
 class Handler(socketserver.StreamRequestHandler):
-    """Reads what a SocketHandler of a process of the worker sends."""
+    """Reads the records that a SocketHandler in a process of the worker sends."""
 
     def handle(self) -> None:
         """Keep each record under the id of its task."""
@@ -44,7 +45,7 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 def has_ended(id_: str) -> bool:
-    """Whether the last record of a task is here."""
+    """Whether the last record of a task has arrived."""
     with _lock:
         return any(
             "state=SUCCESSFUL" in record.getMessage() or "state=FAILED" in record.getMessage()
@@ -53,7 +54,7 @@ def has_ended(id_: str) -> bool:
 
 
 def flush(id_: str) -> None:
-    """Give the records of a task to the loggers of this process."""
+    """Pass the records of a task on to the loggers of this process."""
     with _lock:
         records = _waiting.pop(id_, [])
     for record in records:

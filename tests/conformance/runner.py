@@ -1,6 +1,4 @@
-"""Django's test runner, which also removes a database to which threads of async tests are still
-connected.
-"""
+"""Django's test runner, which also removes a database with connections of async tests' threads."""
 
 from __future__ import annotations
 

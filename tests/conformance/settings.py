@@ -1,4 +1,4 @@
-"""The project in which the suites run, for the tests and for the worker."""
+"""The settings of the suites' project, for the tests and for the worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS = {
     "inline": {"BACKEND": "conformance.kinds.Inline", "QUEUES": []},
 }
 
-# What a worker logs about tasks is sent to the tests, which expect it in their own process.
+# The worker sends its log records about tasks to the tests, which expect them in their own process.
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -1,6 +1,6 @@
 """The suite's classes with HorsiesBackend in place of Django's backends.
 
-What does not apply is skipped with its reason.
+Tests that do not apply are skipped with a reason.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def without(name: str) -> Any:
 
 
 class Base(TransactionTestCase):
-    """Lets the tests, which are written for backends without a database, use one."""
+    """Allows the tests, which are written for backends without a database, to use one."""
 
     databases = {"default"}  # noqa: RUF012
 
     def setUp(self) -> None:
-        """Let test_refresh_result call sync code in a coroutine, as it does."""
+        """Allow test_refresh_result to call sync code in a coroutine, as it does."""
         os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
         self.addCleanup(os.environ.pop, "DJANGO_ALLOW_ASYNC_UNSAFE")
 
@@ -157,4 +157,4 @@ class WorkerTests(Base, test_immediate.ImmediateBackendTestCase):
                 cls.worker.wait()
 
     def _fixture_teardown(self) -> None:
-        """Leave the rows: they are also the worker's."""
+        """Keep the rows, which the worker uses, too."""

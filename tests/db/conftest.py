@@ -1,5 +1,5 @@
-"""What tests of several sessions share: a thread to wait in, a look at who waits, and how large a
-part of a long act is.
+"""Helpers of tests with several sessions: run a call in a thread, wait until a session is blocked,
+and set how much of a long operation one transaction does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Parts = Callable[[int], None]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests of this folder commit what they do, unless they say otherwise."""
+    """Let tests of this folder commit what they do, unless they have a mark of their own."""
     for item in items:
         if (
             Path(__file__).parent in item.path.parents
@@ -41,8 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def aside(connect: Connect) -> Iterator[Aside]:
-    """Give a function that runs another one in a thread, and closes the connections that Django has
-    opened in it.
+    """Return a function that runs another one in a thread and closes the connections that Django
+    opened there.
     """
 
     def run(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -57,25 +57,25 @@ def aside(connect: Connect) -> Iterator[Aside]:
 
 @pytest.fixture
 def engines(connect: Connect) -> Engines:
-    """Give a function that makes engines, each on a connection of its own."""
+    """Return a function that makes engines, each on a connection of its own."""
     return lambda: Engine(connect())
 
 
 @pytest.fixture
 def engine(engines: Engines) -> Engine:
-    """Give an engine, reduced to its statements."""
+    """Return an engine that only runs the statements of a worker."""
     return engines()
 
 
 @pytest.fixture
 def hand(engine: Engine) -> Hand:
-    """Give one whose tasks end by name."""
+    """Return a ``Hand``, an engine whose tasks the test ends by name."""
     return Hand(engine)
 
 
 @pytest.fixture
 def parts() -> Iterator[Parts]:
-    """Give a function that says how many nodes and tasks of a run one transaction may end, skip,
+    """Return a function that sets how many nodes and tasks of a run one transaction may end, skip,
     withdraw or retry.
     """
     text = load("functions/workflows/horsies_move_run")
@@ -95,20 +95,20 @@ def tenant(name: str, count: int = 1, **columns: Any) -> list[uuid.UUID]:
 
 
 def sweep(many: int = 1_000) -> None:
-    """Sweep the default queue until nothing is left to do."""
+    """Sweep the default queue until there is nothing left to do."""
     while QueueStore(connection).sweep("default", many):
         pass
 
 
 def wait_for_waiting(watcher: psycopg.Connection[Any], waiting: psycopg.Connection[Any]) -> None:
-    """Return when the session of ``waiting`` waits for a lock."""
+    """Return once the session of ``waiting`` waits for a lock."""
     query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
     pid = waiting.info.backend_pid
     wait_until(lambda: watcher.execute(query, [pid]).fetchone()[0], "a session waits for a lock")
 
 
 def wait_for_anybody(watcher: psycopg.Connection[Any]) -> None:
-    """Return when a session of this database waits for a lock."""
+    """Return once any session of this database waits for a lock."""
     query = (
         "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pg_blocking_pids(pid) "
         "<> '{}'"
@@ -117,7 +117,7 @@ def wait_for_anybody(watcher: psycopg.Connection[Any]) -> None:
 
 
 def impatient(worker: Claimer) -> Claimer:
-    """Have a worker's statements fail when they meet a lock that lasts."""
+    """Make a worker's statements fail if they wait long for a lock."""
     worker.conn.execute("SET lock_timeout = '5s'")
     return worker
 
@@ -129,6 +129,6 @@ def register(worker: Claimer) -> Claimer:
 
 
 def heard(listener: psycopg.Connection[Any]) -> list[str]:
-    """Return all that was said to a session that listens."""
-    listener.execute("NOTIFY nobody")  # whatever was sent before this has arrived
+    """Return the payloads of all notifications that a listening session has received."""
+    listener.execute("NOTIFY nobody")  # all earlier notifications have arrived now
     return [told.payload for told in listener.notifies(timeout=0)]

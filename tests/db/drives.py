@@ -1,8 +1,8 @@
-"""A database on which random workflows are driven step by step in random order.
+"""Drive random workflows on a database, step by step in random order.
 
-Workers are sessions reduced to their statements: no task's code runs, the plan says what becomes of
-it. Between any two steps an engine may die, lose what it was to advance, or be overtaken by another
-one.
+Workers are sessions that only run statements: no code of a task runs, a plan decides how each task
+ends. Between any two steps an engine may die, lose the list of what it was to advance, or be
+overtaken by another engine.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TABLES = (
 )
 MAX_BYTES = 1_000_000
 LIMIT = 20_000  # MAX_PAYLOAD_BYTES of a drive; two values that are LARGE are larger
-ADDED = 1_000_000  # the least number of a node that a task added
+ADDED = 1_000_000  # the smallest number of a node added by a task
 CODES = {"FAILED": "BROKEN", "SKIPPED": "TASK_SKIPPED", "CANCELLED": "TASK_CANCELLED"}
 NODES = "SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n"
 MISCOUNTED = """
@@ -98,7 +98,8 @@ WHERE c.many > w.max_in_flight
 
 @dataclass
 class Plan:
-    """What the tasks of one place do: fail so many attempts that are retried, add nodes, and end.
+    """What the tasks of one place do: fail ``failures`` attempts that are retried, add nodes, and
+    end.
 
     ``wavers``: each attempt adds its nodes with other arguments.
     """
@@ -110,16 +111,16 @@ class Plan:
 
 
 class Engine(Claimer):
-    """A worker reduced to its statements, which also advances runs."""
+    """A worker that only runs its statements, and that also advances runs."""
 
     def __init__(self, conn: psycopg.Connection[Any], max_bytes: int = MAX_BYTES) -> None:
         super().__init__(conn)
         self.max_bytes = max_bytes
-        self.goes_on: int | None = max_bytes  # None: its passes leave all runs to the advancer
+        self.goes_on: int | None = max_bytes  # None: its passes leave all advancing to the advancer
         self.start()
 
     def start(self) -> None:
-        """Begin as another worker, with nothing in memory."""
+        """Start again as another worker with empty memory."""
         self.id = uuid.uuid4()
         self.claims: list[tuple[Claim, Place]] = []
         self.growing: dict[uuid.UUID, Iterator[None]] = {}
@@ -131,7 +132,7 @@ class Engine(Claimer):
         return self.advancer.store(self.conn, self.channel)
 
     def run_pass(self, many: int = 0, outcomes: Sequence[Outcome] = (), **owed: Any) -> Passed:
-        """Run a pass that takes so many tasks."""
+        """Run a pass that claims up to ``many`` tasks."""
         return super().run_pass(many, outcomes=list(outcomes), max_bytes=self.goes_on, **owed)
 
     def take(self, many: int = 100) -> list[Claim]:
@@ -139,7 +140,7 @@ class Engine(Claimer):
         return self.run_pass(many).claims
 
     def named(self) -> dict[str, Claim]:
-        """Claim tasks; return the claims by the names of their nodes, or by the places of the
+        """Claim tasks; return the claims by the names of their nodes, or by the indexes of the
         elements of a map.
         """
         claims = {claim.id: claim for claim in self.take()}
@@ -154,7 +155,7 @@ class Engine(Claimer):
         return passed
 
     def end(self, *claims: Claim, value: Any = 1, code: str | None = None) -> None:
-        """Let tasks end, and advance all that is owed."""
+        """Let tasks end, and advance everything that is due."""
         self.settle(*claims, value=value, code=code)
         self.advance()
 
@@ -165,12 +166,12 @@ class Engine(Claimer):
         children: Iterable[uuid.UUID] = (),
         limit: int = 200,
     ) -> Advanced:
-        """Advance one run, in a transaction that may be open."""
+        """Advance one run, perhaps inside an open transaction."""
         with self.workflows.advancing(run, tasks, children, limit) as cursor:
             return Advanced(*cursor.fetchall()[0])
 
     def advance(self) -> None:
-        """Advance all that is owed."""
+        """Advance everything that is due."""
         while self.advancer.find(self.workflows, None, 1_000) or self.advancer.owed:
             self.advancer.turn(self.workflows)
 
@@ -182,7 +183,7 @@ class Engine(Claimer):
 
 
 def ended(claim: Claim, value: Any = 1, code: str | None = None) -> Outcome:
-    """Return how an attempt ended: with a value, or with an error code."""
+    """Return the outcome of an attempt: a value, or an error code."""
     if code is None:
         return Outcome(
             claim.id, claim.generation, "COMPLETED", json.dumps({"ok": value}), in_run=claim.in_run
@@ -203,7 +204,7 @@ class Hand:
         self.claims: dict[str, Claim] = {}
 
     def take(self) -> set[str]:
-        """Claim all tasks; return the names of those that run now."""
+        """Claim all tasks; return the names of all running ones."""
         self.claims |= self.engine.named()
         return {*self.claims}
 
@@ -214,7 +215,7 @@ class Hand:
         return handle
 
     def end(self, *names: str, value: Any = 1, code: str | None = None) -> None:
-        """Let tasks end that run, and advance."""
+        """Let running tasks end, and advance."""
         self.engine.end(*(self.claims.pop(name) for name in names), value=value, code=code)
 
     def finish(self) -> None:
@@ -225,12 +226,12 @@ class Hand:
 
 
 class Driven:
-    """A run that engines drive at random: ``step`` does something, and ``finish`` what is left."""
+    """A run that engines drive at random: ``step`` does one random thing, ``finish`` the rest."""
 
-    STEPS: dict[str, float]  # what may be done, and how often
+    STEPS: dict[str, float]  # the possible steps and their weights
     dice: Dice
     handle: WorkflowHandle
-    outcome: Callable[[Claim, Any], Outcome]  # what an attempt of a task at a place ends with
+    outcome: Callable[[Claim, Any], Outcome]  # how an attempt of a task at a place ends
     settled: Callable[[Outcome, Any, Passed], None]  # notes that this was written
     # notes that a task was claimed, checks that it may run now, returns its place
     began: Callable[[Engine, Claim], Any]
@@ -241,7 +242,7 @@ class Driven:
         self.done: list[str] = []
 
     def clear(self) -> None:
-        """Empty the tables, and let all engines begin anew."""
+        """Empty the tables, and restart all engines."""
         with self.looker.transaction():
             for table in TABLES:
                 self.looker.execute(f"DELETE FROM horsies_{table}")
@@ -255,23 +256,23 @@ class Driven:
         return self.looker.execute(query, params).fetchall()
 
     def step(self) -> None:
-        """Do something."""
+        """Do one random step."""
         what = self.dice.choices([*self.STEPS], [*self.STEPS.values()])[0]
         self.done.append(what)
         getattr(self, what)(self.dice.choice(self.engines))
         self.check()
 
     def advance(self, engine: Engine) -> None:
-        """Advance what is due."""
+        """Advance all runs that are due."""
         engine.advancer.turn(engine.workflows)
 
     def find(self, engine: Engine) -> None:
-        """Look into the tables for what is owed."""
+        """Search the tables for runs that are due."""
         engine.advancer.find(engine.workflows, None, self.dice.choice([1, 3, 1_000]))
 
     def hold(self, engine: Engine) -> None:
-        """Let an engine advance in a transaction that stays open while others try, and may be
-        rolled back.
+        """Let an engine advance in a transaction that stays open while others try to advance, and
+        that may be rolled back.
         """
         commits = self.dice.chance(0.5)
 
@@ -282,10 +283,10 @@ class Driven:
                     assert other is engine or other.advance_run(run, [], [], 3).busy
 
         if not commits and self.dice.chance(0.5):
-            engine.advancer = Advancer(engine.max_bytes)  # it died, and remembers nothing
+            engine.advancer = Advancer(engine.max_bytes)  # it died, its memory is lost
 
     def finish(self) -> None:
-        """Do what is left, without further faults."""
+        """Do all that is left, without further faults."""
         for _ in range(300):
             self.resume()
             for engine in self.engines:
@@ -303,9 +304,9 @@ class Driven:
         raise AssertionError(f"stuck as {self.handle.status()}: {self.left()}")
 
     def work(self, engine: Engine, *, all_: bool = False) -> None:
-        """Run a pass: some tasks, or all, are settled, and others claimed.
+        """Run a pass that settles some tasks, or all, and claims others.
 
-        The ids may get lost before the engine advances.
+        The ids of the settled tasks may get lost before the engine advances.
         """
         ends = []
         kept = []
@@ -332,20 +333,18 @@ class Driven:
             engine.advancer.owe(passed.in_runs)
 
     def runs(self, engine: Engine, claim: Claim, place: Any, *, all_: bool) -> bool:
-        """Let the code of a task run on; return whether it has reached its end."""
+        """Continue the code of a task; return whether it has reached its end."""
         return True
 
     def resume(self) -> None:
-        """Let the run go on."""
+        """Resume the run."""
         self.handle.resume()
 
     def check(self) -> None:
-        """Check what holds after each step."""
+        """Check what must hold after each step."""
 
     def left(self) -> list[Any]:
-        """Return the nodes that have not ended, each after its run, and before its task and its
-        child run.
-        """
+        """Return the nodes that have not ended, each between its run and its task and child run."""
         nodes = """
         SELECT to_jsonb(w), to_jsonb(n), to_jsonb(t), to_jsonb(c)
         FROM horsies_workflow_nodes n
@@ -356,8 +355,8 @@ class Driven:
         return self.rows(nodes)
 
     def reap(self, engine: Engine) -> dict[uuid.UUID, str]:
-        """Let an engine die with its tasks running, and another one rescue them; return what became
-        of these.
+        """Let an engine die while its tasks run, and another one rescue them; return the outcome of
+        each.
         """
         self.looker.execute(
             "UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [engine.id]
@@ -366,7 +365,7 @@ class Driven:
         return {id_: kind for kind, id_, *_ in told}
 
     def judge_nothing_left(self) -> None:
-        """Check that all nodes and tasks have ended, and that nobody looks at a run any more."""
+        """Check that all nodes and tasks have ended, and that no run is due for advancing."""
         assert self.left() == []
         assert not self.rows(
             "SELECT t.task_name, t.status, t.node FROM horsies_tasks t WHERE t.finished_at IS NULL"
@@ -375,7 +374,7 @@ class Driven:
 
 
 class Drive(Driven):
-    """One run of a random graph. ``judge`` compares with the model."""
+    """One run of a random graph. ``judge`` compares it with the model."""
 
     STEPS = {
         "work": 12,
@@ -400,14 +399,14 @@ class Drive(Driven):
         The settings must have the same MAX_PAYLOAD_BYTES.
         """
         self.clear()
-        # Plans depend on numbers.
+        # Plans depend on the numbers of nodes.
         self.looker.execute("ALTER SEQUENCE horsies_workflow_node_numbers RESTART")
 
         self.seed = seed
         self.dice = Dice(f"{seed}")
 
         self.plans: dict[Place, Plan] = {}
-        self.fates: dict[Place, Fate] = {}  # what became of tasks against their plan
+        self.fates: dict[Place, Fate] = {}  # how tasks ended against their plan
         self.retried = False
         self.attempts: Counter[uuid.UUID] = Counter()
         self.over: set[uuid.UUID] = set()
@@ -418,13 +417,13 @@ class Drive(Driven):
         self.run = Run(graph_of(self.dice, size, large=self.dice.chance(0.3), **how), self.fate)
         self.handle = build(self.run.graph, "model").send()
         self.paths: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
-        # the runs that were at their places when last looked at
+        # the runs at each place at the last check
         self.latest: dict[Path, uuid.UUID] = {}
 
-    # what tasks do
+    # tasks
 
     def plan(self, place: Place) -> Plan:
-        """Return what the tasks of a place do; the same whenever asked."""
+        """Return what the tasks of a place do; the same plan at each call."""
         if place not in self.plans:
             dice = Dice(f"{self.seed} {place}")
             path, number, _ = place
@@ -454,14 +453,14 @@ class Drive(Driven):
         return self.plans[place]
 
     def grown(self, dice: Dice) -> list[Spot]:
-        """Return nodes that a task adds, which may wait for one another."""
+        """Return nodes that a task adds; they may wait for one another."""
         graph = Graph(large=self.run.graph.large)
         for number in range(dice.randint(1, 4)):
             graph.spots[number] = spot_of(dice, graph, number, 0, 2)
         return list(graph.spots.values())
 
     def fate(self, place: Place) -> Fate:
-        """Return what becomes of a task, for the model."""
+        """Return how a task ends, for the model."""
         return self.fates.get(place) or self.plan(place).fate
 
     def grow(self, claim: Claim, place: Place) -> Iterator[None]:
@@ -514,14 +513,14 @@ class Drive(Driven):
         return self.rows(query, [task])[0]
 
     def path(self, run: uuid.UUID) -> Path:
-        """Return where a run is."""
+        """Return the path of a run."""
         if run not in self.paths:
             query = "SELECT w.parent_id, w.parent_node FROM horsies_workflows w WHERE w.id = %s"
             ((parent, node),) = self.rows(query, [run])
             self.paths[run] = (*self.path(parent), node)
         return self.paths[run]
 
-    # what engines do
+    # engines
 
     def work(self, engine: Engine, *, all_: bool = False) -> None:
         self.note_renewed()
@@ -566,7 +565,7 @@ class Drive(Driven):
         return ended(claim, fate.value, CODES.get(fate.status))
 
     def check_arguments(self, claim: Claim, place: Place) -> None:
-        """Compare the arguments of a task with the model's."""
+        """Compare the arguments of a task with the model."""
         path, number, index = place
         run = self.run.find(path)
         spot = run.graph.spots[number]
@@ -582,12 +581,13 @@ class Drive(Driven):
         early = spot.rule == "quorum" and (
             isinstance(spot.source, tuple) or spot.source in spot.branches
         )
-        early = early or number in run.decided  # before a retry of the nodes whose values it takes
+        # Or it was sent before a retry of the nodes whose values it takes.
+        early = early or number in run.decided
 
         assert found == expected or (spot.kind == "task" and early), (found, expected, spot)
 
     def repeat(self, engine: Engine) -> None:
-        """Advance a run once more, with tasks that it has long taken into account."""
+        """Advance a run once more, for tasks that were taken into account long ago."""
         run = self.dice.choice([*self.paths])
         tasks = self.rows("SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = %s", [run])
         children = self.rows("SELECT w.id FROM horsies_workflows w WHERE w.parent_id = %s", [run])
@@ -597,10 +597,10 @@ class Drive(Driven):
         debt.children |= {row[0] for row in children}
         self.advance(engine)
 
-    # what people do
+    # people
 
     def control(self, engine: Engine) -> None:
-        """Pause, perhaps while another transaction holds tasks, or resume."""
+        """Pause the run, perhaps while another transaction holds tasks, or resume it."""
         if self.dice.chance(0.4):
             with engine.conn.transaction():
                 if self.dice.chance(0.5):
@@ -615,7 +615,7 @@ class Drive(Driven):
             self.resume()
 
     def resume(self) -> None:
-        """Resume the run, and those that were paused by a failure inside it."""
+        """Resume the run, and the runs inside it that a failure paused."""
         if self.handle.resume():
             self.check_paused_runs_have_failed()
 
@@ -638,7 +638,7 @@ class Drive(Driven):
         self.run.find(self.path(run)).skipped.add(number)
 
     def die(self, engine: Engine) -> None:
-        """Let an engine die with its tasks running, and another one rescue them."""
+        """Let an engine die while its tasks run, and another one rescue them."""
         ends = self.reap(engine)
         assert ends.keys() == {claim.id for claim, _ in engine.claims}
 
@@ -652,7 +652,7 @@ class Drive(Driven):
         engine.start()
 
     def give_back(self, engine: Engine) -> None:
-        """Give tasks back that have not begun, as when a child process dies."""
+        """Give back tasks that have not begun, as when a child process dies."""
         back = [
             claim
             for claim, _ in engine.claims
@@ -683,15 +683,15 @@ class Drive(Driven):
             self.fates[self.path(run), node, index] = Fate("CANCELLED", begins=begun)
 
     def retry(self, engine: Engine | None = None) -> None:
-        """Run failed nodes again, of which most complete now, and let all go on that is paused."""
+        """Retry failed nodes, most of which complete now, and resume everything that is paused."""
         if self.run.graph.on_error == "stop" or self.handle.status() == "CANCELLED":
             return  # how nodes end depends on when they were broken off
 
-        self.engines[0].advance()  # a retry takes into account what has ended
+        self.engines[0].advance()  # a retry takes into account which nodes have ended
         self.run.forget()
         ended = self.handle.status() == "FAILED"
         if self.run.graph.large and not ended:
-            return  # which values a node takes that waits to be sent depends on when it is
+            return  # the values that a waiting node takes depend on the moment of the retry
 
         self.dues.clear()
         runs = [*self.retried_runs(self.run, retried=True)]
@@ -725,8 +725,8 @@ class Drive(Driven):
     def retried_runs(
         self, run: Run, *, retried: bool
     ) -> Iterator[tuple[Run, dict[int, str], set[int]]]:
-        """Yield runs with the statuses of their nodes now, and which of these run again; none of a
-        run whose end counts.
+        """Yield each run with the statuses of its nodes now and the nodes that run again; none run
+        again in a run whose end counts.
         """
         now = self.statuses(run)
         final = {number: status for number, status in now.items() if status in FINAL}
@@ -743,7 +743,7 @@ class Drive(Driven):
                 )
 
     def statuses(self, run: Run) -> dict[int, str]:
-        """Return the statuses of the nodes of a run; empty: it has not begun."""
+        """Return the statuses of the nodes of a run; empty if it has not begun."""
         query = "SELECT n.number, n.status FROM horsies_workflow_nodes n WHERE n.workflow_id = %s"
         current = [id_ for id_ in self.current() if self.path(id_) == run.path]
         return dict(self.rows(query, current)) if current else {}
@@ -764,8 +764,8 @@ class Drive(Driven):
             self.renew(child)
 
     def note_renewed(self) -> None:
-        """Note runs that have replaced others: a node that fails during a retry in parts runs
-        again, too.
+        """Note runs that have replaced others: a node that fails during a retry in parts also runs
+        again.
         """
         for id_ in self.current():
             path = self.path(id_)
@@ -774,7 +774,7 @@ class Drive(Driven):
                 self.latest[path] = id_
 
     def check_paused_runs_have_failed(self) -> None:
-        """Check that nothing is paused but by a failure of its own."""
+        """Check that each paused run was paused by a failure of its own."""
         query = (
             "SELECT w.id FROM horsies_workflows w WHERE w.status = 'PAUSED' AND w.error_code IS "
             "NULL"
@@ -782,7 +782,9 @@ class Drive(Driven):
         assert not self.rows(query), self.done[-5:]
 
     def cancel(self) -> None:
-        """Cancel the run, perhaps during a retry: what that has not reached stays as it is."""
+        """Cancel the run, perhaps during a retry; nodes that the retry has not reached stay as they
+        are.
+        """
         for run in self.run.all() if self.retrying else ():
             run.kept |= {
                 number: status for number, status in self.statuses(run).items() if status in BAD
@@ -790,10 +792,10 @@ class Drive(Driven):
 
         self.handle.cancel()
 
-    # what must hold
+    # checks
 
     def check(self) -> None:
-        """Check what holds after each step."""
+        """Check what must hold after each step."""
         for query in (MISCOUNTED,) if self.retried else (MISCOUNTED, CROWDED):
             found = self.rows(query)
             assert not found, (self.done[-12:], found)
@@ -812,7 +814,7 @@ class Drive(Driven):
             assert self.dues.setdefault((run, number), due) == due, "a delay begins anew"
 
     def current(self) -> set[uuid.UUID]:
-        """Return the runs that count: not those that a retry replaced by a new run, nor their
+        """Return the runs that count, without those that a retry replaced by a new run, and their
         children.
         """
         query = """
@@ -855,8 +857,8 @@ class Drive(Driven):
         self.judge_tasks()
 
     def judge_broken_off(self) -> None:
-        """Check a run that was stopped or cancelled: what has ended is as the model says, and the
-        rest is cancelled.
+        """Check a run that was stopped or cancelled: nodes that ended match the model, and the rest
+        is cancelled.
         """
         self.judge_nothing_left()
         self.run.forget()
@@ -870,8 +872,8 @@ class Drive(Driven):
 
         self.judge_broken_maps()
 
-        # These are not wrong: a child that was stopped, a map of which a task was stopped, and a
-        # task that is not retried because it was to stop.
+        # Also right are: a child that was stopped, a map one of whose tasks was stopped, and a task
+        # that was not retried because it was to stop.
         for (path, number), status in [*wrong.items()]:
             spot = self.run.find(path).graph.spots[number]
             stopped = (
@@ -891,8 +893,8 @@ class Drive(Driven):
         ]
 
     def judge_broken_maps(self) -> None:
-        """Check that a map is CANCELLED if nothing of it has begun, or not all of it was sent, and
-        else has FAILED.
+        """Check that a map is CANCELLED if none of its tasks began or some were not sent, and else
+        FAILED.
         """
         maps = """
         SELECT n.workflow_id, n.number, n.status, n.error_code, n.total,
@@ -917,7 +919,7 @@ class Drive(Driven):
                 assert status == ("FAILED" if begun else "CANCELLED"), (self.path(run), number)
 
     def judge_handle(self, run: Run, handle: WorkflowHandle, ids: Mapping[Path, uuid.UUID]) -> None:
-        """Compare what a handle tells with the model."""
+        """Compare all that a handle returns with the model."""
         query = "SELECT n.number, n.name FROM horsies_workflow_nodes n WHERE n.workflow_id = %s"
         names = dict(self.rows(query, [handle.workflow_id]))
         children = {names[path[-1]]: ids[path] for path in ids if path[:-1] == run.path and path}
@@ -941,7 +943,7 @@ class Drive(Driven):
         )
 
     def judge_result(self, run: Run, id_: uuid.UUID, result: Any) -> None:
-        """Compare the result of a run with the model's."""
+        """Compare the result of a run with the model."""
         if run.fatal():
             query = "SELECT n.name, n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = %s"
             numbers = dict(self.rows(query, [id_]))
@@ -954,8 +956,8 @@ class Drive(Driven):
             assert "err" in result, (run.path, result)
 
     def judge_tasks(self) -> None:
-        """Check that each task ran as often as its attempts were settled, and that there are no
-        others.
+        """Check that each task has one attempt for each time it was settled, and that there are no
+        other tasks.
         """
         attempts = self.rows(
             "SELECT a.task_id, count(*) FROM horsies_task_attempts a GROUP BY a.task_id"
@@ -977,7 +979,7 @@ class Drive(Driven):
 
 
 def miscounted() -> list[Any]:
-    """Return the nodes whose counters are not what their upstream nodes say."""
+    """Return the nodes whose counters differ from the statuses of their upstream nodes."""
     return list(sql(MISCOUNTED))
 
 
@@ -987,7 +989,7 @@ def inside(claim: Claim) -> RunningWorkflow:
 
 
 def chain(*names: str, undo: Any = None, **options: Any) -> Workflow:
-    """Return a workflow of tasks that take the result of one another."""
+    """Return a workflow of tasks, each of which takes the result of the one before it."""
     flow = Workflow("chain", **options)
     for name in names:
         flow.add(flows.act, *flow.nodes[-1:], name=name, undo=undo)

@@ -1,4 +1,4 @@
-"""Random graphs for the model of workflows, and the workflows that are built from them."""
+"""Random graphs for the model of workflows, and the workflows built from them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Dice(random.Random):
 def graph_of(
     dice: Dice, size: int, *, depth: int = 0, on_error: str | None = None, large: bool = False
 ) -> Graph:
-    """Return a random graph of so many nodes.
+    """Return a random graph of ``size`` nodes.
 
-    If values are ``large``, none is taken before it is known which there are.
+    If values are ``large``, a node takes a value only after the set of its values is final.
     """
     graph = Graph(on_error=on_error or dice.choice(["fail", "fail", "pause"]), large=large)
     graph.max_in_flight = dice.choice([None, None, 1, 3])
@@ -46,7 +46,7 @@ def graph_of(
 
 
 def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spot:
-    """Return a random node that may wait for those before it."""
+    """Return a random node that may wait for earlier nodes."""
     spot = Spot(number, retries=dice.choice([0, 0, 0, 9]), delayed=dice.chance(0.2))
     before = list(graph.spots)
     kind = dice.random()
@@ -109,7 +109,7 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
 
 
 def gives(spot: Spot) -> bool:
-    """Return whether a node may give a list, for all that its annotations say."""
+    """Return whether a node may return a list, according to its annotations."""
     return spot.graph is None or (
         spot.graph.output is not None and gives(spot.graph.spots[spot.graph.output])
     )
@@ -119,15 +119,15 @@ Work = Callable[[Path, Spot], tuple[Any, dict[str, Any]]]
 
 
 def acting(path: Path, spot: Spot) -> tuple[Any, dict[str, Any]]:
-    """Return the task of a node, and no arguments of its own: the test says what becomes of it."""
+    """Return the task of a node without arguments of its own; the test decides how it ends."""
     options: dict[str, Any] = {"retry_policy": AGAIN} if spot.retries else {}
     options |= {"delay": dt.timedelta(milliseconds=10)} if spot.delayed else {}
     return flows.act.with_options(**options) if options else flows.act, {}
 
 
 def build(graph: Graph, name: str, work: Work = acting, path: Path = ()) -> Workflow:
-    """Return the workflow of a graph, whose nodes have the same numbers; ``work`` gives their
-    tasks, and constant arguments.
+    """Return the workflow of a graph, whose nodes have the same numbers; ``work`` returns their
+    tasks and constant arguments.
     """
     flow = (Batch if graph.callbacks else Workflow)(
         name, on_error=graph.on_error, max_in_flight=graph.max_in_flight

@@ -1,9 +1,8 @@
-"""The life of a task as a small pure model: what each event makes of it, and whose writes count.
+"""The life of a task as a small pure model: what each event does to it, and which writes count.
 
-The model has no clock. Whether a task is due, late or under a lease that lives is a fact that the
-test sets, here and in the database alike. Which tasks a claim takes is the database's choice; the
-model says whether the choice was legal. A row that somebody's open transaction has locked stands
-still for everybody else.
+The model has no clock. The test sets whether a task is due, is late or has a live lease, here and
+in the database alike. The database chooses the tasks of a claim; the model checks whether the
+choice was legal. A row locked by an open transaction does not change for other sessions.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ MAX_CRASHES = 2
 MAX_SNOOZES = 2
 CAPS = {"plain": None, "capped": 2, "tenants": None}  # tasks that hold a permit at the same time
 TENANT_CAP = 1
-REFUSED = "refused"  # a retry by hand
+REFUSED = "refused"  # the answer to a retry by hand
 
 
 class Attempt(NamedTuple):
-    """One finished attempt; ``child`` is whether it names the process that ran it."""
+    """One finished attempt; ``child``: whether it names the process that ran it."""
 
     number: int
     generation: int
@@ -42,8 +41,8 @@ class Attempt(NamedTuple):
 
 @dataclass
 class Life:
-    """One task. ``until`` is its good_until in seconds from now; ``lease`` is None without one,
-    else whether it lives.
+    """One task. ``until``: its ``good_until`` in seconds from now; ``lease``: whether its lease is
+    alive, None without a lease.
     """
 
     id: uuid.UUID
@@ -68,12 +67,12 @@ class Life:
 
     @property
     def recent(self) -> list[Attempt]:
-        """The attempts since somebody retried it."""
+        """The attempts since the last retry by hand."""
         return self.used[self.attempts_before :]
 
     @property
     def used(self) -> list[Attempt]:
-        """The attempts, without the last snooze."""
+        """The attempts without the last snooze."""
         return [attempt for attempt in self.attempts if attempt.outcome != SNOOZED]
 
     @property
@@ -86,7 +85,7 @@ class Life:
 
     @property
     def holds(self) -> bool:
-        """Whether it holds a permit where claims hold one, too."""
+        """Whether it holds a permit where claims hold permits, too."""
         return self.status is Status.RUNNING or (
             self.status is Status.CLAIMED and self.lease is True
         )
@@ -112,7 +111,7 @@ class Life:
         )
 
     def release(self) -> None:
-        """Go back unbegun; one that is cancelled ends so."""
+        """Go back before the start; a cancelled task ends as cancelled."""
         if self.cancelled:
             self.move("release", Status.CANCELLED, "TASK_CANCELLED")
             self.owner = None
@@ -120,8 +119,8 @@ class Life:
             self.move("release", Status.PENDING)
 
     def settle(self, event: str, outcome: Outcome) -> None:
-        """Write an outcome that landed, with its attempt; retried or not as the pure rule of
-        core/retry.py says.
+        """Write an outcome that landed, with its attempt; the pure rule of ``core/retry.py``
+        decides about a retry.
         """
         if outcome.status == SNOOZED:
             self.snooze(event, outcome)
@@ -164,8 +163,8 @@ class Life:
             )
 
     def snooze(self, event: str, outcome: Outcome) -> None:
-        """Wait again, without having used an attempt; one that is cancelled, or has snoozed too
-        often, ends.
+        """Wait again without using an attempt; a task that is cancelled, or has snoozed too often,
+        ends.
         """
         assert isinstance(outcome.retry, dict)
         number = self.attempts_before + self.retry_count + 1
@@ -196,8 +195,8 @@ class Life:
         self.pausing = outcome.retry["seconds"] > 0
 
     def check(self) -> None:
-        """Hold a row's history against what is always true of it: nothing ends twice, and every
-        attempt is counted once.
+        """Check what always holds for the history of a row: it ends only once, and each attempt
+        counts once.
         """
         assert [attempt.number for attempt in self.used] == list(range(1, len(self.used) + 1))
         assert self.retry_count == sum(attempt.will_retry for attempt in self.recent)
@@ -210,8 +209,8 @@ class Life:
 
 @dataclass
 class Model:
-    """All tasks, whose worker is ``gone`` (declared dead or stopped), and which rows are ``locked``
-    by somebody.
+    """All tasks; the workers that are ``gone`` (declared dead or stopped); the rows that a session
+    has ``locked``.
     """
 
     tasks: dict[uuid.UUID, Life] = field(default_factory=dict)
@@ -219,7 +218,7 @@ class Model:
     locked: set[uuid.UUID] = field(default_factory=set)
 
     def free(self, *statuses: Status) -> list[Life]:
-        """Return the tasks that nobody has locked, in one of ``statuses``."""
+        """Return the unlocked tasks with one of the ``statuses``."""
         return [
             life
             for life in self.tasks.values()
@@ -227,7 +226,7 @@ class Model:
         ]
 
     def mine(self, worker: uuid.UUID, claim: Claim | Outcome, *statuses: Status) -> Life | None:
-        """Return the task that a write means, if the write counts: the fence."""
+        """Return the task of a write, if the write counts (the fence)."""
         life = self.tasks.get(claim.id)
         if life is None or life.id in self.locked or life.status not in statuses:
             return None
@@ -235,7 +234,7 @@ class Model:
         return life if (life.owner, life.generation) == (worker, claim.generation) else None
 
     def settle(self, worker: uuid.UUID, outcomes: Iterable[Outcome]) -> set[uuid.UUID]:
-        """Settle what is the worker's own, and return it."""
+        """Settle the worker's own tasks, and return them."""
         landed = set()
         for outcome in outcomes:
             if life := self.mine(worker, outcome, Status.RUNNING):
@@ -244,7 +243,7 @@ class Model:
         return landed
 
     def release(self, worker: uuid.UUID, claims: Iterable[Claim]) -> set[uuid.UUID]:
-        """Give back what is the worker's own, and return it."""
+        """Give back the worker's own claims, and return them."""
         landed = set()
         for claim in claims:
             if life := self.mine(worker, claim, Status.CLAIMED, Status.RUNNING):
@@ -253,12 +252,14 @@ class Model:
         return landed
 
     def startable(self, worker: uuid.UUID, claims: Iterable[Claim]) -> dict[uuid.UUID, Life]:
-        """Return what of a buffer is the worker's own still; each of these gets an answer."""
+        """Return the claims of a buffer that are still the worker's own; each of these gets an
+        answer.
+        """
         found = {claim.id: self.mine(worker, claim, Status.CLAIMED) for claim in claims}
         return {id_: life for id_, life in found.items() if life and life.lease}
 
     def why(self, worker: uuid.UUID, claim: Claim | Outcome) -> str:
-        """Tell why a write did not land."""
+        """Return why a write did not land."""
         life = self.tasks.get(claim.id)
         if life and (life.owner, life.generation, life.final) == (worker, claim.generation, False):
             return "held" if life.status is Status.RUNNING else "waiting"
@@ -271,13 +272,13 @@ class Model:
         return "lost"
 
     def lapse(self) -> None:
-        """Take claims back whose lease ended."""
+        """Return claims to the queue whose lease has ended."""
         for life in self.free(Status.CLAIMED):
             if not life.lease:
                 life.move("lapse", Status.PENDING)
 
     def claimable(self) -> dict[uuid.UUID, Life]:
-        """Return what a pass may take if caps allow it."""
+        """Return the tasks that a pass may claim if caps allow it."""
         return {life.id: life for life in self.free(Status.PENDING) if life.due and not life.late}
 
     def expire(self, id_: uuid.UUID) -> None:
@@ -287,7 +288,7 @@ class Model:
         life.move("expire", Status.EXPIRED, "TASK_EXPIRED")
 
     def verdict(self, id_: uuid.UUID) -> str:
-        """Tell what a cancel answers."""
+        """Return the answer of a cancel."""
         life = self.tasks[id_]
         if life.final:
             return "FINISHED"
@@ -306,7 +307,9 @@ class Model:
                 life.terminate |= terminate
 
     def reap(self) -> set[tuple[str, uuid.UUID]]:
-        """Rescue what the gone hold, expire what is late and waits; return what happened."""
+        """Rescue the tasks of workers that are gone, expire late waiting tasks; return what
+        happened.
+        """
         told = set()
         for life in self.free(Status.RUNNING, Status.CLAIMED):
             if life.owner not in self.gone:
@@ -330,7 +333,7 @@ class Model:
         return told
 
     def retry(self, id_: uuid.UUID) -> str | None:
-        """Retry a task by hand, and return whether this is refused."""
+        """Retry a task by hand; return REFUSED if this is refused."""
         life = self.tasks[id_]
 
         if life.status is Status.PENDING and life.pausing:
@@ -351,7 +354,7 @@ class Model:
         return None
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> str | uuid.UUID:
-        """Send a copy; return its id, or that this is refused."""
+        """Send a copy; return its id, or REFUSED."""
         life = self.tasks[id_]
         if not life.final or life.redacted:
             return REFUSED
@@ -359,7 +362,7 @@ class Model:
         return new
 
     def overfull(self, *, claimed: bool) -> list[str]:
-        """Return the caps that are exceeded; ``claimed``: what is claimed counts as well."""
+        """Return the exceeded caps; ``claimed``: claimed tasks count as well."""
         held = [
             life
             for life in self.tasks.values()

@@ -1,7 +1,7 @@
-"""The database's side of the lives that tests/db/life.py models: sessions of several workers and of
-somebody else, and looks.
+"""The database's side of the lives that ``tests/db/life.py`` models: the sessions of several
+workers and of one other client, and the comparison with the model.
 
-Moments are moved by plain updates, never waited for.
+Timestamps are moved by plain updates; no test waits for them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ SELECT t.id, t.status, t.claimed_by, t.claim_generation, t.retry_count, t.error_
 FROM horsies_tasks t CROSS JOIN clock_timestamp() AS now (now)
 """
 MOVES = {
-    # Due from now on, and not from earlier: what is claimed first must not depend on how fast the
-    # test runs.
+    # Due from now on, not from earlier: the order of claims must not depend on the speed of the
+    # test.
     "due": "UPDATE horsies_tasks SET enqueued_at = now(), "
     "next_retry_at = CASE WHEN next_retry_at IS NOT NULL THEN now() END WHERE id = %s",
     "late": "UPDATE horsies_tasks SET good_until = now() - interval '1 s' WHERE id = %s",
@@ -98,7 +98,7 @@ ENDS: dict[str, dict[str, Any]] = {
 
 
 def outcome(id_: uuid.UUID, generation: int, end: str) -> Outcome:
-    """Return an outcome of one of the kinds above."""
+    """Return an outcome of one of the kinds in ``ENDS``."""
     code = ENDS[end].get("error_code")
     return Outcome(
         id_,
@@ -111,8 +111,8 @@ def outcome(id_: uuid.UUID, generation: int, end: str) -> Outcome:
 
 @dataclass
 class Seat:
-    """A worker's session, and which worker sits there now: who is given up gets a successor under a
-    new id.
+    """The session of a worker, and its current worker: a worker that is given up gets a successor
+    with a new id.
     """
 
     conn: psycopg.Connection[Any]
@@ -120,8 +120,8 @@ class Seat:
 
 
 class Lives:
-    """Several sessions on one database: workers, somebody with transactions of their own, and one
-    who only looks.
+    """Several sessions on one database: workers, a client with transactions of its own, and one
+    that only reads.
     """
 
     def __init__(self, connect: Connect) -> None:
@@ -152,8 +152,8 @@ class Lives:
         )
 
     def begin(self) -> None:
-        """Forget all that was, also what an example left open that failed, and have somebody wait
-        for results.
+        """Remove all earlier rows and the open transaction of a failed example, and register a
+        waiter for results.
         """
         self.somebody.rollback()
         with self.looker.transaction():
@@ -167,12 +167,12 @@ class Lives:
         self.heard.clear()
 
     def sit(self, seat: Seat) -> None:
-        """Have a new worker start in a seat."""
+        """Start a new worker in a seat."""
         seat.worker = uuid.uuid4()
         enlist(seat.conn, seat.worker, *CAPS)
 
     def beat(self, seat: Seat) -> bool:
-        """Beat for the worker in a seat; return whether it counts."""
+        """Send the heartbeat of the worker in a seat; return whether it counts."""
         return (
             WorkerStore(seat.conn)
             .beat(seat.worker, [], Load(0, 0, 0, 0), timedelta(seconds=5))
@@ -182,7 +182,7 @@ class Lives:
     def run_pass(
         self, seat: Seat, worker: uuid.UUID, wanted: Wanted, *, short: bool = False, **owed: Any
     ) -> Passed:
-        """Run a pass; where it can be, a short one, for the queue without limits."""
+        """Run a pass; ``short``: a short one, for the queue without limits."""
         news = "plain" if short else None
         store = TaskStore(seat.conn)
         return store.run_pass(
@@ -213,11 +213,11 @@ class Lives:
             )
 
     def move(self, moment: str, id_: uuid.UUID) -> None:
-        """Have a moment come."""
+        """Move a timestamp so that a moment has come."""
         self.looker.execute(MOVES[moment], [id_])
 
     def compare(self, model: Model) -> None:
-        """Hold every row against the model."""
+        """Compare every row with the model."""
         rows = {row[0]: row[1:] for row in self.looker.execute(LOOK)}
         assert rows.keys() == model.tasks.keys()
 
@@ -273,7 +273,7 @@ class Lives:
 def told(
     number: Any, generation: Any, ended: str, again: Any, code: str | None, child: Any, worker: Any
 ) -> Attempt:
-    """Return the attempt of a row, which came as texts or as values."""
+    """Return the attempt of a row, whose columns are texts or values."""
     yes = (True, "t")
     return Attempt(
         int(number),
@@ -299,5 +299,5 @@ def born(queue: str, tenant: int, policy: int, *, due: bool, until: int | None) 
 
 
 def finals(model: Model) -> set[uuid.UUID]:
-    """Return the tasks that are over."""
+    """Return the finished tasks."""
     return {id_ for id_, life in model.tasks.items() if life.status in TERMINAL}

@@ -1,6 +1,4 @@
-"""A worker reduced to its statements, its listener and its scan cursors: what an engine knows when
-it runs a pass.
-"""
+"""A worker that only runs its statements, with a listener and scan cursors like an engine's."""
 
 from __future__ import annotations
 
@@ -16,18 +14,19 @@ from horsies_django.worker.engine.listener import NotificationListener
 from horsies_django.worker.engine.scan_cursors import ScanCursors
 from tests.conftest import Claimer, sql, wait_until
 
-POLL_SECONDS = 3_600.0  # so that no poll finds what a notification should have told
+POLL_SECONDS = 3_600.0  # so that no poll finds what a notification should have reported
 
 
 class Sighted(Claimer):
-    """Passes begin at the cursors while the listener hears, as an engine's do; ``woken`` counts
-    what would have woken it.
+    """A worker whose passes begin at the cursors while its listener is healthy, as an engine's do.
+
+    ``woken`` counts the notifications that would have woken it.
     """
 
     def __init__(self, conn: Any, **queues: int) -> None:
         super().__init__(conn, **queues)
         self.woken = 0
-        self.heard: list[float] = []  # the moments up to which everything was heard
+        self.heard: list[float] = []  # the moments up to which all notifications were received
         self.cursors = ScanCursors(self.served.queues, self.wake, POLL_SECONDS)
         self.selector = selectors.DefaultSelector()
 
@@ -58,18 +57,18 @@ class Sighted(Claimer):
             return super().run_pass(sync, async_, wanted, **owed)
 
         passed = super().run_pass(sync, async_, wanted, cursors=self.cursors.text(now), **owed)
-        passed.far = True  # or it would soon do without cursors
+        passed.far = True  # otherwise it would soon do without cursors
         self.cursors.learn(passed, now, 0.0)
         return passed
 
     def hears(self) -> None:
-        """Wait until something arrives, and take all that did."""
+        """Wait until a notification arrives, and receive all."""
         wait_until(lambda: self.selector.select(0), "something arrives")
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Take what was said so far: notifications arrive in the order of their commits, so one of
-        our own comes last.
+        """Receive all notifications sent so far: they arrive in the order of their commits, so one
+        sent now comes last.
         """
         before = len(self.heard)
         sql("SELECT pg_notify(%s, '0 everything')", [f"{self.channel}_new"])
@@ -79,13 +78,13 @@ class Sighted(Claimer):
         )
 
     def hears_more(self) -> int:
-        """Take what has arrived, and return how often that was all that was said so far."""
+        """Receive what has arrived; return how often everything sent so far has been received."""
         if self.selector.select(0):
             self.notifications.receive()
         return len(self.heard)
 
     def settle_in(self) -> None:
-        """Take what was said so far, and find nothing to do from here on."""
+        """Receive all notifications sent so far, and check that there is nothing to claim."""
         self.catch_up()
         assert self.run_pass(sync=100, async_=100).claims == []
 

@@ -1,7 +1,7 @@
-"""The pass under caps of the cluster, of queues and of workers: what starts, what waits, and what a
-change does to it.
+"""The pass under caps of the cluster, of queues and of workers: which tasks start or wait, and the
+effect of a changed cap.
 
-In soft mode tasks taken ahead wait CLAIMED under a lease, and are looked at again before they
+In soft mode prefetched tasks wait as CLAIMED under a lease, and are checked again before they
 start.
 """
 
@@ -63,7 +63,7 @@ def test_all_workers_together_respect_queue_and_cluster_caps(
     turns: Any,
     expected: dict[str, int],
 ) -> None:
-    """No more than the caps of queues and cluster runs on all workers.
+    """All workers together run no more tasks than the caps of queues and cluster.
 
     ``turns``: how many slots each worker has, and how many tasks it gets for them.
     """
@@ -89,7 +89,10 @@ def test_all_workers_together_respect_queue_and_cluster_caps(
 def test_a_changed_cap_holds_from_the_next_pass_on(
     claimer: Claimers,
 ) -> None:
-    """A changed cap holds from the next pass on which says if it left tasks behind."""
+    """A changed cap holds from the next pass on.
+
+    ``limited`` is true if the cap left tasks waiting for which the pass had slots.
+    """
     worker = claimer()
     put(20)
     claims = worker.run_pass(sync=5).claims
@@ -112,7 +115,10 @@ def test_a_changed_cap_holds_from_the_next_pass_on(
 def test_workers_are_woken_for_a_free_permit_that_was_not_used(
     claimer: Claimers, connect: Connect, name: str
 ) -> None:
-    """For one of the cluster, if a task waits anywhere, also in a queue that others serve."""
+    """A free permit that a pass does not use itself wakes other workers.
+
+    A permit of the cluster does so if a task waits in any queue, even one that only others serve.
+    """
     worker = claimer()
     listener = connect()
     limit(name, max_concurrency=2)
@@ -141,7 +147,9 @@ def ahead(worker: Claimer, count: int = 1, **owed: Any) -> list[Claim]:
 def test_a_task_that_expires_in_the_buffer_strands_no_other(
     claimer: Claimers,
 ) -> None:
-    """A task past its good until in the buffer expires and strands none behind it."""
+    """A prefetched task past its ``good_until`` expires at its start, and the tasks behind it still
+    start.
+    """
     limit("default", partition_by_args=["a"], partition_max_concurrency=1)
     *_, parked = put(3, kwargs=['{"a": 1}'] * 3)
 
@@ -166,7 +174,7 @@ def test_a_task_that_expires_in_the_buffer_strands_no_other(
 def test_a_start_gives_back_claims_beyond_the_cap(
     claimer: Claimers,
 ) -> None:
-    """A cap counts what runs and the start gives back what has no room."""
+    """Only running tasks count for a cap; a start gives back the prefetched claims beyond it."""
     worker = claimer()
     other = claimer()
     limit("default", max_concurrency=2)
@@ -174,7 +182,7 @@ def test_a_start_gives_back_claims_beyond_the_cap(
 
     mine = ahead(worker, 2)
     others = ahead(other, 2)
-    assert (len(mine), len(others)) == (2, 2)  # more than the cap, for as long as none of them runs
+    assert (len(mine), len(others)) == (2, 2)  # more than the cap, as long as none of them runs
     assert len(other.run_pass(wanted=Wanted(sync=1, lease=LEASE)).claims) == 1
 
     passed = worker.run_pass(starts=mine, wanted=Wanted(sync=5, lease=LEASE))
@@ -195,7 +203,9 @@ def test_a_start_gives_back_claims_beyond_the_cap(
 def test_a_buffered_claim_takes_no_permit_from_another_worker(
     claimer: Claimers,
 ) -> None:
-    """What waits in a buffer keeps no permit of its partition from another worker."""
+    """A prefetched claim holds no permit of its partition, so another worker can start its
+    tasks.
+    """
     put(5, kwargs=['{"tenant": "a"}'] * 4 + ['{"tenant": "b"}'])
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     busy = claimer()
@@ -218,7 +228,9 @@ def test_a_buffered_claim_takes_no_permit_from_another_worker(
 def test_the_example_prefetches_four_tasks_for_five_seconds(
     claimer: Claimers,
 ) -> None:
-    """Four tasks wait beyond those that run under a lease of five seconds in the example."""
+    """In the example four tasks are prefetched beyond the running ones, under a lease of five
+    seconds.
+    """
     put(9)
     example = capacity(
         Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2)
@@ -252,13 +264,12 @@ def locks(worker: Claimer) -> int:
 def test_different_capped_queues_do_not_block_each_other(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Workers of different capped queues do not wait for each other and a mixed pass holds up both.
+    """Workers of different capped queues do not wait for each other; a pass over both queues holds
+    up both.
 
-    Fails if: one lock for all caps, on which the second pass, impatient, would fail; or lock,
-    count and claim in one statement.
-
-    The snapshot of that is older than its wait for the lock, so it does not count what was claimed
-    while it waited.
+    Fails if: all caps share one lock (the second pass, which has a lock timeout, fails), or one
+    statement locks, counts and claims (its snapshot is older than its wait for the lock, so it does
+    not count the claims made during the wait).
     """
     mail = impatient(claimer(mail=1))
     bulk = impatient(claimer(bulk=50))
@@ -285,9 +296,8 @@ def test_different_capped_queues_do_not_block_each_other(
 def test_under_a_cap_of_the_cluster_all_passes_take_turns(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Fails if: locks of the queues only.
-
-    Both passes would count nobody, and 6 tasks run under a cap of 3.
+    """Fails if: a pass takes the locks of its queues only; both passes then count no running task,
+    and 6 tasks run under a cap of 3.
     """
     limit("*", max_concurrency=3)
     put(5, queue="mail")
@@ -320,10 +330,9 @@ def test_under_a_cap_of_the_cluster_all_passes_take_turns(
 def test_a_pass_counts_only_where_a_cap_is_in_force(
     claimer: Claimers, columns: dict[str, Any], count: int, locked: int, counts: bool
 ) -> None:
-    """A pass locks and counts only where a cap is read and acted upon.
+    """A pass takes locks and counts tasks only where a cap is in force.
 
-    Counting is told by the scans of the index of tasks in flight, which is read for nothing
-    else.
+    The scans of the index of tasks in flight show whether it counts; nothing else reads this index.
     """
     limit("default", **columns)
     put(count)
@@ -340,8 +349,8 @@ def test_a_pass_counts_only_where_a_cap_is_in_force(
         assert (locks(worker), scans > 0) == (locked, counts)
 
 
-# The most tasks that ran at once, of a queue or of all: between the stamps of a run another one's
-# start may lie, no more.
+# The most tasks that ran at once, of one queue or of all ("*"). The number is taken at each start,
+# because it grows only there.
 MOST = """
 SELECT max(t.together) FROM (
   SELECT (SELECT count(*) FROM horsies_tasks o
@@ -367,13 +376,11 @@ EACH = {"partition_by_args": ["a"], "partition_max_concurrency": 1}
 def test_six_concurrent_claimers_never_exceed_a_cap(
     claimer: Claimers, aside: Aside, limits: dict[str, Any]
 ) -> None:
-    """Six claimers at once never exceed a cap and strand no task.
+    """Six concurrent claimers never exceed a cap, and complete all tasks.
 
-    Fails if: no lock at all, or one taken by the statement that counts. Both run more than the
-    cap within a few passes.
-
-    Or unparking that looks before it has the lock: some partition ends with tasks parked and
-    nothing running.
+    Fails if: there is no lock, or the counting statement takes it (more tasks than the cap run
+    within a few passes), or unparking reads before it has the lock (a partition ends with parked
+    tasks and no running one).
     """
     workers = [claimer(mail=1, bulk=50) for _ in range(6)]
     for name, most_ in limits.items():
@@ -420,8 +427,8 @@ def silent(worker: Claimer) -> Claimer:
 
 
 def reap(conn: Any) -> dict[str, list[Any]]:
-    """Run the reaper and return what happened, by kind; nobody is judged before the server is up
-    for the threshold.
+    """Run the reaper and return what happened, by kind, once the server is up for the threshold:
+    before that the reaper declares no worker dead.
     """
     old_enough = "SELECT pg_postmaster_start_time() < clock_timestamp() - %s::interval"
     wait_until(
@@ -438,9 +445,8 @@ def reap(conn: Any) -> dict[str, list[Any]]:
 def test_a_beat_while_the_reaper_decides_saves_the_worker(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
-    """Fails if: a death written to another row after a join with the beats.
-
-    After the wait nobody looks at the beat again.
+    """Fails if: the death is written to another row after a join with the heartbeats; the heartbeat
+    is then not read again after the wait.
     """
     worker = silent(claimer())
     reaper = connect()
@@ -456,11 +462,10 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(
 def test_a_claim_of_a_worker_being_declared_dead_is_rescued(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """What a worker claims while it is declared dead is rescued.
+    """The reaper rescues a claim that is committed after its worker was declared dead.
 
-    Fails if: rescue only in the tick that declares the death.
-
-    The claim was not committed then, and would run for ever.
+    Fails if: tasks are rescued only in the tick that declares the death; the claim, not committed
+    by then, would run for ever.
     """
     worker = silent(claimer())
     other = claimer()
@@ -479,9 +484,9 @@ def test_a_claim_of_a_worker_being_declared_dead_is_rescued(
 
 
 def test_until_empty_does_not_wait_for_a_paused_cluster(claimer: Claimers) -> None:
-    """A paused cluster is no limit that a settled task could lift.
+    """A paused cluster is no cap that a settled task could lift, so ``limited`` is false.
 
-    Fails if: a worker with --until-empty waits for the end of the pause.
+    Fails if: a worker with ``--until-empty`` waits for the end of the pause.
     """
     put()
     queues.pause("*", actor="ann", reason="a move")

@@ -1,8 +1,7 @@
-"""The pass and the model of caps agree: random queues, limits, loads and waiting tasks, and both
-say the same of every task.
+"""The pass and the model of caps agree on random queues, limits, loads and waiting tasks.
 
-Each example lives in a transaction that is rolled back. Partitions are worked out here by a text of
-its own, so that the SQL rule is checked as well.
+Each example lives in a transaction that is rolled back. This module computes partitions with code
+of its own, so that the SQL rule is checked as well.
 """
 
 from __future__ import annotations
@@ -74,9 +73,9 @@ Rows = dict[uuid.UUID, dict[str, Any]]
 
 
 class Row(NamedTuple):
-    """A task as the example wishes it; ``holder`` None waits.
+    """A task of an example; without a ``holder`` it waits.
 
-    ``times`` makes several of the kind.
+    ``times``: how many equal tasks there are.
     """
 
     queue: str
@@ -174,7 +173,7 @@ WORLDS = st.fixed_dictionaries(
 )
 
 
-# Two rounds of one pass: what the first took ahead has to count in the second.
+# Two rounds of one pass: the tasks prefetched by the first count in the second.
 TWO_ROUNDS = {
     "queues": {"a": {"priority": 1, "rule": (["a"], False), "partition_max_concurrency": 2}},
     "cluster": None,
@@ -188,8 +187,8 @@ TWO_ROUNDS = {
     "expired_leases": False,
 }
 
-# A scan that ends amid tasks of a full partition hides one behind it, which comes before those of
-# the other queue.
+# A scan that ends among tasks of a full partition hides the task behind them, which comes before
+# the tasks of the other queue.
 HIDDEN = {
     **TWO_ROUNDS,
     "queues": {
@@ -205,7 +204,7 @@ HIDDEN = {
     "slots": (2, 0, 0),
 }
 
-# Two lanes share what the cluster has left, and a claim whose lease ended holds nothing.
+# Two lanes share the free permits of the cluster, and a claim whose lease has ended holds none.
 SHARED = {
     **TWO_ROUNDS,
     "queues": {"a": {"priority": 1, "rule": (None, False)}},
@@ -216,7 +215,7 @@ SHARED = {
     "rows": [Row("a", "t", {}, seconds=5, times=5), Row("a", "t", {}, "async", seconds=5, times=5)],
 }
 
-# In soft mode claims hold nothing, and a late task among those that all have room expires.
+# In soft mode claims hold no permit, and the late one of several tasks with room expires.
 IDLE_CLAIMS = {
     **TWO_ROUNDS,
     "queues": {"a": {"priority": 1, "rule": (None, False), "max_concurrency": 2}},
@@ -227,7 +226,7 @@ IDLE_CLAIMS = {
 
 
 class World:
-    """An example written into the database, and the same as the model sees it."""
+    """An example written into the database, and the same example as the model sees it."""
 
     def __init__(self, conn: psycopg.Connection[Any], wish: dict[str, Any]) -> None:
         self.conn = conn
@@ -248,9 +247,7 @@ class World:
         self.write(wish["rows"])
 
     def declare(self) -> None:
-        """Write the queues by the statement that changes them; what was there before had another
-        rule.
-        """
+        """Write the queues with the statement that changes them; first they had another rule."""
         store = QueueStore(self.conn)
         for name, columns in self.queues.items():
             by_args, by_task = columns["rule"]
@@ -267,8 +264,8 @@ class World:
             enlist(self.conn, NEIGHBOUR, *SERVED)
 
     def write(self, rows: list[Row]) -> None:
-        """Insert tasks; parked are only those whose partition is full for every worker: nothing
-        else is ever parked.
+        """Insert tasks; only tasks whose partition is full for every worker are parked, as no
+        others ever are.
         """
         added = []
         for row in rows:
@@ -318,7 +315,9 @@ class World:
         }
 
     def partition(self, row: Row) -> Any:
-        """Return the partition of a task by its queue's rule: our own text of it."""
+        """Return the partition of a task by the rule of its queue, with code independent of the
+        SQL.
+        """
         by_args, by_task = (
             self.queues[row.queue]["rule"] if row.queue in self.queues else (None, False)
         )
@@ -329,7 +328,7 @@ class World:
         return tuple((name, row.kwargs.get(name)) for name in names), by_task and row.name
 
     def held(self) -> list[Holding]:
-        """Return what holds permits: claims under an ended lease do not."""
+        """Return the tasks that hold permits: all held ones but claims under an ended lease."""
         return [
             Holding(
                 task.row.queue, task.partition, task.row.holder == ME, task.row.lease == "running"
@@ -351,8 +350,8 @@ class World:
         return partition is not None and any(cap is not None and load >= cap for cap in caps)
 
     def waiting(self) -> list[Waiting]:
-        """Return what could start now; claims whose lease ended are among it when the pass releases
-        them.
+        """Return the tasks that could start now, with the claims whose lease has ended if the pass
+        releases them.
         """
         return [
             Waiting(
@@ -374,7 +373,7 @@ class World:
         return dict(self.conn.execute("SELECT id, to_jsonb(t) FROM horsies_tasks t").fetchall())
 
     def keys(self) -> Rows:
-        """Return how each task would be keyed if it were sent now."""
+        """Return the key that each task would get if it were sent now."""
         return {
             id_: {"partition_key": key, "partition_version": version}
             for id_, key, version in self.conn.execute(KEYS)
@@ -383,7 +382,7 @@ class World:
 
 @pytest.fixture
 def conn(connect: Connect) -> psycopg.Connection[Any]:
-    """Give a connection to a database with queues of an older rule, and with workers of which one
+    """Return a connection to a database with queues of an older rule, and with workers one of which
     is alive.
     """
     conn = connect()
@@ -400,7 +399,7 @@ def conn(connect: Connect) -> psycopg.Connection[Any]:
 
 
 def compare(world: World, expected: Allotment, passed: Passed, before: Rows, after: Rows) -> None:
-    """Hold a pass against the model: what it took, and that it touched nothing else."""
+    """Compare a pass with the model: the tasks that it took, and that it changed no others."""
     assert [claim.id.int for claim in passed.claims] == expected.start
     assert [claim.id.int for claim in passed.prefetched] == expected.ahead
     assert (passed.again, passed.dead) == (False, False)
@@ -410,7 +409,7 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
     assert expired <= set(expected.expired)
     ahead = {(tasks[id_].row.queue, tasks[id_].partition) for id_ in expected.ahead}
 
-    # The pass does not look at these again.
+    # The pass does not read these again.
     for task in (tasks[id_] for id_ in set(expected.expired) - expired):
         full_here = (task.row.queue, task.partition) in ahead
         assert (
@@ -419,7 +418,7 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
             or world.limits[task.row.queue].partition_local_limit is not None
         )
 
-    # Tasks of these partitions were unparked, and parked again if there was time.
+    # Tasks of these partitions were unparked, and perhaps parked again.
     unparked = {(tasks[id_].row.queue, tasks[id_].partition) for id_ in expired}
     fresh = world.keys()
     parked = set(expected.parked) | {task.id.int for task in world.tasks if task.parked}
@@ -485,7 +484,7 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
 def test_a_pass_claims_the_tasks_of_the_model_in_its_order(
     conn: psycopg.Connection[Any],
 ) -> None:
-    """The pass takes what the model says in its order and touches nothing else."""
+    """The pass claims the same tasks as the model, in the same order, and changes no others."""
 
     @CALM
     @example(TWO_ROUNDS)
@@ -539,10 +538,10 @@ def test_a_pass_claims_the_tasks_of_the_model_in_its_order(
 def test_buffered_claims_start_or_go_back_as_in_the_model(
     conn: psycopg.Connection[Any],
 ) -> None:
-    """What waits in a buffer starts as the model says and the rest goes back.
+    """Prefetched claims start as in the model, and the rest is given back.
 
-    The start counts what runs, by the same arithmetic, and takes the claims in the order in
-    which the worker asks.
+    The start counts running tasks by the same arithmetic, and takes the claims in the order in
+    which the worker lists them.
     """
 
     @CALM
@@ -605,7 +604,7 @@ def test_buffered_claims_start_or_go_back_as_in_the_model(
 
 
 def buffered(row: Row) -> Row:
-    """Return a waiting task as one that a worker has taken ahead."""
+    """Return a waiting task as one that a worker has prefetched."""
     lease = "ended" if row.priority == 1 and row.stale else "living"
     return row._replace(
         holder=NEIGHBOUR if row.parked and row.stale else ME, lease=lease, seconds=5

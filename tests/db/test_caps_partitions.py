@@ -1,7 +1,8 @@
-"""Limits per partition: which tasks share one, what is parked, who unparks it, and what a change of
-the rule does.
+"""Limits per partition: which tasks share one, which are parked and unparked, and the effect of a
+changed rule.
 
-Whoever meets a task of an older rule keys it anew before it counts.
+A task with a key of an older rule gets its new key before it is counted, from whichever operation
+reads it first.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def by(*names: str, most: int | None = 1, **columns: Any) -> None:
 
 @pytest.mark.promise("S4.7")
 def test_a_pass_parks_tasks_of_a_full_partition(claimer: Claimers) -> None:
-    """What a full partition cannot start is parked and passed over."""
+    """A pass parks the tasks that a full partition keeps from starting, and claims tasks behind
+    them.
+    """
     by("customer_id")
     worker = claimer()
     of(*"a" * 100, "b", *"a" * 4_000, "c")
@@ -74,7 +77,7 @@ def test_a_pass_parks_tasks_of_a_full_partition(claimer: Claimers) -> None:
     again = 0
     assert customers(passed.claims) == ["a", "b"]
 
-    while passed.again:  # it met very many, and asks to be followed by another pass
+    while passed.again:  # it read very many, and requests another pass
         passed, again = worker.run_pass(sync=1), again + 1
 
     assert 0 < again < 5
@@ -114,8 +117,8 @@ def test_what_frees_a_permit_unparks_one_and_wakes_workers(
 
 
 def test_each_lane_gets_a_parked_task_when_a_permit_comes_free(claimer: Claimers) -> None:
-    """Whichever lane has a slot finds one: the first of all may be of a lane that nobody has slots
-    for now.
+    """Each lane with a slot can start a parked task: the first parked task may be of another lane,
+    which has no free slots.
     """
     by("customer_id")
     worker = claimer()
@@ -140,7 +143,7 @@ def test_each_lane_gets_a_parked_task_when_a_permit_comes_free(claimer: Claimers
 def test_a_sweep_unparks_as_many_tasks_as_a_raised_limit_allows(
     claimer: Claimers, limits: dict[str, Any], unparked: int, partitions: int
 ) -> None:
-    """A sweep unparks as many as a raised limit has room for and all when limit or rule goes."""
+    """A sweep unparks the tasks that a raised limit has room for, or all if limit or rule goes."""
     by("customer_id")
     worker = claimer()
     of(*"a" * 5, *"b" * 5, *"c" * 5)
@@ -162,7 +165,7 @@ def test_a_sweep_unparks_as_many_tasks_as_a_raised_limit_allows(
 def test_a_new_worker_adds_its_share_of_a_limit_per_worker(
     claimer: Claimers,
 ) -> None:
-    """A worker that joins brings its share of a limit per worker with the next net."""
+    """The next sweep after a worker has joined unparks its share of a limit per worker."""
     alone = register(claimer())
     joining = claimer()
     by("customer_id", most=None, partition_local_limit=1)
@@ -189,7 +192,7 @@ def test_keys_of_any_length_are_kept_apart(claimer: Claimers) -> None:
 
 @pytest.mark.parametrize("frees", ["with slots", "without slots", "with the reaper between"])
 def test_a_parked_task_that_expires_does_not_strand_the_next(claimer: Claimers, frees: str) -> None:
-    """A parked task that expires does not strand those behind it."""
+    """A parked task that expires does not keep the tasks behind it parked."""
     by("customer_id")
     worker = claimer()
     other = claimer()
@@ -231,8 +234,8 @@ KEYS = [
 
 @pytest.mark.parametrize(("value", "key"), KEYS)
 def test_equal_numbers_are_one_partition(value: str, key: str) -> None:
-    """Fails if: 1 and 1.0 are two, though they are one unique work; or what only looks like a
-    number is changed.
+    """Fails if: 1 and 1.0 are two partitions, although they are the same unique work, or a text
+    that only looks like a number is changed.
     """
     by("customer_id")
     (id_,) = put(kwargs=[f'{{"customer_id": {value}}}'])
@@ -241,7 +244,7 @@ def test_equal_numbers_are_one_partition(value: str, key: str) -> None:
 
 
 def test_a_key_of_megabytes_is_made_in_no_time() -> None:
-    """Fails if: the numbers in a large value are looked for in steps that grow with its square."""
+    """Fails if: the time to find the numbers in a large value grows with the square of its size."""
     by("customer_id")
     text = json.dumps(("1.0 \\" * 300_000) + '"1.0"')
 
@@ -268,8 +271,8 @@ def keys() -> dict[Any, tuple[str | None, bool]]:
 def test_what_runs_counts_by_the_new_rule_at_once(
     claimer: Claimers, connect: Connect, somebody_holds_it: bool
 ) -> None:
-    """Fails if: a change that waits for every row in flight, or a count that trusts the key in the
-    row.
+    """Fails if: a change of the rule waits for every row in flight, or a count uses the key stored
+    in the row.
     """
     by("a")
     (one,) = send((1, 7))
@@ -294,7 +297,7 @@ def test_what_runs_counts_by_the_new_rule_at_once(
 def test_a_sweep_gives_waiting_tasks_the_keys_of_the_new_rule(
     claimer: Claimers,
 ) -> None:
-    """A sweep keys all that waits anew and unparks what the old rule parked."""
+    """A sweep gives all waiting tasks new keys, and unparks the tasks that the old rule parked."""
     by("a")
     worker = claimer()
     sent = send(*((1, b) for b in range(5)))
@@ -311,10 +314,10 @@ def test_a_sweep_gives_waiting_tasks_the_keys_of_the_new_rule(
 
 
 def test_a_task_committed_late_counts_by_the_new_rule(claimer: Claimers, connect: Connect) -> None:
-    """What is committed late delays nobody and counts by the new rule.
+    """A task committed after the rule has changed delays no one, and counts by the new rule.
 
-    Fails if: the rule read under a lock that lasts as long as the sender's transaction, or a key
-    in the row that counts.
+    Fails if: the rule is read under a lock held until the sender's transaction ends, or the key
+    stored in the row counts.
     """
     by("a")
     sender = connect()
@@ -342,11 +345,10 @@ def test_a_task_committed_late_counts_by_the_new_rule(claimer: Claimers, connect
 def test_a_task_parked_while_a_permit_comes_free_is_not_stranded(
     claimer: Claimers, connect: Connect, aside: Aside, slots: int
 ) -> None:
-    """A task that is being parked while its permit comes free is not stranded.
+    """A task that a pass is parking while its permit comes free still starts.
 
-    Fails if: unpark without the lock.
-
-    It does not see the task that the other pass has parked and not committed.
+    Fails if: unparking takes no lock, and so does not see the task that the other pass has parked
+    and not committed.
     """
     by("a")
     first, second = send((1, 1), (1, 2))
@@ -367,11 +369,10 @@ def test_a_task_parked_while_a_permit_comes_free_is_not_stranded(
 def test_a_task_sent_during_a_settle_is_not_stranded(
     claimer: Claimers, connect: Connect, aside: Aside, slots: int
 ) -> None:
-    """A task that is sent while a settle is about to commit is not stranded.
+    """A task that is sent while a settle is about to commit still starts.
 
-    Fails if: a settle that finds nothing waiting takes no lock.
-
-    Another pass still counts its task, and parks what came since.
+    Fails if: a settle that finds no waiting task takes no lock; another pass then still counts the
+    settled task, and parks the new one.
     """
     by("a")
     send((1, 1))

@@ -1,8 +1,8 @@
-"""Which tasks a pass claims: of hundreds of queues in the one order, and none that its worker does
-not know while they are young.
+"""Which tasks a pass claims: tasks of hundreds of queues in one order, and no young task that its
+worker does not know.
 
-Queues in which nothing happens cost nothing, and what is left to other workers stands in nobody's
-way. The short pass does what the whole one does: it is held against it, on the same rows.
+Idle queues cost nothing, and tasks that are left to other workers block none. The short pass is
+compared with the whole one, on the same rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FROM generate_series(0, %(count)s - 1) AS number
 
 
 def queues(count: int, cap: int | None = None) -> list[str]:
-    """Have so many queues, with three priorities, and return their names."""
+    """Make ``count`` queues with three priorities, and return their names."""
     sql("DELETE FROM horsies_limits WHERE queue_name <> '*'")
     sql(QUEUES, {"count": count, "cap": cap})
     return [f"queue-{number}" for number in range(count)]
@@ -55,7 +55,7 @@ def of_queues(worker: Claimer, names: list[str]) -> Claimer:
 
 
 def touched(worker: Claimer, outcomes: str | None = None, sync: int = 0) -> int:
-    """Return how many blocks a pass touches, which is undone."""
+    """Return how many blocks a pass touches, and undo the pass."""
     params = {
         "worker": worker.id,
         "channel": worker.channel,
@@ -132,7 +132,7 @@ def test_tasks_of_many_queues_come_in_one_order(
 
 
 def test_a_pass_over_many_queues_returns_the_next_due_time(claimer: Claimers) -> None:
-    """A task that is due later is announced from among many queues."""
+    """A pass over many queues returns when the next task of any of them is due."""
     worker = of_queues(claimer(), queues(50, 1))
     put(queue="queue-33", delay=timedelta(hours=1))
 
@@ -170,12 +170,12 @@ STRANGE = "shop.tasks.new"
 
 @pytest.fixture
 def old(claimer: Claimers) -> Claimer:
-    """Give a worker that knows one task."""
+    """Return a worker that knows one task."""
     return knowing(claimer())
 
 
 def knowing(worker: Claimer, **columns: Any) -> Claimer:
-    """Give a claimer its rows."""
+    """Register a worker that knows one task, and return it."""
     serving(*worker.served.queues, id=worker.id, **{"task_names": [KNOWN], "wire": 1, **columns})
     return worker
 
@@ -187,7 +187,7 @@ def claimed(worker: Claimer, sync: int = 10, **options: Any) -> list[uuid.UUID]:
 def test_an_unknown_task_goes_to_another_worker_at_attempt_one(
     old: Claimer, claimer: Claimers
 ) -> None:
-    """What one worker leaves another takes with its first attempt."""
+    """A task given back by a worker that does not know it goes to another as its first attempt."""
     (id_,) = put(name=STRANGE)
     (met,) = old.run_pass(sync=1).claims
 
@@ -213,7 +213,7 @@ def test_an_unknown_task_goes_to_another_worker_at_attempt_one(
 
 @pytest.mark.promise("S2.21")
 def test_a_worker_takes_an_unknown_task_after_the_grace(old: Claimer) -> None:
-    """What has been due for as long as the grace is taken whoever knows it."""
+    """A worker claims a task that it does not know once the task has been due for the grace."""
     young, aged = put(2, name=STRANGE)
     Task.objects.filter(pk=aged).update(enqueued_at=now() - GRACE)
     Task.objects.filter(pk=young).update(sent_at=now() - 2 * GRACE)
@@ -228,7 +228,7 @@ def test_a_worker_takes_an_unknown_task_after_the_grace(old: Claimer) -> None:
 
 
 def test_a_worker_leaves_tasks_of_a_newer_wire_format(old: Claimer, claimer: Claimers) -> None:
-    """What a newer release sent is left to workers that read it."""
+    """A task sent by a newer release is left to workers that can read its wire format."""
     (newer,) = put(name=KNOWN, options='{"wire": 2}')
     (today,) = put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
 
@@ -237,7 +237,7 @@ def test_a_worker_leaves_tasks_of_a_newer_wire_format(old: Claimer, claimer: Cla
 
 
 def test_the_permit_of_a_released_task_goes_to_a_known_task(old: Claimer) -> None:
-    """The permit of what is given back goes to what the worker knows."""
+    """The permit of a task that is given back goes to a task that the worker knows."""
     limit("default", max_concurrency=1)
     put(name=STRANGE)
     (met,) = old.run_pass(sync=5).claims
@@ -265,7 +265,7 @@ def test_a_worker_that_leaves_all_that_waits_wakes_nobody(old: Claimer, connect:
 def test_claims_and_prefetches_leave_out_unknown_tasks(
     old: Claimer,
 ) -> None:
-    """A pass that asks for it leaves out what its worker does not name as does its buffer."""
+    """With a grace, a pass claims and prefetches only the tasks that its worker knows."""
     put(5, name=STRANGE)
     known = put(5, name=KNOWN)
 
@@ -278,7 +278,7 @@ def test_claims_and_prefetches_leave_out_unknown_tasks(
 
 
 def test_unknown_tasks_of_a_full_partition_hide_no_other_task(old: Claimer) -> None:
-    """Tasks of a full partition that nobody here knows hide nothing."""
+    """Unknown tasks hide no known task behind them, neither in their partition nor in another."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     put(50, name=STRANGE, kwargs=['{"tenant": 1}'] * 50)
     first = put(1, name=KNOWN, kwargs=['{"tenant": 1}'])
@@ -290,7 +290,7 @@ def test_unknown_tasks_of_a_full_partition_hide_no_other_task(old: Claimer) -> N
 def test_leaving_out_unknown_tasks_reads_the_index_of_the_claim(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Leaving tasks out reads the index of the claim and never sorts."""
+    """The claim that leaves out unknown tasks reads its index and never sorts."""
     for state in states(connect(), name=STRANGE):
         worker = knowing(claimer())
         put(name=KNOWN)
@@ -318,7 +318,7 @@ def short_pass(
     async_: int = 0,
     *outcomes: Outcome,
 ) -> Any:
-    """Run a pass that is short if it can be."""
+    """Run a pass that is short if possible."""
     return worker.run_pass(sync, async_, news=queue, outcomes=list(outcomes))
 
 
@@ -346,7 +346,7 @@ TASKS = st.lists(
 ENDS = st.lists(
     st.sampled_from(["COMPLETED", "CANCELLED", "an older claim's", "nobody's"]), max_size=6
 )
-NOBODYS = Claim(uuid.uuid4(), 1, "sync", "t", "{}")  # who gives something back takes a whole pass
+NOBODYS = Claim(uuid.uuid4(), 1, "sync", "t", "{}")  # a pass with a release is a whole one
 LOOK = """
 SELECT to_jsonb(t) - '{claimed_at,started_at,finished_at}'::text[],
        claimed_at > now(), started_at > now(), finished_at > now(),
@@ -387,7 +387,7 @@ def build(
 
 
 def ending(mine: list[uuid.UUID], ends: list[str]) -> list[Outcome]:
-    """Return outcomes for the tasks that this worker runs, and for others."""
+    """Return outcomes for the tasks that this worker runs, and for other tasks."""
     found = []
     for end in ends:
         id_ = mine.pop() if mine and end != "nobody's" else uuid.uuid4()
@@ -405,7 +405,7 @@ def test_it_leaves_the_rows_and_says_what_a_whole_one_does(claimer: Claimers) ->
     worker = claimer()
 
     def after(run: Callable[[], Passed]) -> tuple[Any, ...]:
-        """Return what a pass says, and the rows behind it; then undo it."""
+        """Return the result of a pass and the rows after it; then undo it."""
         with worker.conn.transaction(force_rollback=True):
             passed = run()
             # The clock decides when they were due.
@@ -534,7 +534,7 @@ def test_rows_that_somebody_holds_are_left_out_without_waiting(
 
 @pytest.mark.promise("S1.48", "S2.22")
 def test_eight_claimers_of_both_kinds_get_each_task_once(claimer: Claimers, aside: Aside) -> None:
-    """Eight claimers by both kinds get each task once and leave none."""
+    """Eight claimers that mix short and whole passes get each task once, and leave none."""
     ids = put(800)
     barrier = threading.Barrier(8)
 
@@ -560,7 +560,7 @@ def test_a_limit_that_appears_is_waited_for_and_then_kept(
     looker = connect()
     put(2)
     outcomes = [done(claim) for claim in worker.run_pass(sync=1).claims if settling]
-    short_pass(worker, "default", 0)  # its plan is made
+    short_pass(worker, "default", 0)  # so that its plan is made
 
     with changer.transaction():
         changer.execute("LOCK TABLE horsies_limits IN ACCESS EXCLUSIVE MODE")
@@ -577,7 +577,7 @@ def test_a_limit_that_appears_is_waited_for_and_then_kept(
 def test_no_limit_appears_between_the_settle_and_the_claim(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """No limit appears between what it settles and what it claims."""
+    """No limit appears between the settle and the claim of a short pass."""
     worker = claimer()
     changer = connect()
     put()

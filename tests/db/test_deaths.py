@@ -1,4 +1,4 @@
-"""Who is declared dead, and by whom; what is left behind by a clock that was set."""
+"""Which workers are declared dead, and by which others; the traces of a clock that was set."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FRESH = timedelta(seconds=30)
 
 @pytest.fixture
 def conn(connect: Connect) -> Any:
-    """Give a session to a server that is up for longer than the threshold."""
+    """Return a session on a server that is up for longer than the threshold."""
     up = "SELECT pg_postmaster_start_time() < clock_timestamp() - interval '1 s'"
     wait_until(lambda: sql(up)[0][0], "the server is up for longer than the threshold")
     return connect()
 
 
 def workers(conn: Any, *ages: float) -> list[uuid.UUID]:
-    """Register workers whose last heartbeats are so many seconds old."""
+    """Register workers whose last heartbeats are this many seconds old."""
     ids = uuid7s(len(ages))
     for id_, age in zip(ids, ages, strict=True):
         enlist(conn, id_, "default", slots=1, task_names=[])
@@ -50,7 +50,7 @@ def test_a_worker_that_beats_declares_a_silent_one_dead(conn: Any) -> None:
 
 @pytest.mark.parametrize("age", [31, -31], ids=["forward", "back"])
 def test_no_worker_dies_when_the_clock_has_jumped(conn: Any, age: float) -> None:
-    """Fails if: heartbeats of others are compared with a clock by which the own one is old, too."""
+    """Fails if: others' heartbeats are compared with a clock that makes the own one old, too."""
     own, _other = workers(conn, age, age)
 
     assert WorkerStore(conn).judge(own, THRESHOLD, FRESH) == []
@@ -78,7 +78,7 @@ def test_a_worker_that_died_before_the_clock_was_set_back_dies(conn: Any) -> Non
 
 
 def test_heartbeats_of_the_future_hold_no_duty_and_no_place(conn: Any) -> None:
-    """Fails if: dead workers look after dead ones until the clock has caught up."""
+    """Fails if: dead workers are on duty until the clock has caught up."""
     *_dead, own = workers(conn, -3_600, -3_600, -3_600, 0)
 
     beaten = WorkerStore(conn).beat(
@@ -90,7 +90,7 @@ def test_heartbeats_of_the_future_hold_no_duty_and_no_place(conn: Any) -> None:
 
 
 def test_claims_of_the_future_without_a_worker_are_rescued(claimer: Claimers) -> None:
-    """Fails if: they are younger than the threshold until the clock has caught up."""
+    """Fails if: these claims are younger than the threshold until the clock has caught up."""
     lost = claimer()
     (id_,) = put()
     lost.run_pass(sync=1)

@@ -1,8 +1,8 @@
-"""Who is elected to be told of new tasks, whom a worker without free slots wakes, and which sends
-nobody is told of.
+"""Which workers are elected to be notified of new tasks, which ones a worker without free slots
+wakes, and which sends are not announced.
 
-Sends beside other sends: in a burst workers do not hear of each of them, and in SERIALIZABLE
-transactions all succeed.
+Concurrent sends: a burst is announced only in part, and sends in SERIALIZABLE transactions all
+succeed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Teams = Callable[..., "Team"]
 
 
 class Team:
-    """Workers that beat by one connection, in the order of their ids, and hear what each of them
-    alone is told.
+    """Workers that send heartbeats over one connection, in the order of their ids, and receive the
+    notifications for each of them alone.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], count: int, **columns: Any) -> None:
@@ -76,17 +76,17 @@ class Team:
         ).place
 
     def places(self) -> list[int | None]:
-        """Let all of them beat, and return what each of them learns."""
+        """Send the heartbeat of each worker, and return their places."""
         return [self.beat(place) for place in range(len(self.ids))]
 
     def pass_on(self, *queues: str, lane: str = "sync") -> int | None:
-        """Let the first one wake others."""
+        """Let the first worker wake others."""
         return TaskStore(self.connection).pass_on(
             self.ids[0], self.prefix, lane, queues or ("default",)
         )
 
     def heard(self) -> dict[int, str]:
-        """Return what was said to which of them."""
+        """Return the notification that each worker received."""
         self.connection.execute("NOTIFY nobody")
         return {
             self.ids.index(uuid.UUID(one.channel.removeprefix(self.prefix + "_"))): one.payload
@@ -108,8 +108,8 @@ def team(connect: Connect) -> Teams:
 def test_the_two_oldest_and_the_youngest_of_a_team_are_elected(
     team: Teams, places: list[int | None]
 ) -> None:
-    """Fails if: the three oldest, which may have been started together on one machine, and die with
-    it.
+    """Fails if: the three oldest are elected; they may have started together on one machine, and
+    die with it.
     """
     assert team(len(places)).places() == places
 
@@ -125,7 +125,7 @@ def test_workers_that_can_run_other_tasks_elect_their_own(
 
 
 def test_a_worker_that_does_not_listen_is_not_elected(team: Teams) -> None:
-    """Who does not listen is not elected and comes back to its place."""
+    """A worker that does not listen is not elected, and gets its place back once it listens."""
     ours = team(5)
 
     assert ours.beat(1, listens=False) is None
@@ -140,7 +140,7 @@ def test_a_worker_that_does_not_listen_is_not_elected(team: Teams) -> None:
 def test_a_worker_that_is_dead_or_silent_is_not_elected(
     team: Teams, column: str, ago: timedelta
 ) -> None:
-    """Who was declared dead or sends no heartbeats is not elected."""
+    """A worker that was declared dead, or sends no heartbeats, is not elected."""
     ours = team(4)
     Heartbeat.objects.filter(pk=ours.ids[0]).update(**{column: timezone.now() - ago})
 
@@ -160,7 +160,7 @@ def test_a_worker_that_is_dead_or_silent_is_not_elected(
 def test_a_worker_that_replaces_an_elected_one_is_told_at_once(
     team: Teams, count: int, stops: int, told: dict[int, str]
 ) -> None:
-    """Those that replace an elected one that stops are told at once."""
+    """When an elected worker stops, its replacements are notified of their places at once."""
     ours = team(count)
     ours.store.stop(ours.ids[stops])
 
@@ -248,8 +248,8 @@ Hear = Callable[[], list[str]]
 
 @pytest.fixture
 def hear(connect: Connect) -> Hear:
-    """Give a function that returns what was notified since: for each notification the marks behind
-    its time, and its queue.
+    """Return a function that returns all new notifications: the marks after the time, and the
+    queue.
     """
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
@@ -259,7 +259,7 @@ def hear(connect: Connect) -> Hear:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Have sends go by a clock that stands still, and give its hand."""
+    """Make sends use a clock that stands still, and return its hand, a list with the time."""
     hand = [0.0]
     monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(lambda: hand[0]))
     return hand
@@ -272,7 +272,7 @@ def begin_burst(hear: Hear) -> None:
 
 
 def test_sends_right_behind_an_announced_send_are_quiet(hear: Hear, clock: list[float]) -> None:
-    """In a burst the sends right behind an announced one are quiet."""
+    """In a burst, sends right after an announced one are not announced."""
     begin_burst(hear)
     tasks.add.send(3)
     assert hear() == []
@@ -282,7 +282,7 @@ def test_sends_right_behind_an_announced_send_are_quiet(hear: Hear, clock: list[
         assert cursor.fetchone()[0] in (None, "")
 
     tasks.add.schedule(60, 4)
-    assert hear() == ["default"]  # not all of it is due: workers ask when
+    assert hear() == ["default"]  # its task is not due yet: workers read when it is
     tasks.mail.send("a@example.org")
     assert hear() == ["!sync mail"]
 
@@ -293,7 +293,7 @@ def test_sends_right_behind_an_announced_send_are_quiet(hear: Hear, clock: list[
 
 
 def test_every_other_way_to_insert_a_task_is_announced(hear: Hear, clock: list[float]) -> None:
-    """A send in a transaction and every other way to insert is announced."""
+    """A send in a transaction, and every other way to insert a task, is announced."""
     begin_burst(hear)
     with transaction.atomic():
         tasks.add.send(3)
@@ -328,7 +328,7 @@ def test_every_other_way_to_insert_a_task_is_announced(hear: Hear, clock: list[f
 
 
 def send(quiet_for: int | None = None, **columns: Any) -> int:
-    """Send a task that may be quiet if its table is that one, and return which table it is."""
+    """Send a task that may be quiet if its table is number ``quiet_for``; return that number."""
     new = NewTasks("t", "default", "sync", 100, [uuid7()], ["{}"])
     return TaskStore(connection).send(new._replace(**columns), quiet_for)
 
@@ -336,7 +336,9 @@ def send(quiet_for: int | None = None, **columns: Any) -> int:
 def test_a_send_that_is_due_before_the_last_one_is_not_quiet(
     hear: Hear,
 ) -> None:
-    """A send for another table or due before the last one or before an insert is not quiet."""
+    """A send to another table, a send due before the last one, and an insert after a quiet send in
+    the same transaction are announced.
+    """
     table = send()
     assert hear() == ["!sync default"]
 
@@ -357,8 +359,8 @@ def test_a_send_that_is_due_before_the_last_one_is_not_quiet(
 
 
 def slow_send(then: Callable[[], object] = list) -> Iterator[float]:
-    """Give what a clock shows: between the beginning and the end of the send behind a burst much
-    time passes.
+    """Yield the times of a clock on which the send after a burst takes long; ``then`` is called
+    during that send.
     """
     yield from [0.0] * (2 * BURST + 1)
     then()
@@ -369,7 +371,7 @@ def slow_send(then: Callable[[], object] = list) -> Iterator[float]:
 def test_a_quiet_send_that_took_long_is_announced_at_its_end(
     hear: Hear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quiet send that took long is announced when it is done."""
+    """A quiet send that took long is announced when it ends."""
     monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(slow_send().__next__))
     begin_burst(hear)
 
@@ -381,7 +383,7 @@ def test_a_quiet_send_that_took_long_is_announced_at_its_end(
 def test_a_failed_announcement_does_not_undo_a_committed_send(
     hear: Hear, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A committed task that cannot be announced is sent all the same."""
+    """A committed task stays sent if its announcement fails."""
     breaks = slow_send(lambda: connection.connection.close())
     monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(breaks.__next__))
     begin_burst(hear)
@@ -437,7 +439,7 @@ def declared(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def serializable(using: Any) -> Iterator[None]:
-    """Let Django's connection be this one, in a SERIALIZABLE transaction that stays open after the
+    """Use another connection as Django's, in a SERIALIZABLE transaction that stays open after the
     block.
     """
     own, connections["default"] = connections["default"], using
@@ -453,10 +455,10 @@ def serializable(using: Any) -> Iterator[None]:
 def test_serializable_transactions_can_send_side_by_side(
     declared: None, send: Callable[[], Any]
 ) -> None:
-    """Sends in serializable transactions let each other succeed.
+    """Concurrent sends in SERIALIZABLE transactions all succeed.
 
-    PostgreSQL ends one of them with 40001 if each reads where the next one writes: no send may
-    read back what it wrote.
+    PostgreSQL ends one of them with 40001 if each reads where the next one writes, so no send may
+    read its own rows back.
     """
     first, second, third = (connections["default"].copy() for _ in range(3))
     with closing(first), closing(second), closing(third):

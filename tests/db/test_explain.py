@@ -1,4 +1,4 @@
-"""Why a task does not run: each reason with its cause, gone without it, and read through indexes
+"""Why a task does not run: each reason comes and goes with its cause, and is read through indexes
 without a lock.
 """
 
@@ -40,7 +40,7 @@ def codes(id_: uuid.UUID) -> list[str]:
 
 
 def reason(id_: uuid.UUID, code: str) -> Reason:
-    """Return the one reason of that code."""
+    """Return the one reason with this code."""
     (found,) = (one for one in explain(id_).reasons if one.code == code)
     return found
 
@@ -71,7 +71,7 @@ def living(worker: Claimer, **columns: Any) -> Claimer:
 def test_an_explanation_of_the_next_task_locks_nothing(
     claimer: Claimers,
 ) -> None:
-    """A task that nothing holds up is next and an explanation locks nothing."""
+    """A task that nothing holds up is explained as next, and the explanation locks nothing."""
     worker = living(claimer())
     (id_,) = put()
 
@@ -89,7 +89,9 @@ def test_an_explanation_of_the_next_task_locks_nothing(
 
 
 def test_a_finished_task_is_explained_by_its_outcome() -> None:
-    """A finished task says how it ended and one that is unknown or no id is an error."""
+    """A finished task is explained by its outcome; an unknown id, or a text that is none, is an
+    error.
+    """
     failed = TaskFactory(status="FAILED").id
     assert "It ended as FAILED with UNHANDLED_ERROR at " in text(failed, "FINISHED")
     assert details(failed, "FINISHED")["error_code"] == "UNHANDLED_ERROR"
@@ -102,7 +104,9 @@ def test_a_finished_task_is_explained_by_its_outcome() -> None:
 
 
 def test_a_running_task_names_its_worker_and_its_rescue() -> None:
-    """A running task says where and one of a worker that stopped beating when it is rescued."""
+    """The explanation of a running task names its worker, and the time of the rescue once that
+    worker sends no heartbeats.
+    """
     worker = serving()
     other = serving()
     id_ = TaskFactory(status="RUNNING", claimed_by=worker.id).id
@@ -136,7 +140,9 @@ def test_a_running_task_names_its_worker_and_its_rescue() -> None:
 def test_a_worker_without_a_heartbeat_leaves_an_orphan(
     claimer: Claimers,
 ) -> None:
-    """A task of a worker without a heartbeat is what the reaper calls an orphan."""
+    """A running task without a heartbeat of its worker is explained as claimed by a silent worker,
+    and the reaper rescues it.
+    """
     task = TaskFactory(status="RUNNING", sent_at=now() - dt.timedelta(seconds=30))
     assert codes(task.id) == ["CLAIMED_BY_SILENT_WORKER"]
     assert codes(TaskFactory(status="RUNNING").id) == ["RUNNING"]
@@ -150,7 +156,9 @@ def test_a_worker_without_a_heartbeat_leaves_an_orphan(
 def test_a_claim_in_a_buffer_is_explained_until_its_lease_ends(
     settings: Any,
 ) -> None:
-    """A claim in a buffer says so until its lease ends and holds no permit in soft mode."""
+    """A prefetched claim is explained as such until its lease ends, and holds no permit in soft
+    mode.
+    """
     worker = serving()
     id_ = TaskFactory(status="CLAIMED", claimed_by=worker.id, claim_expires_at=now() + HOUR).id
 
@@ -174,7 +182,7 @@ def test_a_claim_in_a_buffer_is_explained_until_its_lease_ends(
 
 
 def test_a_pause_names_its_actor_and_reason() -> None:
-    """A pause says who and why and a cap of 0 is one whoever set it."""
+    """The explanation of a pause names its actor and reason; a cap of 0 is always a pause."""
     serving()
     (id_,) = put()
 
@@ -206,7 +214,9 @@ def test_a_pause_names_its_actor_and_reason() -> None:
 
 @pytest.mark.promise("S0.45", "S1.52")
 def test_a_task_that_is_not_due_yet_names_its_reason() -> None:
-    """A task that is not due waits for a retry or is past its good until says so."""
+    """A task that is not due, waits for a retry or is past its ``good_until`` has that as its
+    reason.
+    """
     serving()
     (id_,) = put(delay=HOUR)
     assert codes(id_) == ["NOT_DUE"]
@@ -245,7 +255,7 @@ def test_a_cap_that_is_reached_names_who_holds_it(claimer: Claimers, name: str, 
 def test_a_full_partition_names_its_holders(
     claimer: Claimers,
 ) -> None:
-    """A full partition names its holders whether the task is parked yet or not."""
+    """A full partition names its holders, whether or not the task is parked yet."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     worker = living(claimer())
 
@@ -297,9 +307,9 @@ def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claime
 def test_the_first_task_of_a_partition_is_named_with_its_state(
     claimer: Claimers,
 ) -> None:
-    """The task that comes first in its partition is named with what it does.
+    """The explanation names the first task of a partition, and the state of that task.
 
-    Fails if: the partition is said to be at its limit, or to have a permit that is free now.
+    Fails if: the partition is said to be at its limit, or to have a free permit.
     """
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     worker = living(claimer())
@@ -308,8 +318,8 @@ def test_the_first_task_of_a_partition_is_named_with_its_state(
     begins = f'Task {first} comes before it in the order of partition {{"tenant": "a"}}: '
 
     def does() -> str:
-        """Return what is told of the first task, the same for those that were met by a pass and
-        those that were not.
+        """Return the described state of the first task; it is the same for tasks that a pass has
+        met and for others.
         """
         (found,) = {text(one, "BEHIND_IN_ORDER") for one in (second, third)}
         assert "PARTITION_AT_LIMIT" not in codes(second) + codes(third)
@@ -348,9 +358,9 @@ def test_the_first_task_of_a_partition_is_named_with_its_state(
 
 
 def test_a_task_is_behind_an_equal_task_only_once_that_has_begun(claimer: Claimers) -> None:
-    """Of equal tasks only one that has begun comes before others.
+    """Of equal tasks only one that has begun comes before the others.
 
-    Fails if: the second one waits for the first, though a pass may start either.
+    Fails if: the second one waits for the first, although a pass may start either.
     """
     limit("default", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
     worker = living(claimer())
@@ -366,7 +376,7 @@ def test_a_task_is_behind_an_equal_task_only_once_that_has_begun(claimer: Claime
 
 
 def test_a_task_waits_until_its_queue_has_been_put_in_order(claimer: Claimers) -> None:
-    """A queue that waits for the order of its waiting tasks says so."""
+    """A task of a queue that is not yet put in order has that as its reason."""
     worker = living(claimer())
     (id_,) = tenant("a")
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
@@ -380,7 +390,7 @@ def test_a_task_waits_until_its_queue_has_been_put_in_order(claimer: Claimers) -
 
 
 def test_a_queue_without_living_workers_names_its_last_one() -> None:
-    """A queue that nobody serves who was heard of late names who did last."""
+    """The explanation for a queue without living workers names the last worker that served it."""
     (id_,) = put()
     serving("mail")
     assert "No worker serves the queue 'default', and none ever has" in text(id_, "NO_LIVE_WORKER")
@@ -408,7 +418,9 @@ def test_a_queue_without_living_workers_names_its_last_one() -> None:
 
 
 def test_a_worker_that_stops_is_not_said_to_take_a_task() -> None:
-    """Fails if: the task should start within seconds, while its only worker claims nothing more."""
+    """Fails if: the explanation names a start within seconds, while the only worker claims
+    no more.
+    """
     (id_,) = put()
     serving(stopping_at=now())
 
@@ -419,7 +431,7 @@ def test_a_worker_that_stops_is_not_said_to_take_a_task() -> None:
 
 
 def test_a_task_name_that_no_worker_knows_is_a_reason() -> None:
-    """A name or a form that no worker knows is told as soon as no worker knows it."""
+    """A task name or wire format is a reason as soon as no living worker knows it."""
     old = serving(task_names=["shop.tasks.old"], wire=1)
     (id_,) = put(name="shop.tasks.new", options='{"wire": 2}')
 
@@ -441,7 +453,7 @@ def test_a_task_name_that_no_worker_knows_is_a_reason() -> None:
 
 
 def test_tasks_ahead_are_counted_in_the_order_of_the_claim() -> None:
-    """Those that stand before it are counted in the order of the claim."""
+    """The tasks ahead of a task are counted in the order of the claim."""
     limit("mail", priority=1)
     limit("bulk", priority=50)
     limit("twin", priority=50)
@@ -521,9 +533,9 @@ def test_it_reads_tasks_through_their_indexes_always(claimer: Claimers, connect:
         assert "Sort" not in first + second, state
 
 
-# Explanation and pass agree: a task that nothing but other tasks holds up is claimed if it waits
-# alone, and any other is not. And they cannot drift apart: no predicate that both need exists in a
-# second text.
+# Explanation and pass agree: a task that only other tasks hold up is claimed if it waits alone, and
+# any other task is not. They cannot drift apart: no predicate that both need exists in a second
+# text.
 
 CALM = settings(
     max_examples=examples(60, 1_000),
@@ -543,12 +555,12 @@ FAILED = "failed"
 KNOWN = "tests.nothing"
 STRANGE = "tests.strange"
 MINUTE = dt.timedelta(minutes=1)
-GRACE = 1.5 * MINUTE  # what has been due for two minutes is taken, whoever knows it
+GRACE = 1.5 * MINUTE  # tasks due for two minutes are claimed even if unknown
 
 
 class Row(NamedTuple):
-    """A task as the example wishes it; ``holder`` None waits, one that is FAILED stops its
-    partition if the queue is ordered.
+    """A task of an example. Without a ``holder`` it waits; a FAILED one stops its partition if the
+    queue is ordered.
     """
 
     queue: str
@@ -591,8 +603,8 @@ CAPS = st.sampled_from([None, None, 1, 3, 6])
 def build(
     rows: list[Row], shapes: list[dict[str, Any]], cap: int | None
 ) -> tuple[Claimer, list[uuid.UUID]]:
-    """Put limits and tasks into the tables; return the worker that has a slot of each lane free,
-    and the waiting tasks.
+    """Write limits and tasks; return the worker with one free slot of each lane, and the waiting
+    tasks.
     """
     limit("*", max_concurrency=cap)
     policies = {}
@@ -618,14 +630,14 @@ def build(
             "priority": row.priority,
         }
 
-        # A pass that expires a task unparks the head of its partition, and may take that in its
-        # next round.
+        # A pass that expires a task unparks the head of its partition, and may claim it in its next
+        # round.
         changes["parked"] = (
             row.parked
             and row.holder is None
             and not any(r.late and r.queue == row.queue for r in rows)
         )
-        # With a policy, it would be parked behind another one, which the example takes away.
+        # With a policy it would be parked behind another task, which the example removes.
         changes["parked"] = changes["parked"] and policies[row.queue] is None
 
         if row.late:
@@ -680,7 +692,7 @@ def build(
 def test_only_a_task_held_up_by_others_is_claimed_when_alone(
     rows: list[Row], shapes: list[dict[str, Any]], cap: int | None
 ) -> None:
-    """What only others hold up is claimed if it waits alone and nothing else is."""
+    """A task that only other tasks hold up is claimed if it waits alone, and no other task is."""
     limits = {**project.HORSIES, "UNKNOWN_TASK_GRACE_MS": GRACE}
 
     with transaction.atomic(), override_settings(HORSIES=limits):
@@ -698,7 +710,9 @@ def test_only_a_task_held_up_by_others_is_claimed_when_alone(
 
 
 def could_start(explanation: Explanation) -> bool:
-    """Whether nothing holds a task up but others before it, or that it will fail."""
+    """Return whether only earlier tasks hold a task up; an unknown task past its grace starts as
+    well, and fails.
+    """
     reasons = [one for one in explanation.reasons if one.code not in ("NEXT", "BEHIND_OTHERS")]
     reasons = [
         one
@@ -708,15 +722,16 @@ def could_start(explanation: Explanation) -> bool:
     return all(one.code == "UNKNOWN_TASK_NAME" and not one.details["until"] for one in reasons)
 
 
-# By the one function that may have a predicate: what this cannot do without, names of tables and
-# parameters apart, and other functions that ask something else of the same columns.
+# For each predicate the one function that may contain it: a pattern that it cannot do without,
+# apart from names of tables and parameters, and the functions that use the same columns for
+# something else.
 MARKS = {
-    # A start asks for its own lease.
+    # ``horsies_start`` checks its own lease.
     "horsies_holds_permit": (r"claim_expires_at > ", {"horsies_start"}),
     "horsies_effective_limits": (r"coalesce\(override,", set()),
     "horsies_remaining_capacity": (r"(?<!partition_)max_concurrency - ", set()),
     "horsies_partition_rooms": (r"local_limit \*", set()),
-    # The other one reads the plain form for it.
+    # ``horsies_named_arguments`` reads the plain form for it.
     "horsies_partition_key": (r"kwargs ->", {"horsies_named_arguments"}),
     "horsies_is_orphaned": (r"claimed_at < ", set()),
     "horsies_workers_serving": (r"stopped_at is null", set()),
@@ -726,14 +741,16 @@ TEXTS = {name: path.read_text() for name, path in {**STATEMENTS, **FUNCTIONS}.it
 
 
 def plain(text: str) -> str:
-    """Return SQL without comments, names of tables and cursors of parameters, on one line."""
+    """Return SQL in lower case on one line, without comments, table names and prefixes of
+    parameters.
+    """
     text = re.sub(r"--.*", "", text)
     text = re.sub(r"\b[a-z_]\w*\.(?=[a-z_])|\b[pv]_(?=\w)", "", text)
     return re.sub(r"\s+", " ", text).lower()
 
 
 def called(*names: str) -> set[str]:
-    """Return all functions that some call, directly or by others."""
+    """Return all functions that these call, directly or through others."""
     found: set[str] = set()
     open_ = set(names)
 

@@ -1,4 +1,5 @@
-"""Rows of the project refer to rows of the queue: these stay, named in a notice, and all others go.
+"""Rows of the project refer to rows of the queue: referenced rows stay, named in a notice, and all
+others are deleted.
 
 Foreign keys of Django are deferred: the deletion of a row succeeds, and the commit fails.
 """
@@ -47,7 +48,7 @@ KINDS = {
 
 @pytest.fixture
 def refer(transactional_db: None) -> Iterator[Refer]:
-    """Give a function that inserts rows which refer to rows of a table of the queue."""
+    """Return a function that inserts rows that refer to rows of a table of the queue."""
     made = []
 
     def insert(table: str, *ids: uuid.UUID, how: str = KINDS["Django's"]) -> None:
@@ -65,7 +66,7 @@ def refer(transactional_db: None) -> Iterator[Refer]:
 
 
 def finished_run(age: Any = 2 * DAY) -> uuid.UUID:
-    """Return a run of one task that finished so long ago."""
+    """Return a run of one task that finished ``age`` ago."""
     flow = Workflow("one")
     flow.add(flows.number, 1)
     handle = flow.send()
@@ -76,7 +77,7 @@ def finished_run(age: Any = 2 * DAY) -> uuid.UUID:
 
 
 def prune_runs(conn: Any, many: int = 50) -> int:
-    """Prune runs until there is no more to do, and return how many went."""
+    """Prune runs until none is left to prune, and return how many were deleted."""
     count = 0
     for _ in range(200):
         runs, _, _, more = RetentionStore(conn).prune_runs(DAY, many)
@@ -92,7 +93,7 @@ def prune_runs(conn: Any, many: int = 50) -> int:
 def test_referenced_tasks_stay_and_all_others_go(
     connect: Connect, refer: Refer, how: str, many: int
 ) -> None:
-    """Fails if one row of the project keeps all tasks that finished at the same time or later."""
+    """Fails if: a row of the project keeps all tasks that finished at the same time or later."""
     conn = connect()
     notices = []
     conn.add_notice_handler(
@@ -205,7 +206,7 @@ def test_a_purge_leaves_referenced_tasks(refer: Refer) -> None:
 
 @pytest.mark.parametrize("how", KINDS.values(), ids=KINDS)
 def test_a_pause_leaves_referenced_tasks_and_a_resume_runs_them(refer: Refer, how: str) -> None:
-    """Fails if the pause raises, at the latest at the commit, or if the task starts during it."""
+    """Fails if: the pause raises, at the latest at the commit, or the task starts during it."""
     flow = Workflow("two")
     flow.add(flows.number, 1, name="referenced")
     flow.add(flows.number, 2, name="other")
@@ -228,7 +229,7 @@ def test_a_pause_leaves_referenced_tasks_and_a_resume_runs_them(refer: Refer, ho
 
 
 def test_the_sessions_own_deferred_keys_are_not_checked_early(refer: Refer) -> None:
-    """Fails if a statement of ours sets all constraints of the transaction of its caller to
+    """Fails if: a statement of the package sets all constraints of its caller's transaction to
     IMMEDIATE.
     """
     old = finished(3 * DAY, 2)

@@ -1,7 +1,8 @@
-"""What the status reads: who waits since when, who lives, what the database's own bookkeeping says,
-and what needs somebody.
+"""The data of the status: waiting tasks, living workers, the database's own statistics, and
+problems that need action.
 
-An audit entry or a snapshot that cannot be written is told, and never stops what it records.
+An audit entry or a snapshot that cannot be written is reported, and never stops the change that it
+records.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def codes(health: Health, **options: Any) -> list[str]:
 def test_the_oldest_due_task_of_a_queue_is_found_by_probes(
     connect: Connect,
 ) -> None:
-    """A queue says how long its oldest due task waits by a probe per lane and priority."""
+    """The age of the oldest due task of a queue is found by one probe per lane and priority."""
     TaskFactory(status="RUNNING", sent_at=now() - 2 * AGO)
     TaskFactory(status="COMPLETED", sent_at=now() - 2 * AGO)
     TaskFactory(parked=True, partition_key="[1]", sent_at=now() - 2 * AGO)
@@ -93,7 +94,7 @@ def test_the_oldest_due_task_of_a_queue_is_found_by_probes(
 def test_unfinished_runs_are_counted_by_index_to_a_bound(
     connect: Connect,
 ) -> None:
-    """Unfinished runs are counted to a bound and by their index however many have ended."""
+    """Unfinished runs are counted through their index up to a bound, however many have ended."""
     conn = connect()
     run = (
         "INSERT INTO horsies_workflows (id, name, status, on_error, finished_at) SELECT "
@@ -101,7 +102,7 @@ def test_unfinished_runs_are_counted_by_index_to_a_bound(
     )
 
     conn.execute(run + "'RUNNING', 'fail', NULL FROM generate_series(1, 500)")
-    # Nearly all rows are to be counted, so it looks cheap to read all.
+    # Nearly all rows are to be counted, so a scan of the whole table looks cheap.
     conn.execute("ANALYZE horsies_workflows")
     conn.execute(run + "'COMPLETED', 'fail', now() FROM generate_series(1, 1000)")
     conn.execute("SET random_page_cost = 1000")
@@ -122,7 +123,7 @@ def test_unfinished_runs_are_counted_by_index_to_a_bound(
 
 
 def test_a_worker_long_gone_is_listed_only_if_it_holds_a_task() -> None:
-    """Workers have a state and one that is long gone is told first if it holds a task and else not."""
+    """A worker that is long gone is listed first if it holds a task, and otherwise not at all."""
     living = serving("default", hostname="a")
     stale = serving("default", silent=AGO, hostname="b")
     judged = serving("default", silent=AGO, hostname="c")
@@ -153,7 +154,9 @@ def test_a_worker_long_gone_is_listed_only_if_it_holds_a_task() -> None:
 
 
 def test_due_tasks_of_a_silent_worker_have_no_living_worker() -> None:
-    """Due tasks whose only worker is silent have no living worker even if nobody has judged it."""
+    """Due tasks whose only worker is silent have no living worker, even before its death is
+    declared.
+    """
     put(2)
     serving("default", silent=AGO)
 
@@ -171,7 +174,7 @@ def test_due_tasks_of_a_silent_worker_have_no_living_worker() -> None:
 
 
 def test_a_worker_that_stops_does_not_serve_its_queue() -> None:
-    """Fails if: it counts as living until its last task has ended."""
+    """Fails if: the worker counts as living until its last task has ended."""
     put(2)
     stopping = serving("default", stopping_at=now())
     TaskFactory(status="RUNNING", claimed_by=stopping.id)
@@ -184,8 +187,8 @@ def test_a_worker_that_stops_does_not_serve_its_queue() -> None:
 
 
 def test_a_worker_without_a_ready_process_is_a_problem() -> None:
-    """Fails if: a worker whose children hang at their start looks healthy, or one that has just
-    started does not.
+    """Fails if: a worker whose children hang at their start looks healthy, or a worker that has
+    just started does not.
     """
     worker = serving("default", processes=2, started_at=now() - AGO, children_memory_mb=80.0)
     child = HeartbeatFactory(worker_id=worker.pk, holding=None)
@@ -207,10 +210,10 @@ def test_a_worker_without_a_ready_process_is_a_problem() -> None:
 def test_a_queue_counts_workers_beyond_the_listed_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A queue whose workers are beyond those listed has them all the same.
+    """A queue counts all its workers, also those that the list of workers leaves out.
 
-    Fails if: with more than 500 workers, queues of those whose host comes last by name seem to
-    have none.
+    Fails if: with more than 500 workers, a queue seems to have none because the names of its
+    workers' hosts come last.
     """
     for module in ("store.health", "monitoring.health.state"):
         monkeypatch.setattr(f"horsies_django.{module}.MOST_WORKERS", 2)
@@ -234,7 +237,7 @@ def test_a_queue_counts_workers_beyond_the_listed_ones(
 
 
 def test_a_long_wait_is_a_problem_only_on_request() -> None:
-    """A long wait is a problem only when asked for and not in a pause."""
+    """A long wait is a problem only if a longest wait is given, and not during a pause."""
     serving("default")
     TaskFactory(sent_at=now() - AGO)
     health = examine(connection)
@@ -253,8 +256,8 @@ def test_a_long_wait_is_a_problem_only_on_request() -> None:
 def test_stopped_keys_are_a_problem_of_each_ordered_queue() -> None:
     """Keys that failed tasks stop are a problem of each ordered queue until they are skipped.
 
-    Fails if: nobody hears of them, because tasks behind a failed one are parked and count as no
-    wait.
+    Fails if: such keys are not reported, because tasks behind a failed one are parked and do not
+    count as waiting.
     """
     for name in ("default", "mail", "bulk"):
         limit(
@@ -304,7 +307,9 @@ def test_stopped_keys_are_a_problem_of_each_ordered_queue() -> None:
 
 
 def test_the_cluster_counts_all_workers_and_the_oldest_task() -> None:
-    """The cluster counts all workers and the oldest of all and its pause is everybodys."""
+    """The cluster counts all workers and the oldest task of all queues, and its pause covers them
+    all.
+    """
     limit("*", max_concurrency=5)
     TaskFactory(sent_at=now() - AGO)
     serving("mail")
@@ -327,8 +332,8 @@ def test_the_cluster_counts_all_workers_and_the_oldest_task() -> None:
     ("name", "overridden"), [("partition_max_concurrency", True), ("partition_local_limit", False)]
 )
 def test_a_partition_waits_at_either_limit_whoever_set_it(name: str, overridden: bool) -> None:
-    """Fails if: only the limit of the cluster counts, or only what the settings say; or one that
-    nobody set.
+    """Fails if: only the limit of the cluster counts, or only the settings do, or a limit that was
+    never set counts.
     """
     limit("default", partition_by_args=["tenant"])
     serving("default")
@@ -347,7 +352,7 @@ def test_a_partition_waits_at_either_limit_whoever_set_it(name: str, overridden:
 
 
 def test_a_database_that_is_nearly_full_is_a_problem() -> None:
-    """The database is described by its own bookkeeping and told when it is nearly full."""
+    """The database is described by its own statistics, and is a problem when it is nearly full."""
     health = examine(connection)
     database = health.database
     (version,) = connection.cursor().execute("SHOW server_version").fetchone()
@@ -397,9 +402,10 @@ def test_a_transaction_that_holds_back_xmin_is_named_to_its_end(connect: Connect
 def test_a_prepared_transaction_holds_back_xmin(
     aside: Aside,
 ) -> None:
-    """Prepared transactions hold back xmin and block and hidden ones by the longest wait.
+    """Prepared transactions hold back xmin and block others; a blocker that the role may not see is
+    as old as the longest wait for it.
 
-    Slots without an xmin hold back nothing, and another database is not told of.
+    Slots without an xmin hold back nothing, and blockers in another database are not listed.
     """
     with private_postgres(durable=False, max_prepared_transactions=2) as url, ExitStack() as opened:
 
@@ -486,7 +492,7 @@ HELD = XminHolder(
     ],
 )
 def test_holding_back_xmin_for_an_hour_is_a_problem(holder: XminHolder, words: str | None) -> None:
-    """Who holds back xmin for an hour is a problem with a remedy."""
+    """A transaction, slot or standby that holds back xmin for an hour is a problem."""
     health = examine(connection)
 
     found = problems(health._replace(database=health.database._replace(xmin_holders=[holder])))
@@ -496,7 +502,7 @@ def test_holding_back_xmin_for_an_hour_is_a_problem(holder: XminHolder, words: s
 
 
 def test_a_schedule_that_is_not_sent_is_a_problem() -> None:
-    """A schedule that nobody sends is a problem and so is one that cannot be sent."""
+    """An overdue schedule is a problem, and so is one that cannot send its task."""
     for name in ("late", "later", "in time", "broken", "off"):
         schedules.create(name, {"task": noop.name, "pattern": "every hour"}, actor="a test")
     schedules.disable("off", actor="a test")
@@ -532,14 +538,14 @@ LOAD = Load(1, 0, 50.0, 0.0)
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """The errors of the audit; what was said in the last minute is forgotten."""
+    """Capture the errors of the audit; those of the last minute are forgotten first."""
     audit.repeats.kinds.clear()
     with caplog.at_level(logging.ERROR, "horsies"):
         yield caplog
 
 
 def told() -> list[str]:
-    """Return what the status says about lost records."""
+    """Return the texts of the status about lost records."""
     return [one.text for one in problems(examine(connection)) if one.code == "RECORD_LOST"]
 
 
@@ -551,10 +557,10 @@ def logged(log: pytest.LogCaptureFixture) -> list[str]:
 def test_a_pause_without_its_audit_entry_is_logged_each_minute(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    """A pause whose entry is lost pauses and tells who and why each minute."""
+    """A pause whose audit entry is lost still happens; actor and reason are logged each minute."""
     with refused("horsies_audit", event="INSERT"):
         with refused("horsies_lost_records", event="INSERT"):
-            # Nor does a loss stop it that cannot be recorded either.
+            # The pause happens even if the loss cannot be recorded either.
             queues.pause("bulk", actor="ann")
         assert told() == []
 
@@ -585,7 +591,7 @@ def test_a_pause_without_its_audit_entry_is_logged_each_minute(
 def test_an_audited_change_is_made_although_its_entry_is_refused(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    """Every audited change is made and logged if its entry is refused."""
+    """Every audited change is made, and logged, if its entry is refused."""
     for name in ("nightly", "weekly"):
         schedules.create(name, {"task": noop.name, "pattern": "daily at 00:00"}, actor="ann")
     Schedule.objects.filter(pk="nightly").update(
@@ -635,7 +641,7 @@ def test_an_audited_change_is_made_although_its_entry_is_refused(
 
 
 def test_a_pause_does_not_wait_for_a_locked_audit(connect: Connect) -> None:
-    """A pause waits neither for a locked audit nor for another loss."""
+    """A pause waits neither for a locked audit table nor for another loss."""
     other = connect()
 
     with other.transaction():

@@ -1,9 +1,9 @@
-"""Rows of every table with odd values in every column, as a role may write them that has the grants
-of the documentation.
+"""Rows of every table with odd values in every column, written as a role with the documented grants
+may write them.
 
-The database refuses such a row, or everything goes on with it: passes, the reaper, workflows,
-retention, status, explanations, overviews and the pages of the admin. Cases are the same in every
-run.
+The database refuses such a row, or everything works with it: passes, the reaper, workflows,
+retention, status, explanations, overviews and the pages of the admin. The cases are the same in
+every run.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ NEW = {  # another value of a key, from the number of the row
 
 
 class World:
-    """A system at work, of which each table has rows."""
+    """A working system with rows in each table."""
 
     def __init__(self, worker: Claimer) -> None:
         self.worker = worker
@@ -192,7 +192,7 @@ class World:
 
     def attack(self, table: str, by: str) -> None:
         """Write each odd value of each column into a row of its own, one for each row of the table;
-        skip what is refused.
+        skip refused values.
         """
         columns = sql(COLUMNS, [table, table])
         places = [place for (place,) in sql(f"SELECT ctid::text FROM {table} ORDER BY ctid")]
@@ -248,7 +248,7 @@ class World:
 
 
 class Observers:
-    """All that reads the tables."""
+    """Everything that reads the tables."""
 
     def __init__(self, world: World, table: str, conn: Any, client: Client) -> None:
         self.world = world
@@ -257,7 +257,7 @@ class Observers:
         self.client = client
 
     def go_on(self) -> None:
-        """Let everything have a turn, and see a good task run."""
+        """Run each part once, and check that a good task runs."""
         good = put(2)
         orphan = TaskFactory(status="RUNNING", sent_at=now() - dt.timedelta(days=1))
         old = TaskFactory(status="COMPLETED", sent_at=now() - dt.timedelta(days=400))
@@ -316,7 +316,7 @@ class Observers:
             pass
 
     def reads(self) -> None:
-        """Explain, examine and list."""
+        """Explain tasks, examine the system, and read the lists."""
         for id_ in Task.objects.values_list("pk", flat=True)[:40]:
             explain(id_)
         problems(examine(self.conn))
@@ -331,7 +331,7 @@ class Observers:
         overviews(WorkflowRun.objects.all(), 100)
 
     def pages(self) -> None:
-        """Ask for the lists, and for pages of single rows: more of those that were attacked."""
+        """Request the lists and the pages of single rows, more of them for the attacked table."""
         addresses = [reverse("admin:index"), reverse("admin:app_list", args=["horsies"])]
 
         for model in (Task, Queue, Schedule, WorkflowRun, Worker, AuditEntry):

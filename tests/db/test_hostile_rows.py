@@ -1,7 +1,7 @@
-"""Rows as a stranger may write them: what no statement could bear is refused, and what is left
-stops nobody else's.
+"""Rows as any client may write them: rows that a statement could not handle are refused, and
+accepted odd rows stop no others.
 
-Arguments and results stay as they were written, and are read by conditions as jsonb.
+Arguments and results stay as they were written; conditions read them as jsonb.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("rule", "columns"), REFUSED)
 def test_a_contradictory_row_violates_a_check(rule: str, columns: dict[str, Any]) -> None:
-    """A row that no statement could bear or contradicts itself fails."""
+    """A row that contradicts itself, or that a statement could not handle, is refused."""
     (id_,) = put()
 
     with (
@@ -102,7 +102,7 @@ def test_a_contradictory_row_violates_a_check(rule: str, columns: dict[str, Any]
 
 @pytest.mark.parametrize(("rule", "columns"), REFUSED)
 def test_no_setting_turns_the_check_of_an_insert_off(rule: str, columns: dict[str, Any]) -> None:
-    """Fails if: the trigger heeds for an INSERT the setting by which a pass turns it off."""
+    """Fails if: the trigger obeys, for an INSERT, the setting with which a pass turns it off."""
     put()
     sql("CREATE TEMP TABLE another AS SELECT * FROM horsies_tasks")
     changes = ", ".join(f"{name} = %s" for name in columns)
@@ -138,7 +138,7 @@ def test_no_setting_turns_off_the_check_of_what_no_pass_writes(
 @pytest.mark.parametrize("time", ["-infinity", "infinity"])
 @pytest.mark.parametrize("column", ["enqueued_at", "claimed_at"])
 def test_a_claim_is_formed_of_an_infinite_time(column: str, time: str) -> None:
-    """Fails if: it subtracts timestamps, which raises for infinite ones on PostgreSQL 16 and
+    """Fails if: the claim subtracts timestamps, which raises for infinite ones on PostgreSQL 16 and
     earlier.
     """
     put()
@@ -156,7 +156,7 @@ def test_a_claim_is_formed_of_an_infinite_time(column: str, time: str) -> None:
 
 
 def test_the_outcome_of_a_task_with_the_most_attempts_is_stored(claimer: Claimers) -> None:
-    """Fails if: the number of its attempt is more than the column takes."""
+    """Fails if: the number of its attempt exceeds the range of the column."""
     put(2, max_retries=32_766, options='{"retry": {"codes": ["C"], "intervals": [0]}}')
     Task.objects.update(attempts_before=32_766, retry_count=32_765, snooze_count=32_766)
     worker = claimer()
@@ -172,7 +172,7 @@ def test_the_outcome_of_a_task_with_the_most_attempts_is_stored(claimer: Claimer
 
 @pytest.mark.parametrize("codec", [None, "plain"])
 def test_tasks_that_are_merged_in_a_circle_keep_nobody_waiting(codec: str | None) -> None:
-    """Fails if: the search for the task that ran for them goes round for ever."""
+    """Fails if: the search for the task that ran for them never ends."""
     first, second = put(2)
     change(first, **MERGED, merged_into=second, result='{"err": {}}', codec=codec)
     change(second, **MERGED, merged_into=first, result='{"err": {}}', codec=codec)
@@ -185,9 +185,9 @@ def test_tasks_that_are_merged_in_a_circle_keep_nobody_waiting(codec: str | None
 
 
 def test_runs_continued_in_a_circle_keep_no_reader_waiting() -> None:
-    """Runs that continue one another in a circle keep nobody waiting.
+    """A reader of runs that continue one another in a circle gets an answer.
 
-    Fails if: the search for the last of them goes round for ever.
+    Fails if: the search for the last of them never ends.
     """
     first = runs.sent()
     second = runs.sent()
@@ -208,7 +208,7 @@ def test_runs_continued_in_a_circle_keep_no_reader_waiting() -> None:
 
 
 def test_runs_inside_one_another_are_cancelled_and_retried_once() -> None:
-    """Fails if: who changes the runs inside a run goes round for ever."""
+    """Fails if: a change of the runs inside a run never ends."""
     first = runs.sent()
     second = runs.sent()
 
@@ -231,7 +231,7 @@ def test_runs_inside_one_another_are_cancelled_and_retried_once() -> None:
 
 
 def test_the_retry_of_a_failed_run_inside_itself_ends() -> None:
-    """Fails if: the search for open runs inside it goes round for ever."""
+    """Fails if: the search for open runs inside it never ends."""
     first = runs.sent()
     second = runs.sent()
 
@@ -252,7 +252,9 @@ def test_the_retry_of_a_failed_run_inside_itself_ends() -> None:
 def test_tasks_of_an_odd_status_at_the_head_of_a_queue_start_too(
     claimer: Claimers, cap: int | None, news: str | None
 ) -> None:
-    """Fails if: a pass finds what it does not claim again and again, never what waits behind."""
+    """Fails if: a pass finds the same rows again and again without claiming them, and never reaches
+    the tasks behind them.
+    """
     limit("default", max_concurrency=cap)
     odd = put(3)
 
@@ -273,7 +275,7 @@ def test_tasks_of_an_odd_status_at_the_head_of_a_queue_start_too(
 
 
 def test_a_task_sent_in_the_far_future_stops_no_key(claimer: Claimers) -> None:
-    """Fails if: later ones get their place after it, at a time that is none."""
+    """Fails if: later tasks get their places after it, at a time that is invalid."""
     limit("default", partition_by_task=True, partition_policy="stop")
     (odd,) = put()
     change(odd, sent_at=sql("SELECT now() + interval '99 years'")[0][0])
@@ -304,7 +306,9 @@ def test_the_longest_key_of_a_partition_fits_into_its_indexes(claimer: Claimers)
 def test_a_claim_generation_at_its_maximum_blocks_no_pass(
     claimer: Claimers,
 ) -> None:
-    """A claim generation at its maximum blocks no pass whole or short and no prefetch."""
+    """A claim generation at its maximum blocks neither a whole pass nor a short one nor a
+    prefetch.
+    """
     worn, before, good, shortly, ahead = put(5)
     change(before, claim_generation=LAST - 1)
     for id_ in (worn, shortly, ahead):
@@ -390,14 +394,14 @@ def test_a_pause_beyond_all_bounds_is_brought_within_ours(claimer: Claimers, mos
 
 @pytest.fixture
 def rescue(connect: Connect) -> Callable[[], None]:
-    """Give a function that is one round of a reaper."""
+    """Return a function that runs one round of a reaper."""
     reaper = Reaper(Recovery(), None, ["default"], uuid.uuid4(), may_judge=lambda seconds: False)
     conn = connect()
     return lambda: reaper.rescue(conn)
 
 
 def orphan(**columns: Any) -> Task:
-    """Make a task that a worker holds which is gone."""
+    """Make a task of a worker that is gone."""
     columns = {"sent_at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "status": "RUNNING", **columns}
     return TaskFactory(**columns)  # type: ignore[no-any-return]
 
@@ -434,7 +438,7 @@ def test_a_row_that_cannot_be_rescued_fails_alone(rescue: Callable[[], None]) ->
 def test_a_row_that_cannot_be_rescued_is_logged_once(
     rescue: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A row that not even fails is named once and the others are rescued."""
+    """A row that cannot even be failed is logged once, and the other rows are rescued."""
     stuck = orphan()
     good = orphan(claimed_by=stuck.claimed_by)
 
@@ -475,7 +479,7 @@ def texts() -> list[Any]:
 
 
 def test_keys_keep_their_order_from_the_send_to_the_result() -> None:
-    """Keys keep their order and floats stay floats from the send to the result."""
+    """Keys keep their order, and floats stay floats, from the send to the result."""
     with captured_tasks() as sent:
         handle = flows.anything.send(KEYS)
     drain()
@@ -525,7 +529,7 @@ def test_lookups_work_as_on_any_field_of_json(lookup: dict[str, Any]) -> None:
 
 
 def test_queries_can_name_columns_in_place_of_json_fields() -> None:
-    """Queries can name the columns wherever a field of JSON can stand."""
+    """Queries can name the columns wherever a JSON field can stand."""
     put(2, kwargs=['{"b": 2, "a": 1}', '{"a": 1, "b": 2}'])
     rows = Task.objects.all()
     calls = [{"b": 2, "a": 1}, {"a": 1, "b": 2}]
@@ -551,8 +555,8 @@ def test_queries_can_name_columns_in_place_of_json_fields() -> None:
 @pytest.mark.parametrize("value", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("column", ["kwargs", "result"])
 def test_what_jsonb_cannot_read_is_refused_when_it_is_written(column: str, value: str) -> None:
-    """Fails if: json takes it, and the first pass that looks for its partition fails, and every
-    pass after it.
+    """Fails if: the column of type json accepts it, and then every pass that computes its partition
+    fails.
     """
     with pytest.raises(DataError), transaction.atomic():
         put(kwargs=[f'{{"a": {value}}}'])
@@ -582,7 +586,7 @@ def test_a_result_that_jsonb_cannot_read_fails_its_pass(claimer: Claimers, value
 def test_calls_with_keys_in_another_order_share_a_partition(
     rule: list[str],
 ) -> None:
-    """Calls that differ only in the order of their keys are of one partition."""
+    """Calls that differ only in the order of their keys share a partition."""
     limit("mail", partition_by_args=rule, partition_max_concurrency=1)
     put(
         2,

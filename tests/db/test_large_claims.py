@@ -1,5 +1,5 @@
-"""Claims of large arguments: a pass takes so many characters of them, at least one task, and says
-that there are more.
+"""Claims of large arguments: a pass takes a limited number of characters, but at least one task,
+and reports if there are more tasks.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NEWS = ["default", None]  # a short pass and a whole one
 
 
 def send(size: int, count: int = 1, **columns: Any) -> list[uuid.UUID]:
-    """Send tasks whose arguments have so many characters, which PostgreSQL compresses to a
+    """Send tasks with arguments of ``size`` characters, which PostgreSQL compresses to a
     hundredth.
     """
     return put(count, kwargs=[json.dumps({"data": "x" * size})] * count, **columns)
 
 
 def drain(worker: Claimer, **asked: Any) -> list[int]:
-    """Claim until a pass says that nothing is left, and return how many tasks each pass took."""
+    """Claim until a pass reports that nothing is left; return how many tasks each pass took."""
     taken = []
     again = True
 
@@ -44,7 +44,7 @@ def drain(worker: Claimer, **asked: Any) -> list[int]:
 @pytest.mark.parametrize("news", NEWS)
 @pytest.mark.parametrize("lane", ["sync", "async"])
 def test_a_pass_takes_so_many_characters(claimer: Claimers, news: str | None, lane: str) -> None:
-    """Fails if: a pass claims as many tasks as there are slots, whatever they weigh."""
+    """Fails if: a pass claims as many tasks as there are slots, however large they are."""
     ids = send(SIZE, MANY, lane=lane)
     worker = claimer()
 
@@ -77,7 +77,7 @@ def test_a_task_beyond_the_limit_is_claimed_alone(claimer: Claimers, news: str |
 
 @pytest.mark.parametrize("news", NEWS)
 def test_small_arguments_are_not_counted(claimer: Claimers, news: str | None) -> None:
-    """Fails if: what is compressed counts as if all of it had been as large as it can have been."""
+    """Fails if: compressed arguments count with the largest size that they could have had."""
     send(10_000, 400)
 
     passed = claimer().run_pass(1_000, news=news)
@@ -121,7 +121,7 @@ def test_queues_of_several_priorities_share_the_limit(claimer: Claimers) -> None
 
 
 def test_equal_tasks_wait_for_one_that_runs(claimer: Claimers) -> None:
-    """Fails if: tasks are folded into one that the pass left to the next one."""
+    """Fails if: tasks are merged into one that the pass leaves to the next pass."""
     worker = claimer()
     limit("default", partition_by_args=["key"], partition_policy="coalesce")
     for key in range(4):

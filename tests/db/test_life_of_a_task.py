@@ -1,10 +1,10 @@
-"""A task's life, driven at random through the store's statements on several sessions, is the life
-that the pure model leads.
+"""Drive tasks at random through the store's statements on several sessions, and compare their lives
+with the pure model.
 
-After every step each row is held against tests/db/life.py: status, owner, generation, retries,
-attempts, permits; and those who wait were told of exactly what ended. At the end of an example what
-is left gets done: nothing is ever stuck. A full ``make stress`` makes a long run, at random instead
-of the same each time.
+After every step each row is compared with tests/db/life.py: status, owner, generation, retries,
+attempts, permits; and waiters were notified of exactly the tasks that have ended. At the end of an
+example all remaining tasks are completed: nothing is ever stuck. A full ``make stress`` makes a
+long run, which is random instead of the same each time.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ SLOTS = st.tuples(st.sampled_from([2, 3, 4, 1, 0]), st.sampled_from([0, 0, 2, 3]
 
 
 class LifeOfATask(RuleBasedStateMachine):
-    """What may happen to tasks, in any order.
+    """All that may happen to tasks, in any order.
 
-    After each pass the model goes the way of the database, if it is a legal one.
+    After each pass the model follows the choice of the database, if it is a legal one.
     """
 
     lives: Lives
@@ -88,11 +88,11 @@ class LifeOfATask(RuleBasedStateMachine):
         self.issued: list[tuple[uuid.UUID, Claim]] = []  # every claim ever made, with its worker
         self.silent: set[uuid.UUID] = set()
         self.dead: set[uuid.UUID] = set()
-        # What somebody's transaction will have done once it commits.
+        # The effects of the open transaction once it commits.
         self.open: list[Callable[[], None]] | None = None
         self.told: set[uuid.UUID] = set()
 
-    # what is there to pick from
+    # choices
 
     def pick(self, place: int, *statuses: Status) -> Life | None:
         found = self.model.free(*statuses)
@@ -106,13 +106,13 @@ class LifeOfATask(RuleBasedStateMachine):
         return any(life.status in statuses for life in self.model.tasks.values())
 
     def at(self, place: int, *statuses: Status) -> Seat:
-        """Return a worker's seat, one that has a task in such a status if there is any."""
+        """Return a worker's seat, one whose worker has a task in such a status if there is any."""
         having = [seat for seat in self.lives.seats if self.claims(seat, *statuses)]
         return (having or self.lives.seats)[place % len(having or self.lives.seats)]
 
     def claims(self, seat: Seat, *statuses: Status) -> list[Claim]:
-        """Return the claims that the worker in a seat may have in its memory, also those of rows
-        that somebody has locked.
+        """Return the claims that the worker in a seat may have in its memory, also those of locked
+        rows.
         """
         mine = [
             life
@@ -154,8 +154,8 @@ class LifeOfATask(RuleBasedStateMachine):
         expired_leases: bool = False,
         short: bool = False,
     ) -> None:
-        """Run a pass, a ``short`` one where that will do, and have the model follow it in the order
-        of its parts.
+        """Run a pass, a ``short`` one if possible, and apply its parts to the model in
+        their order.
         """
         outcomes, releases, starts = outcomes or [], releases or [], starts or []
         whole = releases or starts or expired_leases or wanted.prefetch
@@ -206,12 +206,12 @@ class LifeOfATask(RuleBasedStateMachine):
             self.model.expire(id_)
 
     def simple(self, outcome: Outcome) -> bool:
-        """Whether a short pass can write this: no failure, and no permit comes free."""
+        """Return whether a short pass can write this: no failure, and no permit comes free."""
         life = self.model.tasks.get(outcome.id)
         return outcome.status not in ("FAILED", SNOOZED) and (life is None or life.queue == "plain")
 
     def explain(self, seat: Seat, worker: uuid.UUID, missed: list[Outcome | Claim]) -> None:
-        """Ask why writes did not land."""
+        """Check the reasons why writes did not land."""
         if missed:
             found = TaskStore(seat.conn).unsettled(worker, missed)
             assert found == {entry.id: self.model.why(worker, entry) for entry in missed}
@@ -225,8 +225,8 @@ class LifeOfATask(RuleBasedStateMachine):
         *,
         again: bool,
     ) -> None:
-        """Follow what a pass claimed, if it was allowed to; what has no cap is never left behind
-        while there is a slot.
+        """Apply the claims of a pass to the model, if they were allowed; a task without a cap is
+        never left behind while a slot is free.
         """
         assert len(claims) <= wanted.sync
         assert len(buffered) <= wanted.prefetch
@@ -257,7 +257,7 @@ class LifeOfATask(RuleBasedStateMachine):
         if len(claims) < wanted.sync and not again:
             assert not [life for life in allowed.values() if life.queue == "plain"]
 
-    # what time does
+    # time
 
     @precondition(lambda self: self.has(*GOING))
     @rule(place=PICKS, moment=st.sampled_from(["due", "due", "lapsed", "lapsed", "late"]))
@@ -278,7 +278,7 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.has(Status.CLAIMED))
     @rule(seat=SEATS, place=PICKS)
     def lapse(self, seat: int, place: int) -> None:
-        """A lease ends, and somebody's pass looks for such claims."""
+        """A lease ends, and the pass of a worker searches for such claims."""
         if life := self.pick(place, Status.CLAIMED):
             self.lives.move("lapsed", life.id)
             life.lease = False
@@ -286,7 +286,7 @@ class LifeOfATask(RuleBasedStateMachine):
         at = self.lives.seats[seat]
         self.round(at, at.worker, Wanted(), expired_leases=True)
 
-    # what happens to workers
+    # the fates of workers
 
     @rule(seat=SEATS)
     def fall_silent(self, seat: int) -> None:
@@ -297,10 +297,7 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.silent)
     @rule(seat=SEATS)
     def beat(self, seat: int) -> None:
-        """A worker that was silent and has not been declared dead goes on.
-
-        One that was stays dead.
-        """
+        """A silent worker that has not been declared dead continues; a dead one stays dead."""
         at = self.lives.seats[seat]
         assert self.lives.beat(at) == (at.worker not in self.dead)
         self.silent.discard(at.worker)
@@ -325,7 +322,9 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.dead)
     @rule(seat=SEATS)
     def replace(self, seat: int) -> None:
-        """The dead one's successor starts; what it left behind is not its successor's."""
+        """The successor of a dead worker starts; it does not own the tasks that the dead
+        one left.
+        """
         at = self.lives.seats[seat]
         if at.worker in self.dead:
             self.lives.sit(at)
@@ -333,7 +332,9 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.has(Status.RUNNING, Status.CLAIMED))
     @rule(seat=SEATS)
     def vanish(self, seat: int) -> None:
-        """A worker ends, against the rules with tasks in its hands, and its heartbeat with it."""
+        """A worker ends and its heartbeat with it although it still holds tasks, against
+        the rules.
+        """
         at = self.lives.seats[seat]
         if not any(self.model.tasks[id_].owner == at.worker for id_ in self.model.locked):
             WorkerStore(at.conn).stop(at.worker)
@@ -343,7 +344,7 @@ class LifeOfATask(RuleBasedStateMachine):
             self.dead.discard(at.worker)
             self.lives.sit(at)
 
-    # what workers do
+    # workers
 
     @initialize(births=st.lists(BIRTHS, min_size=4, max_size=8))
     def begin(self, births: list[Life]) -> None:
@@ -419,16 +420,14 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.issued)
     @rule(seat=SEATS, places=MANY, end=ANY_END, how=WRITES)
     def write_late(self, seat: int, places: list[int], end: str, how: str) -> None:
-        """Write under claims that were made at some time, by whoever made them: most of them are
-        over.
-        """
+        """Write under claims of any age, as the worker that made them; most of them are over."""
         self.write(self.lives.seats[seat], self.stale(places, self.issued), end, how)
 
     @precondition(lambda self: any(self.holds_again(*entry) for entry in self.issued))
     @rule(seat=SEATS, places=MANY, end=ANY_END, how=WRITES)
     def write_under_an_older_claim(self, seat: int, places: list[int], end: str, how: str) -> None:
-        """Write under claims whose task the same worker holds again: only the generation tells them
-        apart.
+        """Write under claims whose task the same worker holds again; only the generation
+        differs.
         """
         older = [entry for entry in self.issued if self.holds_again(*entry)]
         state = Status.RUNNING if how.startswith("settle") else Status.CLAIMED
@@ -486,7 +485,7 @@ class LifeOfATask(RuleBasedStateMachine):
             for life in mine
         }
 
-    # what people do
+    # people
 
     @precondition(lambda self: self.has(*GOING))
     @rule(place=PICKS, terminate=FLAGS)
@@ -531,7 +530,7 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: len(finals(self.model)) >= 5)
     @rule()
     def prune(self) -> None:
-        """Everything that is over goes, but what somebody has locked."""
+        """All finished tasks are deleted, except locked ones."""
         store = RetentionStore(self.lives.looker)
         self.lives.looker.execute("DELETE FROM horsies_prunings")
 
@@ -549,8 +548,8 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.open is None)
     @rule(places=MANY, terminate=FLAGS, life=BIRTHS)
     def somebody_begins(self, places: list[int], terminate: bool, life: Life) -> None:
-        """Somebody cancels and sends, and leaves the transaction open: nothing of it counts, and
-        nobody may touch the rows.
+        """Another client cancels and sends, and leaves its transaction open: its changes do not
+        count yet, and no other session can touch the rows.
         """
         ids = [one.id for one in self.picked(places, *Status)]
         life = fresh(life)
@@ -576,7 +575,7 @@ class LifeOfATask(RuleBasedStateMachine):
         self.model.locked = set()
         self.open = None
 
-    # what holds after each step
+    # checks after each step
 
     @invariant()
     def the_rows_are_what_the_model_says(self) -> None:
@@ -593,10 +592,10 @@ class LifeOfATask(RuleBasedStateMachine):
         self.lives.heard.clear()
 
     def teardown(self) -> None:
-        """Nothing is lost: once time has passed and somebody has let go, a worker gets everything
-        done.
+        """Check that nothing is lost: once time has passed and the locks are gone, a worker
+        completes all tasks.
         """
-        if sys.exc_info()[0]:  # a step failed: that is what the report shall show
+        if sys.exc_info()[0]:  # a step failed: the report must show that failure
             return
 
         if self.open is not None:
@@ -643,7 +642,7 @@ def fresh(life: Life) -> Life:
 
 
 def wanted(slots: tuple[int, int]) -> Wanted:
-    """Return what a worker wants that has so many slots and, in soft mode, so many places in its
+    """Return the wishes of a worker with these slots and, in soft mode, these places in its
     buffer.
     """
     sync, buffer = slots

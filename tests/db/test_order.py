@@ -1,5 +1,5 @@
-"""Order per partition: which task of one may start, what a failed one does to the others, and who
-lets the next one start.
+"""Order per partition: which task may start, what a failed task does to the others, and what lets
+the next one start.
 
 Coalescing: equal tasks that wait when one of them starts are merged into it, so one run begins
 after the last commit.
@@ -49,12 +49,12 @@ def claim(worker: Claimer, slots: int = 9, async_: int = 9, **owed: Any) -> list
 
 
 def end(worker: Claimer, *outcomes: Outcome) -> list[uuid.UUID]:
-    """Settle outcomes, and return what the same pass starts."""
+    """Settle outcomes, and return the tasks that the same pass starts."""
     return [one.id for one in claim(worker, outcomes=list(outcomes))]
 
 
 def insert(conn: Any, kwargs: str, lane: str = "sync") -> uuid.UUID:
-    """Insert a task as a client does that knows no rule and no ids of ours."""
+    """Insert a task as a client that knows neither the rules nor the ids of the package."""
     query = (
         "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) VALUES (%s, "
         "'tests.nothing', 'default', %s, %s)"
@@ -96,7 +96,9 @@ def test_a_snooze_stops_the_key_only_if_its_task_has_failed(
 def test_a_late_cancel_spares_tasks_sent_after_the_failure(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """What is sent after the failure is not cancelled though what was sent before is only now."""
+    """A task sent after the failure is not cancelled, even if an earlier one is cancelled
+    only now.
+    """
     ordered("cancel")
     worker = claimer()
     other = connect()
@@ -117,7 +119,7 @@ def test_a_late_cancel_spares_tasks_sent_after_the_failure(
 def test_a_failure_cancels_no_task_that_became_visible_later(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """What was sent before the failed task and became visible after its start is not cancelled."""
+    """A task sent before the failed task, but visible only after its start, is not cancelled."""
     ordered("cancel")
     worker = claimer()
     sender = connect()
@@ -136,7 +138,9 @@ def test_a_failure_cancels_no_task_that_became_visible_later(
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "delete"])
 def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) -> None:
-    """Fails if: only who settles looks for the next one; keys stand still for up to half a minute."""
+    """Fails if: only a settle starts the next task; keys then stand still for up to half a
+    minute.
+    """
     ordered()
     worker = claimer()
     (first,) = of("a", max_retries=1, good_until=now() + dt.timedelta(hours=1))
@@ -159,7 +163,7 @@ def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) ->
 
 
 def test_a_stopped_key_with_many_tasks_does_not_starve_another(claimer: Claimers) -> None:
-    """Fails if: the oldest candidates are taken before their keys are looked at, as in pg-boss, and
+    """Fails if: the oldest candidates are taken before their keys are checked, as in pg-boss, and
     no other key is reached.
     """
     ordered()
@@ -179,7 +183,7 @@ def test_a_stopped_key_with_many_tasks_does_not_starve_another(claimer: Claimers
 
 
 def test_the_task_that_stops_a_key_is_neither_pruned_nor_purged(claimer: Claimers) -> None:
-    """Fails if: the pruner deletes it, and the key goes on as if somebody had decided so."""
+    """Fails if: the pruner deletes the task, and the key continues as if this had been decided."""
     ordered()
     worker = claimer()
     bad, later, gone = of("a", "a", "b")
@@ -210,9 +214,9 @@ def test_a_delay_or_a_priority_is_refused_whoever_inserts(columns: dict[str, Any
 def test_a_newly_ordered_queue_places_all_tasks_before_a_start(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """A queue that becomes ordered starts none before all have a place.
+    """A queue that becomes ordered starts no task before all of them have a place.
 
-    Fails if: what is sent after the change stands before older rows that no pass has met yet.
+    Fails if: a task sent after the change comes before older rows that no pass has met yet.
     """
     limit("default")
     worker = claimer()
@@ -239,12 +243,10 @@ def test_a_newly_ordered_queue_places_all_tasks_before_a_start(
 
 @pytest.mark.parametrize("redacted", [False, True])
 def test_a_key_stays_stopped_under_a_new_rule(claimer: Claimers, redacted: bool) -> None:
-    """A key stays stopped under a new rule unless it is unknown or none.
+    """A key stays stopped under a new rule, unless the key is unknown or the rule has no order.
 
-    Fails if: the failed task stops a key that no task has any more, for ever.
-
-    Or, redacted, its key is made of the arguments that it has no more, and it stops all tasks
-    without them.
+    Fails if: the failed task stops for ever a key that no task has any more; or, redacted, it gets
+    a key from its removed arguments, and stops all tasks without such arguments.
     """
     ordered()
     worker = claimer()
@@ -288,9 +290,9 @@ def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
 
 
 def test_a_locked_head_parks_no_task_behind_it(claimer: Claimers, connect: Connect) -> None:
-    """A head that another session has locked parks nothing behind it.
+    """A head that another session has locked parks no task behind it.
 
-    Fails if: a pass parks the second one while the first is being cancelled; nobody unparks it
+    Fails if: a pass parks the second task while the first is being cancelled; it then stays parked
     for half a minute.
     """
     ordered()
@@ -315,8 +317,8 @@ def test_a_paused_or_retried_run_lets_the_next_task_start(
 ) -> None:
     """A run that is paused or retried lets the next task of its key start.
 
-    Fails if: its tasks are deleted or replaced, and what is parked behind them waits for the
-    periodic sweep.
+    Fails if: the tasks of the run are deleted or replaced, and the tasks parked behind them wait
+    for the periodic sweep.
     """
     limit("default", partition_by_args=["n"], partition_policy="stop")
     worker = claimer()
@@ -362,8 +364,8 @@ def test_a_retried_undo_lets_the_next_task_of_its_key_start(claimer: Claimers) -
 def test_a_cancel_in_a_long_transaction_blocks_no_limit_change(connect: Connect) -> None:
     """A cancel in a long transaction holds up no change of limits.
 
-    Fails if: it reads the limits in force, and a pause waits for its transaction, and all passes
-    for the pause.
+    Fails if: the cancel reads the limits in force; a pause then waits for its transaction, and all
+    passes wait for the pause.
     """
     ordered()
     (first, _) = of(*"aa")
@@ -389,9 +391,9 @@ def merged() -> dict[uuid.UUID, uuid.UUID]:
 
 
 def test_tasks_sent_during_a_run_are_merged_into_one(claimer: Claimers, connect: Connect) -> None:
-    """What is sent while one runs is one run after the last commit.
+    """The tasks sent while one runs are merged into one run after the last commit.
 
-    Fails if: a send finds the one that runs and is left out, or waits for another sender's
+    Fails if: a send finds the running task and is left out, or waits for another sender's
     transaction.
     """
     coalescing()
@@ -411,9 +413,9 @@ def test_tasks_sent_during_a_run_are_merged_into_one(claimer: Claimers, connect:
 
 
 def test_a_cancelled_survivor_given_back_reopens_one_task(claimer: Claimers) -> None:
-    """A survivor that was cancelled and is given back reopens one.
+    """A survivor that was cancelled and is given back reopens one of the merged tasks.
 
-    Fails if: it is cancelled afterwards, and the work that the others asked for is never done.
+    Fails if: the survivor is cancelled afterwards, and the work of the other senders is never done.
     """
     coalescing()
     worker = claimer()
@@ -443,7 +445,7 @@ def fold_all(worker: Claimer) -> Claim:
 
 
 def test_a_thousand_are_merged_in_a_pass_and_then_one_starts(claimer: Claimers) -> None:
-    """Fails if: it starts before the others are merged into it, and they need a run for each
+    """Fails if: the task starts before all others are merged into it; they then need a run for each
     thousand.
     """
     coalescing()
@@ -464,9 +466,9 @@ def test_a_thousand_are_merged_in_a_pass_and_then_one_starts(claimer: Claimers) 
 def test_a_survivor_that_ends_unstarted_gives_back_merged_tasks(
     claimer: Claimers, how: str
 ) -> None:
-    """What ends without a start gives back what was merged into it.
+    """A survivor that ends without a start gives back the tasks merged into it.
 
-    Fails if: those that were merged ahead of its start never run.
+    Fails if: the tasks that were merged before its start never run.
     """
     coalescing()
     worker = claimer()
@@ -487,7 +489,7 @@ def test_a_survivor_that_ends_unstarted_gives_back_merged_tasks(
     assert one.id != survivor
     assert Task.objects.get(pk=survivor).status in ("CANCELLED", "EXPIRED")
 
-    # One that the pass reopened after it had merged others.
+    # A task that the pass reopened after it had merged others.
     later = claim(worker, outcomes=[done(one)])
     assert len(later) == (how == "claim late")
     worker.run_pass(outcomes=[done(each) for each in later])
@@ -497,8 +499,8 @@ def test_a_survivor_that_ends_unstarted_gives_back_merged_tasks(
 
 @pytest.mark.parametrize("own", [False, True])
 def test_the_result_of_a_merged_task_stays_as_long_as_its_row(claimer: Claimers, own: bool) -> None:
-    """Fails if: retention deletes the other's row first, and the sender is told that there is no
-    such task.
+    """Fails if: retention deletes the other row first, and the sender gets the answer that there is
+    no such task.
     """
     coalescing()
     worker = claimer()
@@ -536,10 +538,9 @@ def test_a_merged_task_says_so_when_the_other_row_is_gone(claimer: Claimers) -> 
 
 
 def test_a_task_that_waits_for_its_retry_merges_no_others(claimer: Claimers) -> None:
-    """What waits for its retry takes no others ahead of its start.
+    """A task that waits for its retry merges no others before its start.
 
-    Fails if: it is cancelled then, and with it the runs of those that were sent after its first
-    attempt.
+    Fails if: it is cancelled then, and with it the runs of the tasks sent after its first attempt.
     """
     coalescing()
     worker = claimer()
@@ -587,7 +588,7 @@ def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -
 def test_a_merged_task_cannot_be_retried_but_can_be_redacted(
     claimer: Claimers,
 ) -> None:
-    """A merged task is retried with the one that ran and can be redacted."""
+    """A merged task cannot be retried apart from the task that ran for it, but can be redacted."""
     coalescing()
     worker = claimer()
     equal(3)
@@ -607,7 +608,7 @@ def test_a_merged_task_cannot_be_retried_but_can_be_redacted(
 
 
 def test_a_redaction_takes_along_what_was_merged_into_the_task(claimer: Claimers) -> None:
-    """Fails if: equal arguments stay in the rows of tasks for which it ran."""
+    """Fails if: equal arguments stay in the rows of the tasks for which it ran."""
     coalescing()
     worker = claimer()
     equal(3)
@@ -630,7 +631,7 @@ def test_a_redaction_takes_along_what_was_merged_into_the_task(claimer: Claimers
 def test_a_locked_task_is_not_merged_until_the_next_run(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Rows that another session has locked are left for the next run."""
+    """A task that another session has locked is left for the next run."""
     coalescing()
     worker = claimer()
     other = connect()
@@ -648,9 +649,9 @@ def test_a_locked_task_is_not_merged_until_the_next_run(
 def test_waiters_of_merged_tasks_are_notified_of_the_run(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Who waits for a merged task hears of the run that answers it.
+    """Waiters of merged tasks are notified of the run that answers them.
 
-    Fails if: only the task that ran is named, and the others are found by the next poll.
+    Fails if: only the task that ran is announced, and the others are found by the next poll.
     """
     coalescing()
     worker = claimer()
@@ -666,7 +667,7 @@ def test_waiters_of_merged_tasks_are_notified_of_the_run(
     assert sorted(" ".join(heard(listener)).split()) == sorted(map(str, ids))
 
 
-# The pass and a model of partitions with a policy agree, after each of many random events in the
+# The pass and a model of partitions with a policy agree after each of many random events in the
 # lives of a few keys.
 
 KEYS = "abc"
@@ -674,7 +675,7 @@ KEYS = "abc"
 
 @dataclass
 class Life:
-    """A task as the model sees it. ``at`` is when it was sent, as the table says."""
+    """A task as the model sees it; ``at``: when it was sent, according to the table."""
 
     id: uuid.UUID
     key: str
@@ -692,7 +693,7 @@ class Life:
 
 
 class World:
-    """Random events, each told to the database and to the model."""
+    """Random events, each applied to the database and to the model."""
 
     def __init__(self, worker: Claimer, seed: int, coalesce: bool) -> None:
         self.worker = worker
@@ -718,7 +719,7 @@ class World:
         return self.random.choice(found) if found else None
 
     def order(self, key: str) -> list[Life]:
-        """Return who has a place in the order of a key, the first one first."""
+        """Return the tasks with a place in the order of a key, the first one first."""
         there = [
             life
             for life in self.lives.values()
@@ -733,7 +734,7 @@ class World:
         id_ = uuid.UUID(int=self.random.getrandbits(128))
         kwargs = json.dumps({"customer_id": key})
 
-        if self.random.random() < 0.2:  # by a client that knows no rule
+        if self.random.random() < 0.2:  # by a client that does not know the rule
             id_ = insert(connection.cursor(), kwargs, lane)
             Task.objects.filter(pk=id_).update(max_retries=2)
         else:
@@ -744,7 +745,9 @@ class World:
         self.lives[id_] = Life(id_, key, lane, at)
 
     def settle(self) -> dict[str, Any]:
-        """Return what the next pass has to write about some that run, and tell the model."""
+        """Choose ends for some running tasks, apply them to the model, and return them for the next
+        pass.
+        """
         outcomes = []
         releases = []
 
@@ -776,8 +779,8 @@ class World:
         return {"outcomes": outcomes, "releases": releases}
 
     def cancel_behind(self, key: str) -> list[Life]:
-        """Cancel those behind a failed task that has come to be the first one; return the order
-        that is left.
+        """Cancel the tasks behind a failed task that has become the first; return the remaining
+        order.
         """
         order = self.order(key)
         while order and order[0].stops == "cancel":
@@ -786,9 +789,7 @@ class World:
         return order
 
     def cancel_others(self, bad: Life) -> None:
-        """Cancel those that were sent after a failed task, until it failed, unless they have begun
-        and are being tried.
-        """
+        """Cancel the tasks sent after a failed one and before its failure, except running ones."""
         ended = Task.objects.get(pk=bad.id).finished_at
         assert ended is not None
 
@@ -813,7 +814,7 @@ class World:
 
         for survivor in self.reopened:
             self.take_reopened(survivor)
-        for life in self.lives.values():  # a clock that was set back makes none wait
+        for life in self.lives.values():  # a clock that was set back makes no task wait
             life.due = life.due or Task.objects.filter(pk=life.id, enqueued_at__lte=now()).exists()
 
         expected: set[uuid.UUID] = set()
@@ -824,8 +825,8 @@ class World:
         self.claims |= {one.id: one for one in claims}
 
     def take_reopened(self, survivor: Life) -> None:
-        """Which of those that were merged into a released one is reopened is open: take it from the
-        database.
+        """Take from the database which of the tasks merged into a released one was reopened; the
+        model allows any.
         """
         folded = [life for life in self.lives.values() if life.into == survivor.id]
         into = set(
@@ -843,7 +844,9 @@ class World:
                 life.status = "PENDING"
 
     def start(self, key: str, claimed: set[uuid.UUID], lanes: Container[str]) -> set[uuid.UUID]:
-        """Let the model start what may start of a key in lanes with slots; return its id."""
+        """Start in the model the task of a key that may start in lanes with slots; return
+        its id.
+        """
         order = self.cancel_behind(key)
         if not order or any(life.status == "RUNNING" for life in order):
             return set()
@@ -927,7 +930,7 @@ class World:
 def test_starts_merges_stops_and_cancels_follow_the_model(
     claimer: Claimers, seed: int, coalesce: bool
 ) -> None:
-    """What starts merges stops and is cancelled is as the model says."""
+    """Tasks start, are merged, stop their keys and are cancelled as in the model."""
     world = World(claimer(), seed, coalesce)
     events = [world.send] * 3 + [world.run_pass] * 2
     events += [world.cancel, world.retry, world.skip, world.hasten, world.change]
@@ -936,7 +939,7 @@ def test_starts_merges_stops_and_cancels_follow_the_model(
         world.random.choice(events)()
         world.compare()
 
-    for _ in range(300):  # whatever stands still is let go, and everything ends
+    for _ in range(300):  # whatever stands still is released, and everything ends
         if all(life.finished for life in world.lives.values()):
             break
         world.hasten()

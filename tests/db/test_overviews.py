@@ -1,5 +1,5 @@
-"""What the pages about queues and the history of counts read: bounded, through the indexes, and by
-the claim's own counts.
+"""The data of the pages about queues, and of the history of counts: bounded, read through the
+indexes, and equal to the claim's own counts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def overview(name: str, **options: Any) -> QueueOverview:
 
 
 def test_only_workers_that_are_living_are_counted() -> None:
-    """Fails if: one that stops counts, or one that was killed and that nobody declared dead."""
+    """Fails if: a stopping worker counts, or one that was killed and has not been declared dead."""
     living = serving("default")
     serving("default", silent=dt.timedelta(minutes=5))
     serving("default", stopping_at=this_moment())
@@ -75,7 +75,7 @@ def key(name: str) -> str:
 
 
 def test_a_claim_holds_a_permit_until_its_lease_ends() -> None:
-    """A claim holds a permit until its lease ends but fills no partition in soft mode."""
+    """A claim holds a permit until its lease ends, but fills no partition in soft mode."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     now = dt.datetime.now(dt.UTC)
     held = {"status": "CLAIMED", "queue_name": "default", "kwargs": {"tenant": "a"}}
@@ -91,7 +91,7 @@ def test_a_claim_holds_a_permit_until_its_lease_ends() -> None:
 
 
 def test_declared_override_and_effective_limits_are_listed() -> None:
-    """Declared override and effective limits stand side by side."""
+    """The declared, overriding and effective limits are listed side by side."""
 
     def override(most: int | None) -> QueueOverview:
         limit(
@@ -121,7 +121,9 @@ def test_declared_override_and_effective_limits_are_listed() -> None:
 
 
 def test_pending_tasks_are_counted_in_each_lane_up_to_a_bound() -> None:
-    """Pending are the tasks that are due in every lane and priority parked or not up to a bound."""
+    """All due tasks of every lane and priority are pending, parked or not, and counted up to a
+    bound.
+    """
     put(2, priority=5)
     put(3, lane="async")
     put(4, priority=5, delay=dt.timedelta(hours=1))
@@ -142,7 +144,9 @@ def test_pending_tasks_are_counted_in_each_lane_up_to_a_bound() -> None:
 def test_the_cluster_comes_first_if_it_is_capped_or_paused(
     claimer: Claimers,
 ) -> None:
-    """The cluster counts all queues and comes first if capped paused or asked for."""
+    """The cluster counts all queues; it is listed, as the first, if it is capped, paused or
+    requested.
+    """
     store = OverviewStore(connection)
     queues = ["mail", "bulk", "twin", "default"]
 
@@ -166,7 +170,7 @@ def test_the_cluster_comes_first_if_it_is_capped_or_paused(
 def test_partitions_at_their_limit_are_listed_by_tasks(
     claimer: Claimers,
 ) -> None:
-    """Partitions at their limit are counted and listed those with most tasks first."""
+    """Partitions at their limit are counted, and are listed with the most tasks first."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
     for name, count in (("a", 3), ("b", 1), ("c", 4)):
         tenant(name, count)
@@ -212,7 +216,9 @@ def test_a_limit_per_worker_counts_once_per_living_worker(
 def test_slots_are_listed_oldest_first_with_their_task(
     claimer: Claimers,
 ) -> None:
-    """A slot names its task worker child partition and whether it lives the oldest first."""
+    """A slot is listed with its task, worker, child process and partition, and whether its worker
+    is alive; the oldest comes first.
+    """
     limit("default", partition_by_args=["tenant"])
     ids = tenant("a", 4)
     worker = claimer()
@@ -237,7 +243,7 @@ def test_slots_are_listed_oldest_first_with_their_task(
 
 
 def stopping(name: str, minutes: int, **columns: Any) -> Any:
-    """Put a task into the table that failed some minutes ago and stops its partition."""
+    """Make a task that failed some minutes ago and stops its partition."""
     ago = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=minutes)
     held = {
         "status": "FAILED",
@@ -250,7 +256,9 @@ def stopping(name: str, minutes: int, **columns: Any) -> Any:
 
 
 def test_stopped_keys_are_listed_longest_stopped_first() -> None:
-    """Stopped keys are listed by the failed task the longest stopped first and count those behind."""
+    """Stopped keys are listed with their failed task and the number of tasks behind it, the longest
+    stopped first.
+    """
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     late = stopping("b", 1)
     early = stopping("a", 9)
@@ -277,7 +285,7 @@ def test_stopped_keys_are_listed_longest_stopped_first() -> None:
     (first, _) = store.keys("default", 10, stopped=True)
     assert (first.behind, first.behind_more) == (1_000, True), "to a bound"
 
-    # It ran beside the other one, under the rule before: a skip of it would find nothing.
+    # It ran beside the other task, under the earlier rule: a skip of it would find nothing.
     second = stopping("b", 0)
     listed = [one.task_id for one in store.keys("default", 10, stopped=True)]
     assert listed == [early.id, late.id], "one that does not come first is not what stops its key"
@@ -289,7 +297,7 @@ def test_stopped_keys_are_listed_longest_stopped_first() -> None:
 def test_all_keys_are_listed_with_their_first_task(
     claimer: Claimers,
 ) -> None:
-    """All keys are listed with the task that comes first whatever it does."""
+    """All keys are listed with their first task, whatever its status."""
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     assert OverviewStore(connection).keys("default", 10, stopped=False) == []
 
@@ -338,10 +346,10 @@ def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> 
 
 
 def test_overviews_read_tasks_through_their_indexes(connect: Connect, claimer: Claimers) -> None:
-    """Tasks are read through their indexes however many there are."""
+    """Tasks are read through their indexes, however many there are."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
 
-    # An empty table may be read from end to end: the first state is left out.
+    # An empty table may be read from end to end, so the first state is left out.
     for state in islice(states(connect(), kwargs=['{"tenant": "a"}'] * 20_000), 1, None):
         claimer().run_pass(sync=50, async_=50)
         reader = claimer()
@@ -359,7 +367,7 @@ def test_overviews_read_tasks_through_their_indexes(connect: Connect, claimer: C
 
 
 def test_tasks_due_in_the_future_cost_the_count_one_probe(connect: Connect) -> None:
-    """Tasks due in the future cost the count one probe each time."""
+    """Tasks due in the future cost each count only one probe."""
     put(20_000, priority=1, delay=dt.timedelta(days=1))
     put(5)
     conn = connect()
@@ -393,7 +401,7 @@ def counted(
     n: int = 1,
     bucket: int = 0,
 ) -> None:
-    """Put a row into the history that began so many minutes or hours before the present one."""
+    """Insert a row of the history that began ``ago`` minutes or hours before the current one."""
     seconds = int(width.total_seconds())
     at = dt.datetime.fromtimestamp(now(conn).timestamp() // seconds * seconds, dt.UTC) - ago * width
 
@@ -416,8 +424,8 @@ def counted(
 def test_steps_hold_what_was_counted_in_them(
     connect: Connect, span: dt.timedelta, points: int, width: dt.timedelta, each: int
 ) -> None:
-    """Fails if: the last step has only what was counted since the last whole step, or the first
-    also what is older.
+    """Fails if: the last step has only the counts since the last whole step, or the first step also
+    has older counts.
     """
     conn = connect()
     chance = random.Random(7)
@@ -478,7 +486,7 @@ RESULTS = (COMPLETED, RETURNED, CLAIMED, "RETRIED", "CANCELLED", "OH_NO", "TASK_
 def test_a_queue_without_counts_has_no_series(
     connect: Connect,
 ) -> None:
-    """A queue of which nothing was counted is missing and a step without counts is empty."""
+    """A queue without counts is missing, and a step without counts is empty."""
     conn = connect()
     assert (series(conn, HOUR, 60), HistoryStore(conn).failures(HOUR, 5)) == ({}, [])
 
@@ -516,10 +524,9 @@ def test_steps_and_failures_are_read_through_the_history_key(connect: Connect) -
 
 
 def test_waiting_gates_are_counted_by_workflow_and_name(connect: Connect) -> None:
-    """Gates that wait are counted by workflow and name with the oldest.
+    """Waiting gates are counted by workflow and name, with the run of the oldest.
 
-    With and without a timeout; timers, and gates that are decided or whose run has ended, are
-    none of them.
+    Gates with and without a timeout count; timers, decided gates and gates of ended runs do not.
     """
     runs = []
     for timeout in (None, HOUR, None):

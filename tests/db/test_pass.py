@@ -1,8 +1,8 @@
-"""The pass on the real database: order, expiry, retries, what other sessions may not disturb, and
-what waits for the disk.
+"""The pass on the real database: order, expiry, retries, the effect of other sessions, and which
+commits wait for the disk.
 
-A cancel meets passes, settles and other cancels: exactly one takes effect, nobody deadlocks, and
-what is over stays as it is.
+A cancel meets passes, settles and other cancels: exactly one takes effect, there is no deadlock,
+and finished tasks stay as they are.
 """
 
 from __future__ import annotations
@@ -73,11 +73,10 @@ WRITES: dict[str, tuple[set[str], Callable[[Claimer, list[Claim]], object]]] = {
 def test_only_rows_that_a_pass_writes_skip_the_check(
     claimer: Claimers,
 ) -> None:
-    """Rows that a pass writes are not checked and those that anybody else writes in its transaction
-    are.
+    """The rows that a pass writes are not checked, but other rows written in its transaction are.
 
-    Fails if: each pass calls the function of the trigger twice per task; or its setting outlives
-    it.
+    Fails if: each pass calls the function of the trigger twice per task, or the setting of the pass
+    outlives it.
     """
     worker = claimer()
     put(2)
@@ -98,10 +97,10 @@ def test_only_rows_that_a_pass_writes_skip_the_check(
 @pytest.mark.promise("S0.4", "S1.4")
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_counts_only_under_the_claim_of_its_worker(claimer: Claimers, write: str) -> None:
-    """A write counts under the claim of its worker in a status that it may move and nowhere else.
+    """A write counts only under the claim of its worker and in a status that it may change.
 
-    Rows of every status look as if they were the worker's own, but for one thing: the owner, the
-    generation or the lease.
+    Rows of every status look like the worker's own, but for one thing: the owner, the generation or
+    the lease.
     """
     worker = claimer()
 
@@ -150,7 +149,7 @@ def test_a_write_counts_only_under_the_claim_of_its_worker(claimer: Claimers, wr
 
 @pytest.mark.promise("S2.10")
 def test_a_settle_writes_the_result_and_the_attempt(claimer: Claimers) -> None:
-    """A claim starts a task and a settle writes result and attempt."""
+    """A claim starts a task, and a settle writes its result and its attempt."""
     (id_,) = put(kwargs=['{"a": 1}'])
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
@@ -194,9 +193,9 @@ def test_a_settle_writes_the_result_and_the_attempt(claimer: Claimers) -> None:
 def test_a_failure_of_an_older_claim_reopens_no_completed_task(
     claimer: Claimers,
 ) -> None:
-    """A failure of an older claim puts nothing back that the newest one completed.
+    """A failure of an older claim does not reopen a task that the newest claim has completed.
 
-    Fails if: what is retried is found by its id, when another task of the batch is retried.
+    Fails if: retried tasks are found by their ids alone, when another task of the batch is retried.
 
     Attempts belong to claims, so that two claims may run the same attempt.
     """
@@ -227,7 +226,7 @@ def test_a_failure_of_an_older_claim_reopens_no_completed_task(
 def test_a_pass_returns_the_due_time_of_an_idle_queue(
     claimer: Claimers,
 ) -> None:
-    """A pass says when the next task is due although another queue has work."""
+    """A pass returns when the next task of a queue is due, even if another queue has work."""
     (now,) = put(queue="mail")
     put(queue="bulk", delay=dt.timedelta(hours=1))
     put(queue="bulk", priority=5, delay=dt.timedelta(minutes=5))
@@ -243,7 +242,7 @@ def test_a_pass_returns_the_due_time_of_an_idle_queue(
 def test_a_task_past_its_good_until_expires_at_the_claim(
     claimer: Claimers,
 ) -> None:
-    """Tasks past their good until expire at the claim and never run and hide no good one."""
+    """Tasks past their ``good_until`` expire at the claim, never run, and hide no good task."""
     late = put(1_200, good_until=aware(seconds=-1))
     first, fine = put(2, good_until=aware(hours=1))
     worker = claimer()
@@ -293,7 +292,9 @@ def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(
 def test_a_cancel_that_waited_for_a_row_ends_the_task_afterwards(
     connect: Connect, aside: Aside, worker: Claimer
 ) -> None:
-    """A cancel that waits ends the task after it got the row and not when it asked for it."""
+    """A cancel that waits for a row ends the task when it gets the row, not when it was
+    requested.
+    """
     (id_,) = put()
     somebody = connect()
     other = connect()
@@ -324,9 +325,8 @@ def test_a_cancel_of_what_is_over_changes_nothing() -> None:
 def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
-    """Fails if: rows locked in the order in which they were named.
-
-    Two that name them the other way round deadlock.
+    """Fails if: rows are locked in the order in which a cancel names them; two cancels with
+    opposite orders then deadlock.
     """
     ids = put(60)
 
@@ -349,7 +349,7 @@ def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(
     assert TaskAttempt.objects.count() == Task.objects.filter(status="COMPLETED").count()
 
 
-# Notes the setting that the commit of each pass that changes a task reads.
+# Records the setting with which the commit of each pass that changes a task takes place.
 NOTE = (
     """
     CREATE FUNCTION notes_the_commit() RETURNS trigger LANGUAGE plpgsql AS
@@ -363,7 +363,7 @@ NOTE = (
 
 
 class Noted:
-    """A worker that does not want durable claims, and how its transactions committed: "on" or
+    """A worker without durable claims, and whether its transactions committed with "on" or
     "off".
     """
 
@@ -407,7 +407,7 @@ def noted(claimer: Claimers, connect: Connect) -> Iterator[Noted]:
 
 
 def test_claims_and_starts_wait_for_the_disk_only_on_request(noted: Noted) -> None:
-    """Claims and starts do not wait for the disk unless they are asked to."""
+    """Claims and starts wait for the disk only if this is requested."""
     put(5)
     noted.claim()
     noted.run_pass(starts=[noted.ahead()])
@@ -432,7 +432,7 @@ def test_claims_and_starts_wait_for_the_disk_only_on_request(noted: Noted) -> No
 
 
 def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted) -> None:
-    """And so do a retry and a release."""
+    """A pass that settles, retries or releases waits for the disk, and its claims wait with it."""
     put(3)
     outcome = done(noted.claim())
     outcome = done(noted.claim(outcomes=[outcome]))
@@ -541,8 +541,8 @@ def test_the_database_decides_as_the_pure_rule_does(
     until: float | None,
     cancelled: bool,
 ) -> None:
-    """``most``: how many crashes make poison; ``until``: after how many seconds it would be too
-    late.
+    """``most``: how many crashes make poison; ``until``: after how many seconds
+    ``good_until`` is.
     """
     good_until = None if until is None else NOW + dt.timedelta(seconds=until)
 
@@ -586,7 +586,7 @@ def test_the_database_decides_as_the_pure_rule_does(
 
 
 def test_jitter_moves_a_retry_by_at_most_a_quarter() -> None:
-    """Jitter moves a pause by up to a quarter and never beyond the longest."""
+    """Jitter changes a pause by up to a quarter, and never beyond the longest pause."""
     policy = RetryPolicy.exponential(base_seconds=100, max_retries=9, max_delay_seconds=390)
     drawn = sql(
         "SELECT n, min(p)::float8, max(p)::float8 FROM (SELECT n, extract(epoch FROM "
@@ -603,7 +603,7 @@ def test_jitter_moves_a_retry_by_at_most_a_quarter() -> None:
 
 @pytest.mark.promise("S2.10")
 def test_a_failed_attempt_leaves_a_row_and_a_task_to_retry(worker: Claimer) -> None:
-    """A failed attempt leaves a row and a task that waits for the next."""
+    """A failed attempt leaves a row of its own, and a task that waits for its retry."""
     (id_,) = put(max_retries=2, options=options_text(POLICY, None))
     (claim,) = worker.run_pass(sync=1).claims
     assert claim.attempt == 1
@@ -630,7 +630,7 @@ def test_a_failed_attempt_leaves_a_row_and_a_task_to_retry(worker: Claimer) -> N
 def test_a_stored_policy_without_a_list_keeps_its_old_meaning(
     worker: Claimer,
 ) -> None:
-    """A row whose policy an older sender stored without a list keeps what it meant then."""
+    """A policy that an older sender stored without a list keeps its old meaning."""
     stored = {"strategy": "fixed", "intervals": [0], "jitter": False, "most": None, "codes": []}
     put(2, max_retries=1, options=json.dumps({"wire": 1, "retry": stored}))
     first, again = worker.run_pass(sync=2).claims
@@ -647,10 +647,10 @@ def test_a_stored_policy_without_a_list_keeps_its_old_meaning(
 def test_a_failure_whose_row_is_unlocked_midway_keeps_its_retry(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
-    """A failure whose row is let go between decision and write keeps its retry.
+    """A failure whose row is unlocked between decision and write keeps its retry.
 
-    Fails if: it is not decided, because its row is locked, and then written as the last failure,
-    because it is not any more.
+    Fails if: the retry is not decided because the row is locked, and then the failure is written as
+    the last one because the row is unlocked.
     """
     put(max_retries=2, options=options_text(POLICY, None))
     (claim,) = worker.run_pass(sync=1).claims
@@ -659,7 +659,7 @@ def test_a_failure_whose_row_is_unlocked_midway_keeps_its_retry(
     watcher = connect()
 
     holds_attempts.execute("BEGIN")
-    # They can be read, and not be written.
+    # The attempts can be read, but not written.
     holds_attempts.execute("LOCK TABLE horsies_task_attempts IN SHARE MODE")
     holds_row.execute("BEGIN")
     holds_row.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [claim.id])

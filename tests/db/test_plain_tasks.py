@@ -1,5 +1,5 @@
-"""Tasks of django.tasks beside those of ``@task``: partitions, copies, attempts, priorities,
-schedules, and workflows.
+"""Tasks of ``django.tasks`` beside typed ones: partitions, copies, attempts, priorities, schedules,
+and workflows.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def row(id_: uuid.UUID) -> Task:
 def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
     plain_tasks: Plain, claimer: Claimers, by_args: list[str], by_task: bool, expected: str
 ) -> None:
-    """Fails if: of the statements that compute keys, one does not know the plain form."""
+    """Fails if: one of the statements that compute keys does not support the plain form."""
     rule: dict[str, Any] = {
         "partition_by_args": by_args,
         "partition_by_task": by_task,
@@ -86,7 +86,7 @@ def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
 
 
 def test_a_claim_computes_the_key_of_a_plain_task(plain_tasks: Plain, claimer: Claimers) -> None:
-    """A claim computes the key of a plain task whose rule is old."""
+    """A claim computes the key of a plain task that has none for the current rule."""
     id_ = send_plain(plain_tasks["greet"], "Ann")
     same = send_plain(plain_tasks["greet"], name="Ann")
     sql("UPDATE horsies_tasks SET partition_version = NULL, partition_key = NULL")
@@ -131,10 +131,12 @@ def named(stored: Any) -> Any:
 def test_the_database_and_the_admin_name_the_same_arguments(
     db: None, call: dict[str, Any], stored: Any
 ) -> None:
-    """The database and the admin name the same arguments and no stored JSON makes a partition fail.
+    """The database and the admin give the same names to the arguments of a plain call.
 
-    Fails if: jsonb_array_elements() raises for what is no array, and one row stops all claims of
-    its queue.
+    No stored JSON makes a partition fail.
+
+    Fails if: ``jsonb_array_elements()`` raises for a value that is no array, and one row stops all
+    claims of its queue.
     """
     assert named(call) == named_arguments(call)
     assert isinstance(named(stored), dict)
@@ -143,10 +145,10 @@ def test_the_database_and_the_admin_name_the_same_arguments(
 def test_a_worker_of_the_previous_release_leaves_plain_tasks(
     plain_tasks: Plain, claimer: Claimers
 ) -> None:
-    """A worker of the release before leaves plain tasks to others.
+    """A worker of the previous release leaves plain tasks to other workers.
 
-    Fails if: a worker that has a typed task of the same name takes the row, and fails it because
-    of its arguments.
+    Fails if: a worker that has a typed task of the same name takes the row, and fails it because of
+    its arguments.
     """
     id_ = send_plain(plain_tasks["greet"], "Ann")
     assert read_options(json.dumps(row(id_).options)).wire == 2, (
@@ -183,10 +185,10 @@ def test_a_task_that_changed_its_kind_fails_clearly(
 
 
 def test_each_failed_attempt_keeps_its_traceback(plain_tasks: Plain) -> None:
-    """Each failed attempt keeps its traceback and a copy its form.
+    """Each failed attempt keeps its traceback, and a copied task keeps the form of its arguments.
 
-    Fails if: only the last attempt has one, in the result; that of an attempt that was retried
-    is lost.
+    Fails if: only the last attempt has a traceback, in the result, and that of a retried attempt is
+    lost.
     """
     handle, done = (
         get_handle(send_plain(plain_tasks[name], arg))
@@ -226,7 +228,7 @@ def test_each_failed_attempt_keeps_its_traceback(plain_tasks: Plain) -> None:
 
 
 def test_an_attempt_with_any_exception_is_written(claimer: Claimers) -> None:
-    """Whatever the exception of an error is its attempt is written.
+    """An attempt is written whatever the exception in its error looks like.
 
     Fails if: an exception of another shape, or a traceback that is too long, stops the settle of
     the whole batch.
@@ -264,7 +266,11 @@ def test_an_attempt_with_any_exception_is_written(claimer: Claimers) -> None:
 def test_plain_and_typed_tasks_mix_by_their_stored_priority(
     plain_tasks: Plain, claimer: Claimers
 ) -> None:
-    """101 - p: 100 of django.tasks comes with our first, its default of 0 just behind our last."""
+    """The stored priority is 101 - p.
+
+    A priority of 100 in ``django.tasks`` comes together with our first priority, and its default of
+    0 just behind our last.
+    """
     sent = {
         stored: send_call(plain_tasks["double"], SendOptions(priority=stored), (stored,), {})[0]
         for stored in (201, 101, 51, 1)
@@ -277,7 +283,9 @@ def test_plain_and_typed_tasks_mix_by_their_stored_priority(
 
 
 def test_a_schedule_sends_a_plain_task(plain_tasks: Plain) -> None:
-    """Fails if: its arguments are stored in the form of a task, and wrapped again when it is sent."""
+    """Fails if: the arguments are stored in the form of a plain task, and wrapped again when the
+    task is sent.
+    """
     name = plain_tasks["greet"].name
     schedules.create(
         "greetings", {"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}}, actor="ada"
@@ -305,7 +313,7 @@ def test_a_schedule_sends_a_plain_task(plain_tasks: Plain) -> None:
 
 
 class DjangoTask:
-    """What a workflow needs of a Task of django.tasks."""
+    """The part of a Task of ``django.tasks`` that a workflow needs."""
 
     def __init__(self, definition: TaskDefinition, **options: Any) -> None:
         self.definition = definition
@@ -319,8 +327,8 @@ def stored(name: str) -> list[dict[str, Any]]:
 
 
 def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) -> None:
-    """Fails if: a promoted node has its arguments in the form of a typed task, which the plain
-    function cannot be called with.
+    """Fails if: a promoted node stores its arguments in the form of a typed task, with which the
+    plain function cannot be called.
     """
     double = plain_tasks["double"]
     inner = Workflow("inner")
@@ -364,8 +372,8 @@ def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) ->
 def test_a_plain_task_undoes_and_is_undone_by_name(
     plain_tasks: Plain, undo: str, undone: str
 ) -> None:
-    """Fails if: an undo looks for the parameters of its function in {"args": ..., "kwargs": ...},
-    and gets none.
+    """Fails if: an undo looks for the parameters of its function in ``{"args": ..., "kwargs":
+    ...}``, and gets none.
     """
     flow = Workflow("plain")
     task = plain_tasks["double"].name if undone == "double" else flows.number
@@ -389,7 +397,7 @@ def test_a_plain_task_undoes_and_is_undone_by_name(
 def test_a_partition_counts_promoted_and_swept_plain_tasks(
     plain_tasks: Plain,
 ) -> None:
-    """A partition counts plain tasks that are promoted or found by a sweep."""
+    """A partition counts plain tasks that were promoted or found by a sweep."""
     flow = Workflow("plain")
     flow.add(plain_tasks["double"].name, 9)
     flow.map(plain_tasks["double"].name, n=flow.add(plain_tasks["listed"].name, [7]))
@@ -404,7 +412,9 @@ def test_a_partition_counts_promoted_and_swept_plain_tasks(
 
 
 def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
-    """Fails if: a plain function takes what comes: a misspelt name fails when the node runs."""
+    """Fails if: a plain function accepts any argument, so that a misspelt name fails only when the
+    node runs.
+    """
     flow = Workflow("plain")
     flow.add(plain_tasks["greet"].name, nmae="Ann")
     flow.add(plain_tasks["double"].name, flow.add(flows.number, 1), allow_failed=True)
@@ -442,7 +452,9 @@ def check() -> list[dict[str, Any]]:
 def test_the_check_of_workflows_knows_plain_signatures(
     plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: *args and **kwargs count as parameters, or the arguments are compared with types."""
+    """Fails if: ``*args`` and ``**kwargs`` count as parameters, or the arguments are compared with
+    types.
+    """
     flow = Workflow("waiting")
     first = flow.add(flows.number, 1)
     name = plain_tasks["greet"].name

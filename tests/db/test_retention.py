@@ -1,9 +1,9 @@
-"""Retention: what is over and old goes, in batches that never wait and never read history again;
-everything else stays.
+"""Retention: old finished rows are deleted, in batches that never wait for locks and never read
+history again; everything else stays.
 
 Runs of workflows are deleted whole, in small batches, and never while one of their tasks runs. A
-purge leaves to workers what they hold or are about to take. Redaction: what a finished task says
-about people goes for good.
+purge leaves tasks alone that workers hold or are about to take. Redaction removes for good what a
+finished task contains about people.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def finished(age: dt.timedelta = 2 * DAY, count: int = 1, **columns: Any) -> lis
 
 
 def prune(conn: Any, kept: Kept | OwnRetention = EVERYTHING, many: int = 50) -> int:
-    """Prune tasks until there is no more to do, and return how many went."""
+    """Prune tasks until none is left to prune, and return how many were deleted."""
     store = RetentionStore(conn)
     count = 0
     while True:
@@ -91,7 +91,7 @@ def left() -> set[uuid.UUID]:
 def test_old_finished_tasks_are_deleted_with_their_attempts(
     connect: Connect,
 ) -> None:
-    """Finished tasks that are old enough go with their attempts and all others stay."""
+    """Old finished tasks are deleted together with their attempts, and all other tasks stay."""
     old = [id_ for status in FINISHED for id_ in finished(status=status)]
     young = finished(DAY - HOUR)
     ago = now() - 9 * DAY
@@ -138,12 +138,12 @@ def test_each_queue_is_kept_as_long_as_was_set_for_it(connect: Connect) -> None:
 
 
 def entries(conn: psycopg.Connection[Any], kept: Kept, many: int = 500) -> int:
-    """Prune, and return how many entries of the index of finished tasks that read."""
+    """Prune, and return how many entries of the index of finished tasks were read."""
     return entries_read(conn, "horsies_tasks_finished", lambda: prune(conn, kept, many))
 
 
 def test_tasks_that_are_kept_for_ever_are_read_once(connect: Connect) -> None:
-    """Tasks that are kept for ever are met once and never again."""
+    """A round reads tasks that are kept for ever once, and later rounds do not read them again."""
     conn = connect()
     kept = Kept(("payments",), others=True, age=DAY)
 
@@ -162,7 +162,10 @@ def test_tasks_that_are_kept_for_ever_are_read_once(connect: Connect) -> None:
 def test_a_full_batch_reads_no_deleted_rows_again(
     connect: Connect,
 ) -> None:
-    """Full batches do not read again what those before them deleted also of one moment."""
+    """A full batch does not read the rows again that earlier batches deleted.
+
+    This holds also for tasks that finished at the same moment.
+    """
     for batch in range(40):
         finished(9 * DAY - batch * HOUR, 5)
 
@@ -178,7 +181,7 @@ def test_a_full_batch_reads_no_deleted_rows_again(
 def test_a_round_goes_on_where_the_last_one_ended(
     connect: Connect,
 ) -> None:
-    """Rounds of any age go on where the last one ended and begin anew after a week."""
+    """A round begins where the last one ended, whatever its age, and anew after a week."""
     conn = connect()
     finished(9 * DAY)
     finished(5 * DAY)
@@ -200,7 +203,7 @@ def test_a_round_goes_on_where_the_last_one_ended(
 
 @pytest.mark.parametrize("many", [50, 2], ids=["in the last batch", "in a full batch"])
 def test_a_locked_task_is_pruned_later_if_it_is_still_finished(connect: Connect, many: int) -> None:
-    """What is locked is not waited for and goes later if it is finished still."""
+    """Pruning does not wait for a locked task, and deletes it later if it is still finished."""
     conn = connect()
     other = connect()
     finished(9 * DAY)
@@ -226,7 +229,7 @@ def test_a_locked_task_is_pruned_later_if_it_is_still_finished(connect: Connect,
 
 
 def test_only_one_worker_prunes_at_a_time(connect: Connect) -> None:
-    """One prunes at a time and the others leave it to that one."""
+    """Only one worker prunes at a time; a second one returns without deleting anything."""
     conn = connect()
     other = connect()
     finished(count=3)
@@ -241,7 +244,7 @@ def test_only_one_worker_prunes_at_a_time(connect: Connect) -> None:
 def test_another_set_of_queues_is_pruned_from_the_beginning(
     connect: Connect,
 ) -> None:
-    """Another set of queues is swept from the beginning and rows about sets of old go."""
+    """A new set of queues is pruned from the beginning; rows of long unused sets are deleted."""
     conn = connect()
     finished(queue_name="payments")
 
@@ -281,7 +284,7 @@ def test_pruning_reads_tasks_through_their_indexes(claimer: Any, connect: Connec
 def test_stopped_and_dead_workers_go_with_their_heartbeats(
     connect: Connect,
 ) -> None:
-    """Stopped and dead workers go with their heartbeats and those that may live stay."""
+    """Stopped and dead workers are deleted with their heartbeats; those that may be alive stay."""
     ago = now() - 9 * DAY
     WorkerFactory(started_at=ago, seen_at=ago, stopped_at=ago)
     dead, silent, alive = (
@@ -310,7 +313,7 @@ def test_stopped_and_dead_workers_go_with_their_heartbeats(
 def test_old_snapshots_and_audit_entries_go_in_batches(
     connect: Connect, make: Any, moment: str, prune: Callable[..., int]
 ) -> None:
-    """Old snapshots and entries of the audit and fire times go in batches and young ones stay."""
+    """Old snapshots, audit entries and fire times are deleted in batches, and young ones stay."""
     model = make._meta.model
     model.objects.all().delete()
     for age in (9, 8, 7, 1):
@@ -324,9 +327,10 @@ def test_old_snapshots_and_audit_entries_go_in_batches(
 def test_the_last_fire_time_stays_as_long_as_its_schedule(
     connect: Connect,
 ) -> None:
-    """The last fire time of a schedule stays while there is the schedule.
+    """The last fire time of a schedule stays as long as the schedule exists.
 
-    Fails if: it goes, too, and the next fire time does not know which task may still run.
+    Fails if: the last fire time is deleted, too, so that the next one cannot find the task that may
+    still run.
     """
     schedules.create(
         "nightly", {"task": "tests.apps.project.tasks.noop", "pattern": "every day"}, actor="a test"
@@ -343,16 +347,17 @@ def test_the_last_fire_time_stays_as_long_as_its_schedule(
 
 
 def keeping(keep: Any, age: dt.timedelta, **columns: Any) -> uuid.UUID:
-    """Put a finished task with a keep_result into the table."""
+    """Put a finished task with a ``keep_result`` into the table."""
     return finished(age, options={"wire": 1, "keep_result": keep}, **columns)[0]
 
 
 def test_completed_tasks_with_a_retention_of_their_own_go_by_it(
     connect: Connect,
 ) -> None:
-    """Completed tasks with a retention of their own go by it and all others stay.
+    """Completed tasks with a ``keep_result`` are deleted by it, and all others stay.
 
-    Fails if: the options are looked at in the ordinary round, so nothing goes earlier than that.
+    Fails if: the option is read in the ordinary round, so that no task is deleted earlier than that
+    round deletes all tasks.
     """
     conn = connect()
     minute = dt.timedelta(minutes=1)
@@ -434,7 +439,7 @@ WEEK = 7 * 86_400_000
     "keep", [None, True, "1h", {"a": 1}, [False], -5, 1.5, 10**30, WEEK, False, 3_600_000]
 )
 def test_a_retention_option_of_any_kind_stops_no_round(connect: Connect, keep: Any) -> None:
-    """Options of any kind stop no round and only what outlives its queue stays."""
+    """No ``keep_result`` stops a round, and only a long one keeps a task."""
     id_ = keeping(keep, 2 * DAY)
     conn = connect()
     keeping(keep, 2 * DAY, status="FAILED")
@@ -456,9 +461,10 @@ def act(
 
 
 def test_a_bulk_act_skips_locked_and_unfinished_tasks(connect: Connect, claimer: Any) -> None:
-    """What was taken is locked or has not finished is left without waiting.
+    """A bulk act skips claimed, locked and unfinished tasks, without waiting for them.
 
-    Fails if: the ids are passed to the cancel of single tasks, which asks running ones to stop.
+    Fails if: the ids are passed to the cancel of single tasks, which requests that running ones
+    stop.
     """
     conn = connect()
     other = connect()
@@ -496,10 +502,10 @@ def test_a_bulk_act_skips_locked_and_unfinished_tasks(connect: Connect, claimer:
 
 
 def test_a_batch_is_deleted_by_ids_under_any_plan(claimer: Any, connect: Connect) -> None:
-    """A batch is deleted by ids also when planned as if none had finished.
+    """A batch is deleted by ids even if its plan is from a time when no task had finished.
 
-    Fails if: the index of finished tasks looks empty, so each batch reads all finished tasks
-    there are.
+    Fails if: the index of finished tasks looks empty to the planner, so that each batch reads all
+    finished tasks.
     """
     worker = claimer()
     admin = connect()
@@ -519,7 +525,7 @@ def test_a_batch_is_deleted_by_ids_under_any_plan(claimer: Any, connect: Connect
 
 
 def ended_run(width: int = 5) -> Any:
-    """Run a workflow with a map and a run inside it to its end."""
+    """Run a workflow with a map and a child run to its end."""
     child = Workflow("child")
     child.add(flows.number, 1)
 
@@ -536,7 +542,7 @@ def ended_run(width: int = 5) -> Any:
 
 
 def age(days: int) -> None:
-    """Let everything have finished so many days earlier."""
+    """Move the end of all tasks and runs so many days into the past."""
     for table in ("horsies_tasks", "horsies_workflows"):
         sql(f"UPDATE {table} SET finished_at = finished_at - make_interval(days => %s)", [days])
 
@@ -549,7 +555,7 @@ def rows() -> list[int]:
 
 
 def test_a_pruned_run_is_deleted_with_all_its_rows() -> None:
-    """A run is deleted with all that belongs to it and younger runs stay."""
+    """A run is deleted with all rows that belong to it, and younger runs stay."""
     ended_run()
     age(2)
     old = set(Task.objects.values_list("pk", flat=True))
@@ -632,20 +638,21 @@ def test_a_run_whose_task_still_runs_stays(inside: bool) -> None:
     Task.objects.update(
         status="CANCELLED", claimed_by=None, finished_at=now(), error_code="TASK_CANCELLED"
     )
-    drain()  # takes it into account
+    drain()  # the run takes the end of the task into account
     age(2)
 
     assert store.prune_runs(DAY, 1_000)[0] == 1
     assert sum(rows()) == 0
 
 
-SECRET = "ann@example.org"  # noqa: S105 - what must not be found any more
+SECRET = "ann@example.org"  # noqa: S105 - a text that redaction has to remove
 WHY = {"actor": "ada", "reason": "request 17"}
 
 
 def told(**columns: Any) -> Task:
-    """Return a task with the secret wherever a task can have one, two attempts that tell it, and a
-    step.
+    """Return a task that has the secret wherever a task can have one.
+
+    Its two attempts and its step contain it, too.
     """
     secret = {"to": SECRET}
     values = {
@@ -697,7 +704,10 @@ def everything() -> str:
 def test_a_redacted_task_leaves_its_data_in_no_table(
     status: str,
 ) -> None:
-    """No table knows any more what a redacted task was about and the audit who did it and why."""
+    """After a redaction no table contains the data of the task.
+
+    The audit has an entry with its actor and reason.
+    """
     task = told(status=status)
     other = uuid.uuid4()
     step(other)
@@ -741,8 +751,9 @@ def test_a_redacted_task_leaves_its_data_in_no_table(
 
 
 def test_a_redacted_error_keeps_only_its_code() -> None:
-    """A redacted value is an error that says so and a redacted error keeps its code and nothing
-    else.
+    """The result of a redacted task is an error with the message "redacted".
+
+    A failed task keeps its error code, and nothing else of its error.
     """
     task = told(status="COMPLETED", task_name="tests.apps.project.tasks.add")
     failed = told(status="FAILED")
@@ -764,7 +775,7 @@ def test_a_redacted_error_keeps_only_its_code() -> None:
 
 
 def test_a_redaction_keeps_the_key_of_a_partition_by_task_alone() -> None:
-    """A partition by task alone says nothing about people and stays."""
+    """The partition key stays if the partition is by task alone, and so contains no arguments."""
     cut = '{"to": "' + "x" * 122 + "..." + "0" * 64
     for key, stays in (
         ('{"": "shop.pay"}', True),

@@ -1,5 +1,5 @@
-"""Marks: a pass begins where the last one found something, and yet nothing that appears behind that
-place is overlooked.
+"""Scan cursors (marks): a pass begins where the last one found a task, and still overlooks no task
+that appears behind that place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH = 50
 INDEXES = ("horsies_tasks_claim", "horsies_tasks_holding")
 LEASE = timedelta(minutes=5)
 
-# Tasks that are due since then: cursors stay a little behind the clock.
+# The delay of tasks that are due one second ago: cursors stay a little behind the clock.
 EARLIER = timedelta(seconds=-1)
 
 
@@ -55,20 +55,21 @@ def sighted(connect: Connect) -> Iterator[Sights]:
 
 @contextmanager
 def pinned(holder: Session) -> Iterator[None]:
-    """Have an old transaction with an id open, and idle, meanwhile."""
+    """Keep an old transaction with an id open, and idle, during the block."""
     with holder.transaction():
         holder.execute("SELECT txid_current()")
         yield
 
 
 def claimed(worker: Claimer, sync: int = 10, **owed: Any) -> list[uuid.UUID]:
-    """Run a pass, and return what it claimed."""
+    """Run a pass, and return the ids that it claimed."""
     return [claim.id for claim in worker.run_pass(sync=sync, **owed).claims]
 
 
 def drain(worker: Claimer, count: int) -> dict[str, int]:
-    """Let ``count`` tasks pass, in batches; return how many entries of which index a pass reads
-    then.
+    """Claim and complete ``count`` tasks in batches.
+
+    Return how many entries of each index a pass reads then.
     """
     claims = worker.run_pass(sync=BATCH).claims
     for _ in range(count // BATCH):
@@ -85,7 +86,7 @@ def drain(worker: Claimer, count: int) -> dict[str, int]:
 def test_a_pass_skips_dead_entries_under_an_old_transaction(
     sighted: Sights, claimer: Claimers, connect: Connect, cap: int | None
 ) -> None:
-    """A pass reads no more entries the more tasks have passed under an old transaction."""
+    """Under an old transaction, a pass reads no more entries the more tasks have ended."""
     limit("default", max_concurrency=cap)
     worker = sighted()
     blind = claimer()
@@ -94,20 +95,23 @@ def test_a_pass_skips_dead_entries_under_an_old_transaction(
         put(100, delay=EARLIER)
 
     with pinned(connect()):
-        assert len(blind.run_pass(sync=2).claims) == 2  # they run all the time
+        assert len(blind.run_pass(sync=2).claims) == 2  # these two run all the time
         early = drain(worker, 1_000)
         late = drain(worker, 3_000)
-        assert entries(blind, "horsies_tasks_claim", sync=1) > 4_000  # what is dead is still there
+        # dead entries are still in the index
+        assert entries(blind, "horsies_tasks_claim", sync=1) > 4_000
         if cap:
             assert entries(blind, "horsies_tasks_holding", sync=1) > 4_000
 
-    assert max(*early.values(), *late.values()) < 10 * BATCH  # entries of the last batches
+    # these are the entries of the last batches
+    assert max(*early.values(), *late.values()) < 10 * BATCH
 
 
 def test_a_pass_that_read_many_dead_entries_reports_it(claimer: Claimers, connect: Connect) -> None:
-    """A pass says that it read far over dead entries and a short one over late tasks.
+    """A pass reports ``far`` after many dead entries, and a short pass after many late tasks.
 
-    Fails if: how long it took says so, too, and a busy machine makes all passes take long.
+    Fails if: ``far`` depends on the time that a pass took, so that on a busy machine every pass
+    reports it.
     """
     worker = claimer()
     put(3_001, delay=EARLIER)
@@ -128,7 +132,7 @@ def test_a_pass_that_read_many_dead_entries_reports_it(claimer: Claimers, connec
 
 
 def test_an_idle_queue_costs_few_probes_after_many_tasks(sighted: Sights, connect: Connect) -> None:
-    """A queue in which nothing waits costs few probes however much passed."""
+    """A pass over a queue without waiting tasks costs few probes, however many tasks have ended."""
     limit("default", max_concurrency=10)
     worker = sighted()
 
@@ -143,7 +147,7 @@ def test_an_idle_queue_costs_few_probes_after_many_tasks(sighted: Sights, connec
 
 
 def send_late(session: Session, queue: str = "default", **columns: Any) -> uuid.UUID:
-    """Send a task in the session's own transaction, which is to commit later."""
+    """Send a task in a transaction of this session, which the caller commits later."""
     TaskStore(session).send(
         NewTasks("tests.nothing", queue, "sync", 100, [id_ := uuid7()], ["{}"], **columns)
     )
@@ -152,16 +156,17 @@ def send_late(session: Session, queue: str = "default", **columns: Any) -> uuid.
 
 @contextmanager
 def send_quietly(session: Session, **columns: Any) -> Iterator[uuid.UUID]:
-    """Send a task that is committed after the block, and of which nobody is told."""
+    """Send a task that is committed at the end of the block, without any notification."""
     with session.transaction():
         session.execute("SET LOCAL horsies.quiet = 'on'")
         yield send_late(session, **columns)
 
 
 class Hours:
-    """What happens beside a worker with cursors.
+    """Random events beside a worker with cursors.
 
-    It claims what it would if it looked everywhere, in the same order.
+    ``compare`` checks that the worker claims what a pass without cursors would claim, in the same
+    order.
     """
 
     def __init__(
@@ -188,7 +193,7 @@ class Hours:
         put(count, kwargs=kwargs, lane=lane, priority=priority, max_retries=9, **due)
 
     def send_late(self) -> None:
-        """Send in a transaction that is committed later."""
+        """Send in a transaction, or commit the one that is open."""
         if self.sender.info.transaction_status == IDLE:
             self.sender.execute("BEGIN")
             send_late(self.sender, delay=EARLIER)
@@ -196,7 +201,7 @@ class Hours:
             self.sender.execute("COMMIT")
 
     def hold(self) -> None:
-        """Lock rows, or let them go."""
+        """Lock rows, or release the locks."""
         if self.somebody.info.transaction_status == IDLE:
             self.somebody.execute("BEGIN")
             waiting = (
@@ -208,7 +213,7 @@ class Hours:
             self.somebody.execute("ROLLBACK")
 
     def end(self) -> None:
-        """Settle or give back what somebody runs."""
+        """Settle or give back some of the tasks that a worker runs."""
         one = self.pick.choice([self.worker, *self.others])
         held = [
             claim for claim in one.store.held(one.id) if claim.running and self.pick.random() < 0.7
@@ -227,9 +232,7 @@ class Hours:
         self.others[0].run_pass(sync=self.pick.randrange(3), async_=1)
 
     def take_ahead(self) -> None:
-        """Take tasks into a buffer, or start what is there, if its lease has not ended and there is
-        room.
-        """
+        """Prefetch tasks, or start the prefetched ones that still have a lease and a slot."""
         one = self.others[1]
         starts = self.ahead
         self.ahead = []
@@ -243,7 +246,7 @@ class Hours:
         Task.objects.filter(status="CLAIMED").update(claim_expires_at=aware(hours=-1))
 
     def reap(self) -> None:
-        """Rescue what a worker that is gone had taken ahead, once the marks have passed it."""
+        """Rescue what a dead worker had prefetched, once the marks have passed it."""
         self.others[1].run_pass(wanted=Wanted(prefetch=2, lease=LEASE))
         self.compare()
         WorkerStore(self.others[0].conn).reap(timedelta(0), judge=True, many=100)
@@ -274,7 +277,7 @@ class Hours:
 def test_a_pass_claims_the_same_tasks_as_one_without_marks(
     sighted: Sights, claimer: Claimers, connect: Connect, seed: int
 ) -> None:
-    """Whatever happens a pass claims what one without marks would."""
+    """After any events, a pass claims the same tasks as one without marks."""
     hours = Hours(seed, sighted(), [claimer(), claimer()], connect(), connect())
     events = [hours.send] * 4 + [hours.end] * 3 + [hours.send_late, hours.hold, hours.limit] * 2
     events += [hours.take, hours.take_ahead, hours.lapse, hours.reap, hours.set_the_clock_back]
@@ -287,10 +290,10 @@ def test_a_pass_claims_the_same_tasks_as_one_without_marks(
 def test_a_task_without_a_notification_is_found_by_the_next_pass(
     sighted: Sights, connect: Connect
 ) -> None:
-    """A task that nobody was told of is found by the look after its send.
+    """A task that was sent without a notification is found by the pass after its send.
 
-    Fails if: a cursor at the time of the pass lies behind a quiet send that was committing
-    meanwhile, until the next poll.
+    Fails if: the cursor is set to the time of the pass, and a quiet send that was still uncommitted
+    then lies behind it until the next poll.
     """
     worker = sighted()
     sender = connect()
@@ -306,10 +309,10 @@ def test_a_task_without_a_notification_is_found_by_the_next_pass(
 def test_a_task_sent_while_a_pass_waits_for_caps_is_found(
     sighted: Sights, connect: Connect, aside: Aside
 ) -> None:
-    """A task sent while a pass waits for the locks of caps is found by the next.
+    """A task that is sent while a pass waits for the locks of caps is found by the next pass.
 
-    Fails if: cursors of queues in which nothing waited are dated after the locks, and lie behind
-    a quiet send.
+    Fails if: the cursors of empty queues get the time after the locks, so that a quiet send lies
+    behind them.
     """
     worker = sighted(mail=10, bulk=20)
     other = connect()
@@ -347,13 +350,13 @@ def test_a_task_sent_while_a_pass_waits_for_caps_is_found(
 
 @pytest.mark.parametrize("priority", [1, 200])
 def test_a_task_of_a_new_priority_is_found_at_any_due_time(sighted: Sights, priority: int) -> None:
-    """A task of a priority never met is found whenever it was due."""
+    """A task of a priority that the worker has not seen before is found, whatever its due time."""
     worker = sighted()
     put(3)
     worker.run_pass(sync=2)
     (id_,) = put(priority=priority, due_at=aware(hours=-1))
 
-    claims = worker.run_pass(sync=10).claims  # before any notification is read
+    claims = worker.run_pass(sync=10).claims  # before the worker reads any notification
 
     assert claims[0 if priority < 100 else -1].id == id_
     assert len(claims) == 2
@@ -362,7 +365,7 @@ def test_a_task_of_a_new_priority_is_found_at_any_due_time(sighted: Sights, prio
 def test_a_claim_with_an_ended_lease_is_claimed_in_its_place(
     sighted: Sights,
 ) -> None:
-    """A claim whose lease ended is claimed in its place and no other worker wakes for it."""
+    """A claim whose lease ended is claimed again in its order, and wakes no other worker."""
     (id_,) = put()
     (after,) = put()
     gone = sighted()
@@ -386,7 +389,7 @@ def test_a_claim_with_an_ended_lease_is_claimed_in_its_place(
 
 
 def test_a_worker_without_a_listener_keeps_no_marks(sighted: Sights, connect: Connect) -> None:
-    """Without a listener there are no marks and a new one begins without."""
+    """A worker keeps no marks while it has no listener, and a new listener begins without marks."""
     worker = sighted()
     put()
     worker.run_pass(sync=10)

@@ -1,8 +1,8 @@
-"""The schema goes forward and back and comes out the same however it is made; connections are
-opened by a project's backend.
+"""The schema migrates forward and back, and is the same however it is made; a project's backend
+opens connections.
 
-Over leftovers, without migrations, printed, in a schema of a tenant; and where 'migrate' did not
-run, all are told to run it.
+The tests migrate over leftovers, without migrations, from printed SQL and in a tenant's schema;
+errors of unmigrated databases name ``migrate``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tests.support.everything import EVERYTHING
 
 @pytest.mark.parametrize("model", [Task, TaskAttempt])
 def test_save_and_delete_raise_on_rows_that_statements_write(model: type[Task]) -> None:
-    """Save and delete refuse on rows that only statements write."""
+    """``save()`` and ``delete()`` raise on models whose rows only statements write."""
     with pytest.raises(TypeError, match=r"never through save\(\)"):
         model().save()
     with pytest.raises(TypeError, match=r"never through delete\(\)"):
@@ -60,10 +60,10 @@ def test_save_and_delete_raise_on_rows_that_statements_write(model: type[Task]) 
 
 
 def test_every_index_has_a_name_of_the_app() -> None:
-    """Every index has a name of ours and no number of rows can run out.
+    """Every index has a name of the app, and every sequence is a bigint.
 
-    Fails if: Django makes up a name, with a digest at its end, which statements about indexes
-    cannot name.
+    Fails if: Django makes up a name that ends with a digest, so that statements about indexes
+    cannot name it.
     """
     names = sql(
         "SELECT indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
@@ -78,10 +78,10 @@ def test_every_index_has_a_name_of_the_app() -> None:
 
 @pytest.mark.parametrize("schema", ["public", "queue"])
 def test_a_schema_where_any_role_creates_functions_is_a_warning(schema: str) -> None:
-    """A schema in which every role may create functions is a warning.
+    """The check warns of a schema in which every role may create functions.
 
-    Fails if: PostgreSQL up to 14 grants that, and any role can have the workers call its own
-    function.
+    Fails if: there is no warning about PostgreSQL up to 14, which grants this, so that the workers
+    can call a function of any role.
     """
     with transaction.atomic(), connection.cursor() as cursor:
         if schema != "public":
@@ -107,7 +107,7 @@ def test_a_schema_where_any_role_creates_functions_is_a_warning(schema: str) -> 
 MIGRATIONS = ("0001", "0002", "0003", "0004")
 TABLES = {model._meta.db_table for model in apps.get_app_config("horsies").get_models()}
 
-# What a release before could have left: other arguments, another result, another type, a function
+# Leftovers as of an earlier release: other arguments, another result, another type, a function
 # on a type of its own.
 OLDER = """
 DROP TYPE IF EXISTS horsies_candidate CASCADE;
@@ -121,13 +121,14 @@ AS 'BEGIN RAISE EXCEPTION ''an older one''; END';
 
 
 def made() -> set[Any]:
-    """Return all that the app has in the current schema, a line for each."""
+    """Return all objects of the app in the current schema, one line for each."""
     return set(sql(EVERYTHING))
 
 
 def drop_tables() -> None:
-    """Drop all tables, and forget that they were migrated; their functions, types and sequences
-    stay.
+    """Drop all tables and their records of migrations.
+
+    Their functions, types and sequences stay.
     """
     for table in TABLES:
         sql(f"DROP TABLE IF EXISTS {table} CASCADE")
@@ -136,7 +137,7 @@ def drop_tables() -> None:
 
 @pytest.fixture
 def before() -> Iterator[set[Any]]:
-    """Give what the migrations made, and make it again."""
+    """Give all objects that the migrations made, and make them again after the test."""
     found = made()
     assert {kind for kind, *_ in found} == {
         "column",
@@ -158,8 +159,9 @@ def before() -> Iterator[set[Any]]:
 
 @pytest.fixture
 def elsewhere() -> Iterator[None]:
-    """Have a schema that is empty but for a table of its migrations, before the other one on the
-    search path.
+    """Put a new schema before the other one on the search path.
+
+    It contains only a table of its migrations.
     """
     sql("CREATE SCHEMA elsewhere")
     sql("CREATE TABLE elsewhere.django_migrations (LIKE public.django_migrations INCLUDING ALL)")
@@ -179,7 +181,7 @@ def runs_a_task() -> bool:
 def test_migrations_run_back_to_zero_and_forward_again(
     before: set[Any],
 ) -> None:
-    """Migrations run back to their tables and to zero and forward again."""
+    """Migrations run back to the tables alone, back to zero, and forward again."""
     for target, left in (
         ("0001", TABLES - {"horsies_send_keys", "horsies_history"}),
         ("zero", set()),
@@ -195,7 +197,7 @@ def test_migrations_run_back_to_zero_and_forward_again(
 
 @pytest.mark.parametrize("left", ["", OLDER], ids=["today's", "older"])
 def test_migrate_replaces_leftovers_of_dropped_tables(before: set[Any], left: str) -> None:
-    """Tables that were dropped are migrated over what they left behind."""
+    """After the tables were dropped, ``migrate`` replaces the functions and types left behind."""
     drop_tables()
     sql(f"{left};")
 
@@ -206,21 +208,23 @@ def test_migrate_replaces_leftovers_of_dropped_tables(before: set[Any], left: st
 
 
 def test_migrating_back_removes_leftovers_of_dropped_tables(before: set[Any]) -> None:
-    """What dropped tables left behind is gone after migrating back."""
+    """Migrating back removes the functions and types that dropped tables left behind."""
     for table in TABLES:
         sql(f"DROP TABLE IF EXISTS {table} CASCADE")
 
-    # What these do, they do to the tables.
+    # These migrations act on the tables, which are gone.
     sql("DELETE FROM django_migrations WHERE app = 'horsies' AND name > '0003'")
 
     call_command("migrate", "horsies", "0001", verbosity=0)
 
-    assert {kind for kind, *_ in made()} == {"sequence", "constraint"}  # that of the domain
+    # the constraint is that of the domain
+    assert {kind for kind, *_ in made()} == {"sequence", "constraint"}
 
 
 def test_syncdb_makes_the_same_schema_as_the_migrations(before: set[Any], settings: Any) -> None:
-    """Without migrations tables and functions are those of the migrations and made again but not
-    for a flush.
+    """Without migrations, ``migrate`` makes the same schema as with them.
+
+    It makes the functions again each time, but ``flush`` does not.
     """
     call_command("migrate", "horsies", "zero", verbosity=0)
     settings.MIGRATION_MODULES = {"horsies": None}
@@ -240,7 +244,7 @@ def test_syncdb_makes_the_same_schema_as_the_migrations(before: set[Any], settin
 
 
 def test_functions_of_another_schema_are_left_alone(before: set[Any], elsewhere: None) -> None:
-    """Functions of another schema on the search path are left alone."""
+    """Migrations leave functions of another schema on the search path alone."""
     call_command("migrate", "horsies", verbosity=0)
     assert {tuple(line[:3]) for line in made()} == {tuple(line[:3]) for line in before}
 
@@ -261,9 +265,9 @@ def printed(name: str, **how: Any) -> str:
 def test_the_printed_sql_makes_the_same_schema_and_reverts_it(
     before: set[Any], elsewhere: None
 ) -> None:
-    """The printed SQL of the migrations makes the same and takes it back."""
+    """The printed SQL of the migrations makes the same schema, and its reverse removes it."""
 
-    # As psql runs them, so that indexes can be built concurrently.
+    # One statement at a time, as psql does, so that indexes can be built concurrently.
     def one_by_one(text: str) -> None:
         for statement in re.findall(r"(?s)[^;]*(?:CONCURRENTLY|ALTER TABLE)[^;]*;", text):
             sql(statement)
@@ -278,7 +282,7 @@ def test_the_printed_sql_makes_the_same_schema_and_reverts_it(
 
 
 class Router:
-    """A project's router that knows the tables of the queue by the names of their models."""
+    """A project's router that refuses the tables of the queue by the names of their models."""
 
     def allow_migrate(
         self, db: str, app_label: str, model_name: str | None = None, **hints: Any
@@ -304,7 +308,7 @@ def opened() -> psycopg.Connection[Any]:
 
 @contextmanager
 def receiving(receiver: Callable[..., Any]) -> Iterator[None]:
-    """Let a function be the project's receiver of new connections."""
+    """Connect a function as the project's receiver of new connections during the block."""
     connection_created.connect(receiver)
     try:
         yield
@@ -334,7 +338,7 @@ def own(settings: Any) -> Iterator[dict[str, Any]]:
 def test_a_backend_opens_a_connection_outside_its_pool(
     own: dict[str, Any],
 ) -> None:
-    """A backend opens the connection without pool and the session is that of the queue."""
+    """A backend opens the connection outside its pool, and the queue sets up the session."""
     own["AUTOCOMMIT"] = False
     own["OPTIONS"] = {
         "pool": True,
@@ -372,7 +376,7 @@ def test_a_backend_opens_a_connection_outside_its_pool(
 
 
 def test_a_receiver_finds_the_new_connection_under_its_alias() -> None:
-    """A receiver finds the new connection under its alias and nobody finds it afterwards."""
+    """A receiver finds the new connection under its alias, and the old one is back afterwards."""
     connection.ensure_connection()
     before = connection.connection
     found = []
@@ -417,7 +421,7 @@ class Away:
 def test_a_receiver_that_raises_leaves_no_connection_open(
     connect: Connect, receiver: Callable[..., Any], kind: type[Exception], said: str
 ) -> None:
-    """A receiver that raises or leaves a transaction is told and no connection stays open."""
+    """If a receiver raises or leaves a transaction open, the connection closes with an error."""
     words = (
         f"the receiver <?tests.db.test_schema.{said}.*begins with 'horsies'"
         if said
@@ -436,7 +440,7 @@ def test_a_receiver_that_raises_leaves_no_connection_open(
 def test_a_refused_password_is_an_operational_error(
     own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A password that the server refuses or the backend does not get is a database that is away."""
+    """A refused password, or a backend without one, is an ``OperationalError`` of psycopg."""
 
     def no_token(self: Any, parameters: Any) -> Any:
         raise TimeoutError("no token")
@@ -468,7 +472,9 @@ def test_a_refused_password_is_an_operational_error(
 def test_all_errors_of_a_backend_become_those_of_psycopg(
     own: dict[str, Any], monkeypatch: pytest.MonkeyPatch, raised: Exception, kind: type[Exception]
 ) -> None:
-    """Fails if a worker's threads, which wait out errors of psycopg, end with one of Django's."""
+    """Fails if: a worker's thread, which survives errors of psycopg, ends with one of Django's
+    errors.
+    """
 
     def refuse(self: Any, parameters: Any) -> Any:
         raise raised
@@ -482,8 +488,9 @@ def test_all_errors_of_a_backend_become_those_of_psycopg(
 
 
 class Pooled:
-    """Stands for the connection of another one's pool, as that of SQLAlchemy, which returns to it
-    when it is collected.
+    """A stand-in for a connection of a pool like SQLAlchemy's.
+
+    It goes back to the pool when it is collected.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -503,8 +510,8 @@ class Pooled:
 def test_a_connection_of_a_pool_is_taken_out_of_it(
     own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if settings of the connection reach the proxy only: each pass raises, and the worker
-    runs nothing.
+    """Fails if: the settings are made on the proxy only, so that each pass raises and the worker
+    runs no task.
     """
     kind = type(connections["own"])
     get_new_connection = kind.get_new_connection
@@ -575,7 +582,7 @@ MIGRATE = "run 'python manage.py migrate'$"
 
 @pytest.fixture
 def unmigrated() -> Iterator[None]:
-    """Have Django's connection look into an empty schema."""
+    """Give Django's connection an empty schema as its search path."""
     sql("CREATE SCHEMA nothing; SET search_path = nothing")
     yield
     sql("RESET search_path; DROP SCHEMA nothing")
@@ -595,7 +602,10 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("verb", CALLS)
 def test_every_call_on_an_unmigrated_database_names_migrate(unmigrated: None, verb: str) -> None:
-    """Whatever asks an unmigrated database says migrate a send in its own error."""
+    """On an unmigrated database every call raises an error that names ``migrate``.
+
+    For a send it is a ``TaskSendError``.
+    """
     kind, code = (TaskSendError, "ENQUEUE_FAILED.*") if "send" in verb else (ProgrammingError, "")
 
     with pytest.raises(
@@ -607,7 +617,7 @@ def test_every_call_on_an_unmigrated_database_names_migrate(unmigrated: None, ve
 def test_a_send_to_an_unmigrated_database_ends_the_transaction(
     unmigrated: None,
 ) -> None:
-    """A send that an unmigrated database refused ends the transaction around it."""
+    """A send that an unmigrated database refuses also ends the transaction around it."""
     with pytest.raises(InternalError, match="transaction is aborted"), transaction.atomic():
         with pytest.raises(TaskSendError, match=MIGRATE):
             tasks.add.send(1)

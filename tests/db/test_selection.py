@@ -1,5 +1,5 @@
-"""Acts on all tasks that match a description: which they are, each once, and what is done to them;
-also among random lives.
+"""Acts on all tasks that match a description: each matching task is found once, and treated as the
+act says; also under random events.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LATER = dt.timedelta(days=1)
 
 
 def ids_of(selection: Selection, *, many: int, read: int) -> list[uuid.UUID]:
-    """Walk through a selection in small pages."""
+    """Return the ids of a selection, read in small pages."""
     store = SelectionStore(connection)
     after = None
     found = []
@@ -59,7 +59,7 @@ def ids_of(selection: Selection, *, many: int, read: int) -> list[uuid.UUID]:
 
 
 def made(pick: random.Random, moment: dt.datetime) -> Task:
-    """Make a task of any kind. Few moments, so that many tasks have the same."""
+    """Make a task of any kind, at one of few moments, so that many tasks share one."""
     status = pick.choice(STATUSES)
     values: dict[str, Any] = {
         "status": status,
@@ -85,7 +85,7 @@ def made(pick: random.Random, moment: dt.datetime) -> Task:
     task: Task = TaskFactory(**values)
     if status == "FAILED":
         site = pick.choice((None, "shop/tasks.py in pay"))
-        # The first attempt is from before somebody retried it.
+        # The first attempt is from before a retry by hand.
         TaskAttemptFactory(task_id=task.pk, attempt=1, site="shop/tasks.py in early")
         TaskAttemptFactory(
             task_id=task.pk, attempt=2, claim_generation=2, site=site, finished_at=task.finished_at
@@ -96,8 +96,9 @@ def made(pick: random.Random, moment: dt.datetime) -> Task:
 
 
 def fits(task: Task, chosen: Selection, runs: bool = False) -> bool:
-    """Whether a task is in a selection, by the words of the documentation; ``runs``: also one of a
-    workflow run.
+    """Return whether a task is in a selection, by the rules of the documentation.
+
+    With ``runs``, tasks of workflow runs count, too.
     """
     groups = {"UNSUCCESSFUL": ("FAILED", "CANCELLED", "EXPIRED"), "FINISHED": FINISHED}
     at = task.sent_at if chosen.status is None else task.finished_at or task.sent_at
@@ -138,7 +139,7 @@ def anything(pick: random.Random, moment: dt.datetime) -> Selection:
 
 
 def key_of(status: str | None) -> Callable[[Any], Any]:
-    """Return by what a list of that status is ordered, the newest first."""
+    """Return the key by which a list of that status is ordered, the newest first."""
     if status in (*FINISHED, "UNSUCCESSFUL", "FINISHED"):
         return lambda row: (row.finished_at, row.pk)
     if status in ("CLAIMED", "RUNNING"):
@@ -150,13 +151,11 @@ def key_of(status: str | None) -> Callable[[Any], Any]:
 def test_every_selection_lists_each_of_its_tasks_once(
     seed: int,
 ) -> None:
-    """Every selection and every list has all tasks that it describes each once and no other.
+    """Every selection and every list has each task that it describes once, and no other task.
 
-    Fails if: a page ends between two tasks of the same moment, and the second one is never
-    found.
+    Fails if: a page ends between two tasks of the same moment, and the second one is never found.
 
-    Or the list of a page, of a command and of an act say the same in three ways, which differ at
-    their edges.
+    Fails if: the lists of a page, of a command and of an act differ at the edges of a description.
     """
     pick = random.Random(seed)
     moment = now()
@@ -185,9 +184,10 @@ def test_every_selection_lists_each_of_its_tasks_once(
 def test_a_list_shows_the_newest_tasks_of_its_own_period(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A list looks at the newest of its own time and says if there are more.
+    """A list shows the newest tasks of its own period, and reports whether there are more.
 
-    Fails if: the newest 30,000 are from after the night that is asked for, which looks empty.
+    Fails if: the newest 30,000 tasks are all from after the requested night, which then looks
+    empty.
     """
     monkeypatch.setattr(module, "DEEPEST", 5)
     night = now() - dt.timedelta(hours=12)
@@ -211,7 +211,9 @@ def test_a_list_shows_the_newest_tasks_of_its_own_period(
 def test_a_page_reads_no_more_of_its_index_than_it_may(
     claimer: Claimers, connect: Connect, status: str
 ) -> None:
-    """Fails if: each page begins at the first entry again: 300,000 tasks are read 600 times."""
+    """Fails if: each page begins at the first entry again, so that 300,000 tasks are read 600
+    times.
+    """
     kinds: dict[str, Any] = {
         "status": {"UNSUCCESSFUL": "FAILED", "FINISHED": "COMPLETED"}.get(status, status)
     }
@@ -252,7 +254,7 @@ def failures(count: int = 1, **columns: Any) -> list[uuid.UUID]:
 def test_a_retry_of_all_that_is_resumed_runs_each_task_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A retry of all lets each run once though stopped and begun again."""
+    """A retry of all tasks that is stopped and begun again retries each task once."""
     monkeypatch.setattr(module, "BATCH", 7)
     monkeypatch.setattr(module, "READ", 10)
     failures(40)
@@ -276,14 +278,14 @@ def test_a_retry_of_all_that_is_resumed_runs_each_task_once(
     )
 
     assert Counter(Task.objects.values_list("status", flat=True)) == {"PENDING": 41, "COMPLETED": 1}
-    failures(3, finished_at=now() + LATER)  # after the selection
+    failures(3, finished_at=now() + LATER)  # these finished after the selection was made
     assert [step.tasks for step in act_on_all(chosen, "retry", **WHO)] == [0]
 
 
 def test_locked_and_refused_tasks_are_skipped_and_counted(
     connect: Connect,
 ) -> None:
-    """What others hold is left and counted and what refuses is counted by why.
+    """An act skips locked tasks and tasks that refuse it, and counts both by reason.
 
     Fails if: the act waits for a lock, or one task that refuses undoes the other 499 of its
     transaction.
@@ -313,9 +315,9 @@ def test_locked_and_refused_tasks_are_skipped_and_counted(
 def test_retries_of_many_are_spread_and_wake_each_queue_once(
     connect: Connect,
 ) -> None:
-    """Retries are spread over a time and workers are woken once for a queue.
+    """Retries of many tasks are spread over a time, with one notification for each queue.
 
-    Fails if: 300,000 retries are 300,000 notifications, and hit the service that failed all at
+    Fails if: 300,000 retries are 300,000 notifications, and reach the service that failed all at
     once.
     """
     failures(30, queue_name="mail")
@@ -353,7 +355,10 @@ def test_retries_of_many_are_spread_and_wake_each_queue_once(
 def test_each_verb_does_the_same_to_many_as_to_one(
     verb: str, status: str, before: dict[str, Any], verdicts: dict[str, int], after: str
 ) -> None:
-    """Each verb does to all what it does to one and the audit says who why and to how many."""
+    """Each verb changes a selected task as it changes a single one.
+
+    The audit has the actor, the reason and the counts.
+    """
     values = {"status": status, "sent_at": now() - dt.timedelta(seconds=1), **before}
     task = TaskFactory(queue_name="mail", kwargs={"to": "ann"}, **values)
     TaskFactory(queue_name="bulk", **values)
@@ -413,7 +418,7 @@ def test_what_cannot_be_meant_is_refused_in_words(ask: Callable[[], Any], words:
 
 
 def test_a_part_of_a_name_selects_the_known_names_with_it() -> None:
-    """A part of a name stands for the known names that have it."""
+    """A part of a name selects all known names that contain it."""
     noop = tasks.noop.name
     assert matching("FAILED", name=noop).names == [noop]
     assert set(matching("FAILED", name="project.tasks.ra").names or ()) >= {tasks.raises.name}
@@ -453,9 +458,9 @@ def test_a_preview_counts_by_name_and_code_and_shows_some(monkeypatch: pytest.Mo
     assert preview(matching("PENDING"))[:2] == (3, False)
 
 
-# Among random lives: two people retry, click twice and redact while a worker runs, rows are locked
-# and pruned. Triggers write down each return of a finished task and each end, so what the acts say
-# they did, what waiting callers get and what django.tasks shows is held against what happened.
+# Random events: two people retry, click twice and redact while a worker runs, rows are locked and
+# pruned. Triggers record each return of a finished task and each end. The reports of the acts, the
+# results of waiting callers and the results of django.tasks are compared with these records.
 
 QUEUES = {"default": 100, "mail": 100, "bulk": 100}
 MOVES = """
@@ -467,7 +472,7 @@ CREATE TRIGGER note_move AFTER UPDATE ON horsies_tasks FOR EACH ROW
 WHEN ((OLD.finished_at IS NULL) <> (NEW.finished_at IS NULL)) EXECUTE FUNCTION note_move()
 """
 GONE = "DROP TRIGGER note_move ON horsies_tasks; DROP FUNCTION note_move(); DROP TABLE moves"
-SHOWN = {  # what django.tasks calls each status
+SHOWN = {  # the status in django.tasks for each status
     "PENDING": TaskResultStatus.READY,
     "CLAIMED": TaskResultStatus.READY,
     "RUNNING": TaskResultStatus.RUNNING,
@@ -479,7 +484,7 @@ SHOWN = {  # what django.tasks calls each status
 
 @pytest.fixture
 def returned(transactional_db: None) -> Iterator[Callable[[], Counter[uuid.UUID]]]:
-    """Return how often each finished task came back so far."""
+    """Give a function that returns how often each finished task came back so far."""
 
     def read() -> Counter[uuid.UUID]:
         return Counter(id_ for (id_,) in sql("SELECT id FROM moves WHERE NOT ended"))
@@ -506,8 +511,9 @@ def waited(id_: uuid.UUID) -> TaskResult[Any]:
 
 
 def mixed(worker: Claimer) -> None:
-    """Make tasks of every kind that did not complete: plain, unique, ordered, merged, expired,
-    cancelled, of a run.
+    """Make tasks of every kind that did not complete.
+
+    They are plain, unique, ordered, merged, expired, cancelled, or of a run.
     """
     limit("mail", partition_by_args=["customer_id"], partition_policy="stop")
     limit("bulk", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
@@ -530,7 +536,7 @@ def mixed(worker: Claimer) -> None:
 
 
 class Night:
-    """The moves, and what the acts say that they did."""
+    """Random events, and a count of the verdicts that the acts report."""
 
     def __init__(self, seed: int, worker: Claimer, aside: Any, threads: ThreadPoolExecutor) -> None:
         self.pick = random.Random(seed)
@@ -540,7 +546,7 @@ class Night:
         self.verdicts: Counter[str] = Counter()
         self.ids = list(Task.objects.order_by("pk").values_list("pk", flat=True))
 
-        # They fail again when they run, and nobody clicks on them.
+        # These fail again when they run, and are not retried by hand.
         self.again = set(self.pick.sample(self.ids, 6))
         self.redacted: dict[uuid.UUID, int] = {}
 
@@ -584,15 +590,13 @@ class Night:
             self.worker.run_pass(outcomes=[failed(one) if one.id in self.again else done(one)])
 
     def wait(self) -> None:
-        """Wait for tasks of the queue in which neither a failed task stops others nor one runs for
-        others.
-        """
+        """Wait for tasks of the queue in which no task stops or replaces others."""
         unfinished = Task.objects.filter(finished_at=None, queue_name="default")
         for id_ in unfinished.order_by("pk").values_list("pk", flat=True)[:3]:
             self.waits.append((id_, len(ends(id_)), self.threads.submit(waited, id_)))
 
     def look(self) -> None:
-        """Look at the results of django.tasks: each is as its row is, or gone with it."""
+        """Check the results of ``django.tasks``: each equals its row, or is gone with it."""
         for result in self.results:
             row = Task.objects.filter(pk=result.id).first()
             try:
@@ -618,10 +622,10 @@ def test_a_retry_of_many_retries_each_task_at_most_once(
     monkeypatch: pytest.MonkeyPatch,
     returned: Callable[[], Counter[uuid.UUID]],
 ) -> None:
-    """Each is retried at most once whatever else happens and what is counted is true.
+    """Each task is retried at most once, whatever else happens, and all counts are true.
 
-    Fails if: a task that fails again is taken once more, or the second person's act counts what
-    the first one did.
+    Fails if: a task that fails again is retried once more, or the second person's act counts the
+    retries of the first one.
     """
     monkeypatch.setattr(module, "BATCH", 3)
     worker = claimer(**QUEUES)
@@ -672,7 +676,7 @@ def test_a_retry_of_many_retries_each_task_at_most_once(
     assert not last.keys() - {"RETRIED", "MERGED", "REDACTED", "DUPLICATE"}
 
     found = returned()
-    once_more = set(found) & night.again  # those that failed again are due to the last act, too
+    once_more = set(found) & night.again  # the last act retries tasks that failed again, too
     assert all(many == 1 or id_ in once_more for id_, many in found.items())
     assert sum(found.values()) == night.verdicts["RETRIED"] + last["RETRIED"]
     assert not never & set(found)
@@ -699,10 +703,10 @@ def test_a_retry_of_many_retries_each_task_at_most_once(
 def test_two_people_who_retry_at_once_retry_each_task_once(
     monkeypatch: pytest.MonkeyPatch, returned: Callable[[], Counter[uuid.UUID]], aside: Aside
 ) -> None:
-    """Two people who retry the same night at the same time retry each task once.
+    """If two people retry the same tasks at the same time, each task is retried once.
 
-    Fails if: both read the same page, the second one waits for the first one's locks, and
-    retries all of them again.
+    Fails if: both read the same page, and the second act waits for the locks of the first one and
+    retries all tasks again.
     """
     monkeypatch.setattr(module, "BATCH", 20)
     tasks = TaskFactory.create_batch(

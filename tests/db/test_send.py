@@ -1,5 +1,5 @@
-"""Send: part of the caller's transaction, checked before anything is written, heard by workers at
-the commit.
+"""Send: part of the caller's transaction, checked before anything is written, announced to workers
+at the commit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.support import refusing
 
 @pytest.mark.promise("S3.1", "S3.4")
 def test_a_task_exists_exactly_when_its_transaction_commits(connect: Connect) -> None:
-    """A task exists exactly when the senders transaction commits."""
+    """A task exists exactly when the sender's transaction commits."""
     other = connect()
 
     with transaction.atomic():
@@ -56,7 +56,7 @@ def test_a_task_exists_exactly_when_its_transaction_commits(connect: Connect) ->
 
 @pytest.mark.promise("S3.4", "S3.9")
 def test_each_queue_is_notified_once_per_transaction(connect: Connect) -> None:
-    """One notification per queue and transaction arrives at the commit."""
+    """Each queue gets one notification per transaction, at the commit."""
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
 
@@ -75,7 +75,7 @@ def test_each_queue_is_notified_once_per_transaction(connect: Connect) -> None:
 def test_every_option_is_stored_under_either_binding(
     server_side_binding: bool,
 ) -> None:
-    """Every option is stored whether the driver or the server binds parameters."""
+    """Every option is stored, whether the driver or the server binds parameters."""
 
     def new(**columns: Any) -> NewTasks:
         return NewTasks("x", "default", "sync", 7, [uuid7()], ["{}"], **columns)
@@ -138,7 +138,7 @@ def test_the_row_carries_what_was_sent() -> None:
 
 @pytest.fixture
 def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have 50 calls go with one statement."""
+    """Send at most 50 calls with one statement."""
     monkeypatch.setattr(enqueue, "CHUNK", 50)
 
 
@@ -147,10 +147,10 @@ def calls(*numbers: int) -> list[dict[str, Any]]:
 
 
 def test_each_statement_of_send_many_has_its_own_moment(chunks: None) -> None:
-    """Send many sends all in order each statement with a moment of its own.
+    """``send_many`` sends all calls in order, and each statement has a moment of its own.
 
-    Else scan cursors could not tell apart what is claimed from what waits: each scan would read
-    all dead entries before it.
+    Fails if: all statements have the same moment, so that scan cursors cannot separate claimed from
+    waiting tasks, and each scan reads all dead entries before it.
     """
     with transaction.atomic():
         handles = tasks.add.send_many(calls(120))
@@ -167,7 +167,7 @@ def test_each_statement_of_send_many_has_its_own_moment(chunks: None) -> None:
 def test_send_many_reads_calls_from_a_cursor_of_its_connection(
     chunks: None,
 ) -> None:
-    """Calls may come from a query on the same connection that is read in pieces."""
+    """``send_many`` can read its calls in pieces from a query on the same connection."""
     tasks.add.send_many(calls(110))
     rows = Task.objects.order_by("id").values_list("kwargs", flat=True)
 
@@ -202,7 +202,7 @@ def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
 def test_a_wrong_late_item_undoes_all_of_send_many(
     supported: bool, chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is wrong with a late item of many undoes all and leaves the transaction usable."""
+    """An error in a late item undoes all of ``send_many``, and the transaction stays usable."""
     monkeypatch.setattr(enqueue.Pipeline, "is_supported", lambda: supported)
 
     with transaction.atomic():
@@ -260,7 +260,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
 def test_an_unsendable_task_leaves_the_transaction_untouched(
     what: str,
 ) -> None:
-    """What cannot be sent is refused by name before the transaction is touched."""
+    """A task that cannot be sent is refused before the transaction is touched."""
     send, words = REFUSED[what]
 
     with transaction.atomic():
@@ -276,7 +276,7 @@ def test_an_unsendable_task_leaves_the_transaction_untouched(
 def test_a_large_argument_passes_with_a_warning(
     caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
-    """A large argument passes with a warning that does not show it and the limit counts bytes."""
+    """A large argument is sent with a warning that does not show it; the limit counts bytes."""
     enqueue._warned.clear()
     with caplog.at_level(logging.WARNING, "horsies"):
         tasks.echo.send("y" * 1_100_000)
@@ -292,7 +292,7 @@ def test_a_large_argument_passes_with_a_warning(
 
 
 def test_the_async_verbs_send_as_their_sync_twins_do() -> None:
-    """The async verbs send as their twins do which on a running loop name them."""
+    """The async verbs send like their sync twins, which name them on a running loop."""
 
     async def view() -> None:
         await tasks.add.asend(1)
@@ -312,7 +312,7 @@ def test_the_async_verbs_send_as_their_sync_twins_do() -> None:
 def test_a_send_while_apps_load_is_refused_in_that_thread_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A send while apps load or tasks are imported is refused in that thread only."""
+    """A send while apps load or tasks are imported is refused, but only in that thread."""
     with registry.suppressed_sends(), ThreadPoolExecutor(1) as other:
         with pytest.raises(TaskSendError, match="SEND_SUPPRESSED.*Module-level code"):
             tasks.add.send(1)
@@ -329,9 +329,10 @@ def test_a_send_while_apps_load_is_refused_in_that_thread_only(
 def test_only_a_lost_database_makes_a_send_retryable(
     connect: Connect,
 ) -> None:
-    """A database that is gone may be sent to again and one that refuses the value may not.
+    """A send is retryable if the database is lost, and not if it refuses the value.
 
-    As a character that its encoding does not have, which is one error of class 22 of many.
+    An example of such a value is a character that the encoding does not have, one of many errors of
+    class 22.
     """
     other = connect()
 
@@ -358,13 +359,13 @@ def test_only_a_lost_database_makes_a_send_retryable(
 
 
 def test_ids_grow_even_if_the_clock_is_set_back() -> None:
-    """Ids grow within a process whatever the clock does and those of the database tell time and
-    place.
+    """Ids grow within a process whatever the clock does.
 
-    The pages of the audit are ordered by them.
+    Ids of the database contain the time and the number of their origin; pages of the audit are
+    ordered by them.
     """
     clockwork = Clockwork()
-    clockwork.last = 2**47 << 42  # a clock that was set back far behind
+    clockwork.last = 2**47 << 42  # as after a clock was set back very far
     ids = [clockwork.next() for _ in range(500)] + clockwork.take(500)
     assert ids == sorted(set(ids))
     assert {(id_.version, id_.variant) for id_ in ids} == {(7, uuid.RFC_4122)}
@@ -406,11 +407,11 @@ def row(handle: TaskHandle[Any]) -> Task:
 
 
 def test_a_delay_and_a_good_until_count_from_the_send() -> None:
-    """A delay and a good until count from the send and not from the start of its transaction."""
+    """A delay and a ``good_until`` count from the send, not from the start of the transaction."""
     good = tasks.add.with_options(good_until=HOUR)
 
     with transaction.atomic():
-        sql("SELECT pg_sleep(0.05)")  # the transaction is older than what is done in it
+        sql("SELECT pg_sleep(0.05)")  # the transaction begins well before the sends
         ((before,),) = sql("SELECT clock_timestamp()")
         delayed = [tasks.add.schedule(1, 1), tasks.add.with_options(delay=1).send(1)]
         handles = [good.send(1), good.schedule(60, 1), *good.send_many([{"a": 1}, {"a": 2}])]
@@ -429,7 +430,7 @@ MOMENT = dt.datetime(2100, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
     "delay", [3_600, 3_600.0, HOUR, MOMENT], ids=["int", "float", "timedelta", "datetime"]
 )
 def test_a_delay_option_equals_schedule_for_every_verb(delay: Any) -> None:
-    """A delay among the options is what schedule takes for every verb."""
+    """The option ``delay`` has the same effect as ``schedule()``, for every verb."""
     sender = tasks.add.with_options(delay=delay)
 
     async def later() -> list[TaskHandle[int]]:
@@ -477,7 +478,7 @@ OVER = "is not after the time at which the task is due"
     ],
 )
 def test_a_task_that_could_never_run_is_refused(options: dict[str, Any], words: str) -> None:
-    """Fails if: it is sent, and expires in silence."""
+    """Fails if: the task is sent, and expires in silence."""
     sender = tasks.add.with_options(**options)
 
     for send in (lambda: sender.send(1), lambda: sender.send_many([{"a": 1}])):

@@ -1,8 +1,8 @@
-"""Partitions whose next task is locked when the first one ends, or whose tasks to cancel are too
-many for one statement.
+"""Partitions whose next task is locked when the first one ends, or which have more tasks to cancel
+than one statement may.
 
-Who ends the first task skips what is locked, and workers are told to try again;
-``horsies_unpark_stalled`` is what they call.
+The end of the first task skips locked tasks, and a notification makes workers try again with
+``horsies_unpark_stalled``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ Listening = Callable[[], list[Stalled]]
 
 @pytest.fixture
 def told(connect: Connect) -> Listening:
-    """Give a function that returns the partitions of which workers were told since it was called
-    before.
-    """
+    """Give a function that returns the partitions in notifications since its last call."""
     listener = connect()
     listener.execute(f'LISTEN "{channel_prefix(listener)}_new"'.encode(), prepare=False)
     return lambda: [one.stalled for one in map(read_told, heard(listener)) if one and one.stalled]
@@ -55,7 +53,7 @@ def lock(session: psycopg.Connection[Any], *ids: uuid.UUID) -> None:
 
 
 def try_again(*partitions: Stalled) -> None:
-    """Do what a worker does that was told of partitions."""
+    """Act like a worker that gets notifications about partitions."""
     tasks = [partition.task for partition in partitions]
     TaskStore(connection).unpark_stalled(tasks, ["default"], channel_prefix(connection))
 
@@ -148,7 +146,9 @@ def test_stalled_partitions_of_other_queues_are_left(
 def test_a_notified_task_that_has_ended_names_its_partition(
     claimer: Claimers, connect: Connect, told: Listening
 ) -> None:
-    """Fails if: the others of the partition wait for the sweep, because the reaper unparks none."""
+    """Fails if: the other tasks of the partition wait for the sweep, because the reaper unparks
+    none.
+    """
     by("customer_id")
     worker = claimer()
     other = connect()
@@ -254,7 +254,7 @@ def test_a_locked_task_behind_a_failed_one_is_cancelled_soon(
 def test_a_locked_failed_task_cancels_soon(
     claimer: Claimers, connect: Connect, told: Listening
 ) -> None:
-    """Fails if: who meets it takes it for one that has done its part."""
+    """Fails if: the first try treats the locked task as one that has cancelled all others."""
     ordered("cancel")
     worker = claimer()
     other = connect()
@@ -276,7 +276,7 @@ def test_a_locked_failed_task_cancels_soon(
 
 @pytest.fixture
 def few_cancels() -> Iterator[None]:
-    """Have a statement cancel at most 1,000 tasks."""
+    """Limit a statement to 1,000 cancelled tasks."""
     text = load("functions/partitions/horsies_unpark")
     assert "c_cancels CONSTANT int := 10000;" in text
     sql(text.replace("int := 10000;", "int := 1000;"))
@@ -289,7 +289,9 @@ def few_cancels() -> Iterator[None]:
 def test_many_behind_a_failed_task_are_cancelled_at_once(
     claimer: Claimers, told: Listening, sweeps: bool
 ) -> None:
-    """Fails if: what one statement leaves waits for the next sweep, half a minute later."""
+    """Fails if: the tasks that one statement does not cancel wait for the next sweep, half a minute
+    later.
+    """
     ordered("cancel")
     worker = claimer()
     (bad,) = of("a")
@@ -317,7 +319,7 @@ def test_many_behind_a_failed_task_are_cancelled_at_once(
 def test_a_failed_task_is_not_retried_before_it_has_cancelled(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Fails if: what was locked then is never cancelled, and runs after the retry."""
+    """Fails if: a task that was locked then is never cancelled, and runs after the retry."""
     ordered("cancel")
     worker = claimer()
     other = connect()
@@ -339,7 +341,7 @@ def test_a_failed_task_is_not_retried_before_it_has_cancelled(
 def test_a_failed_task_that_cancels_others_is_not_skipped(
     claimer: Claimers, connect: Connect
 ) -> None:
-    """Fails if: those that it is to cancel run."""
+    """Fails if: the tasks that it has to cancel run."""
     ordered("cancel")
     worker = claimer()
     other = connect()
@@ -411,8 +413,8 @@ def test_whoever_ends_the_first_task_tells_of_a_locked_one(
 def test_a_first_task_that_is_locked_is_looked_at_again(
     claimer: Claimers, connect: Connect, told: Listening
 ) -> None:
-    """Fails if: a pass finds another one behind it, leaves both, and nobody looks before the next
-    poll.
+    """Fails if: a pass finds another task behind the locked one, leaves both, and no worker tries
+    again before the next poll.
     """
     ordered()
     worker = claimer()

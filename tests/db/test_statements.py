@@ -1,5 +1,5 @@
-"""Every statement is one that PostgreSQL takes, and the hot ones read through their index, whatever
-the statistics say.
+"""PostgreSQL accepts every statement, and the frequent ones read through their indexes, whatever
+the statistics contain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.conftest import Claimer, Connect, limit, put
 from tests.support.factories import TaskFactory, serving
 from tests.support.statements import FUNCTIONS, STATEMENTS
 
-COMMANDS = {"sessions/discard", "sessions/forget_plans"}  # what PostgreSQL does not prepare
+COMMANDS = {"sessions/discard", "sessions/forget_plans"}  # PostgreSQL does not prepare these
 # Parameters have the types of the only function of that name.
 CALLS = {"tasks/send", "tasks/send_once", "tasks/send_timed"}
 
@@ -66,7 +66,7 @@ def test_the_installed_function_is_the_one_in_the_file(connect: Connect, name: s
 
 
 def explained(worker: Claimer) -> list[str]:
-    """Have the plans of every statement that the worker runs from now on put into a list."""
+    """Return a list to which the plan of every later statement of the worker is added."""
     notices: list[str] = []
     try:
         worker.conn.execute("LOAD 'auto_explain'", prepare=False)
@@ -82,8 +82,9 @@ def explained(worker: Claimer) -> list[str]:
 
 
 def plans(notices: list[str], *marks: str) -> list[str]:
-    """Return the plans of the statements that have one of these words, none of which may read all
-    tasks.
+    """Return the plans of the statements that contain one of these words.
+
+    No statement may read all tasks.
     """
     assert not [text for text in notices if re.search(r"Seq Scan on horsies_tasks\b", text)]
     return [text.partition("plan:")[2] for text in notices if any(mark in text for mark in marks)]
@@ -110,7 +111,7 @@ def states(admin: Any, **columns: Any) -> Iterator[str]:
 
 
 def test_a_pass_reads_tasks_through_their_indexes(claimer: Any, connect: Connect) -> None:
-    """The pass reads tasks through their indexes and never sorts them."""
+    """A pass reads tasks through their indexes and never sorts them."""
     for state in states(connect()):
         worker = claimer()
         notices = explained(worker)
@@ -124,7 +125,7 @@ def test_a_pass_reads_tasks_through_their_indexes(claimer: Any, connect: Connect
 
 
 def test_a_short_pass_sorts_only_the_claimed_tasks(claimer: Any, connect: Connect) -> None:
-    """The short pass reads tasks by indexes and sorts only what it claimed."""
+    """A short pass reads tasks through indexes and sorts only the claimed ones."""
     for state in states(connect()):
         worker = claimer()
         notices = explained(worker)
@@ -138,11 +139,11 @@ def test_a_short_pass_sorts_only_the_claimed_tasks(claimer: Any, connect: Connec
         )
 
         assert settling.count("using horsies_tasks_pkey") == 2, state
-        assert "Nested Loop" not in settling, state  # of outcomes with outcomes: each with each
+        assert "Nested Loop" not in settling, state  # no join of all outcomes with each other
 
         assert claiming.count("using horsies_tasks_claim") == 1, state
         assert claiming.count("using horsies_tasks_pkey") == 1, state
-        # Runs are looked up in this plan, and not by a call for each row.
+        # Runs are read by a join in this plan, not by a call for each row.
         assert claiming.count("using horsies_workflows_pkey") == 1, state
 
         for plan, sorts in ((settling, 0), (claiming, 1)):
@@ -150,7 +151,7 @@ def test_a_short_pass_sorts_only_the_claimed_tasks(claimer: Any, connect: Connec
 
 
 def test_caps_count_by_the_index_of_tasks_in_flight(claimer: Any, connect: Connect) -> None:
-    """Caps count by the index of what is in flight and unpark by that of the parked."""
+    """Caps are counted by the index of tasks in flight, and parked tasks are found by theirs."""
     limit("mail", max_concurrency=3, partition_by_args=["tenant"], partition_max_concurrency=1)
     put(30, queue="mail", kwargs=['{"tenant": 2}', '{"tenant": 3}', '{"tenant": 4}'] * 10)
     other = claimer(mail=1)
@@ -195,10 +196,10 @@ def test_tasks_of_stalled_partitions_are_read_by_their_ids(claimer: Any, connect
 
 
 def test_the_end_of_the_last_task_is_read_through_primary_keys(connect: Connect) -> None:
-    """Whether the last task has finished is read through primary keys.
+    """A fire time finds out through primary keys whether the last task has finished.
 
-    Fails if: the last fire time with a task is searched among all that were skipped since, or
-    the task among all of its name.
+    Fails if: the last fire time with a task is searched among all that were skipped since, or the
+    task among all of its name.
     """
     conn = connect()
     ids = put(5_000)
@@ -277,9 +278,10 @@ def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect:
 
 
 def blocks(conn: psycopg.Connection[Any], query: str, params: Any) -> int:
-    """Return how many blocks of tables and indexes a query touches, which is undone."""
+    """Return how many blocks of tables and indexes a query touches; the query is rolled back."""
     found = []
-    for _ in range(3):  # what a session reads once, or when an autovacuum makes it plan again
+    # a session reads some blocks only once, or again when an autovacuum makes it plan anew
+    for _ in range(3):
         with conn.transaction(force_rollback=True):
             ((plan,),) = conn.execute(
                 f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}".encode(), params
@@ -297,18 +299,18 @@ def entries(worker: Claimer, index: str, **owed: Any) -> int:
 
 
 def entries_read(conn: psycopg.Connection[Any], index: str, act: Callable[[], object]) -> int:
-    """Do something in one transaction, and return how many entries of an index that read."""
+    """Run an act in one transaction, and return how many entries of an index it read."""
     query = "SELECT pg_stat_get_xact_tuples_returned(%s::regclass)"
     with conn.transaction():
-        ((before,),) = conn.execute(query, [index]).fetchall()  # of what was not reported yet
+        ((before,),) = conn.execute(query, [index]).fetchall()  # reads that were not reported yet
         act()
         ((after,),) = conn.execute(query, [index]).fetchall()
     return int(after - before)
 
 
 def test_tasks_of_the_other_lane_cost_a_claim_nothing(claimer: Any) -> None:
-    """Fails if: "lane = ANY (...)" is a filter for the planner of PostgreSQL 16, and all that waits
-    in the queue is read.
+    """Fails if: the planner of PostgreSQL 16 uses "lane = ANY (...)" as a filter, so that all
+    waiting tasks of the queue are read.
     """
     put(1_000, lane="async")
     assert entries(claimer(), "horsies_tasks_claim", sync=1) == 0
@@ -317,14 +319,14 @@ def test_tasks_of_the_other_lane_cost_a_claim_nothing(claimer: Any) -> None:
 def test_future_tasks_and_full_partitions_cost_one_probe_each(
     claimer: Any,
 ) -> None:
-    """Tasks due in the future and full partitions cost a settle and a claim a probe each."""
+    """Future tasks and full partitions cost a settle and a claim one probe each."""
     limit("default", max_concurrency=4)
     put(4)
     put(2_000, priority=1, delay=timedelta(days=1))
     worker = claimer()
     claims = worker.run_pass(sync=2).claims
 
-    # It looks whether to wake others.
+    # A settle reads whether to wake other workers.
     assert entries(worker, "horsies_tasks_claim", outcomes=complete(claims)) < 20
     assert entries(worker, "horsies_tasks_claim", sync=2) < 20
 
@@ -338,11 +340,11 @@ def test_future_tasks_and_full_partitions_cost_one_probe_each(
 def test_a_claim_reads_only_its_own_tasks_under_old_statistics(
     claimer: Any, connect: Connect
 ) -> None:
-    """A claim reads only what it takes after all was deleted and much came.
+    """A claim reads only its own tasks, even if the statistics are from an empty table.
 
-    Fails if: a join with the candidates.
+    Fails if: the claim joins tasks with the candidates.
 
-    Statistics of pages without rows promise one row, so all tasks are read to join them.
+    Statistics of pages without rows promise one row, so such a join would read all tasks.
     """
     admin = connect()
     admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")

@@ -1,5 +1,5 @@
-"""Two attempts of a task in one step, and what deletes steps: every row exactly once, and nothing
-of a zombie.
+"""Two attempts of a task in one step, and the deletion of steps: every row exists exactly once, and
+none is from a zombie.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AGAIN = RetryPolicy.fixed([0] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=Fal
 
 
 def code_of(worker: Claimer, claim: Claim) -> CurrentTask:
-    """Return what the code of a claimed task gets as current_task()."""
+    """Return the object that the code of a claimed task gets from ``current_task()``."""
     return CurrentTask(claim, str(worker.id))
 
 
@@ -41,7 +41,7 @@ def sent() -> None:
 
 
 def crash(worker: Claimer, claim: Claim) -> bool:
-    """Let the attempt end as a crash; return whether that could be written."""
+    """End the attempt as a crash, and return whether that was written."""
     return (
         claim.id in worker.run_pass(outcomes=[failed(claim, "WORKER_CRASHED", crashed=True)]).landed
     )
@@ -72,10 +72,10 @@ def gate(connect: Connect) -> Iterator[StepGate]:
 def test_a_step_of_an_abandoned_attempt_is_not_recorded(
     claimer: Claimers, aside: Aside, atomic: bool
 ) -> None:
-    """A step of an attempt that was given up in its middle is not recorded.
+    """A step is not recorded if its attempt was given up while the function ran.
 
-    The zombie has run the function, the present attempt runs it and commits, then the zombie
-    comes to its record.
+    The zombie has run the function; the present attempt runs it and commits; then the zombie tries
+    to record its step.
     """
     sent()
     zombie = claimer(default=100)
@@ -112,7 +112,7 @@ def test_a_step_of_an_abandoned_attempt_is_not_recorded(
 def test_only_the_present_attempt_takes_a_step(
     claimer: Claimers,
 ) -> None:
-    """Only the present attempt takes a step also after it was asked to stop."""
+    """Only the present attempt can take a step, even after a request to stop."""
     sent()
     zombie = claimer(default=100)
     other = claimer(default=100)
@@ -140,7 +140,7 @@ def test_a_task_is_not_reclaimed_while_its_step_is_committed(
 ) -> None:
     """A task is not given to another worker while a step of it is being committed.
 
-    Else the next attempt would look for the step before it is there, and take it again.
+    Fails if: the next attempt searches for the step before it is committed, and takes it again.
     """
     sent()
     zombie = claimer(default=100)
@@ -180,7 +180,7 @@ def test_the_same_name_twice_at_once_is_recorded_once(claimer: Claimers, aside: 
 
 
 def test_a_record_of_a_step_finds_its_task_by_primary_key(claimer: Claimers) -> None:
-    """A record finds its task by the key though the table was small."""
+    """The record of a step finds its task by primary key, even with statistics of a small table."""
     sent()
     worker = claimer(default=100)
     claim = claimed(worker)

@@ -1,4 +1,4 @@
-"""Compensation: what is undone, in which order, with which arguments, and how the run ends then."""
+"""Compensation: the undone nodes, their order, their arguments, and the end of the run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def undos(handle: WorkflowHandle) -> dict[str, str]:
 
 
 def sent(handle: WorkflowHandle) -> list[tuple[str, int, dict[str, Any]]]:
-    """Return the tasks of undos with the names of what they undo and their arguments, in the order
-    in which they were sent.
+    """Return the tasks of undos in the order in which they were sent.
+
+    Each comes with the name of the undone node and with its arguments.
     """
     names = dict(
         WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="undo").values_list(
@@ -52,20 +53,20 @@ def go(hand: Hand, *names: str, value: Any = 1, code: str | None = None) -> None
 
 
 def failing(*names: str, **options: Any) -> Workflow:
-    """Return a chain of nodes with undos and a last one, "bad", that has none."""
+    """Return a chain of nodes with undos, and a last node "bad" that has none."""
     flow = chain(*names, undo=flows.unact, **options)
     flow.add(flows.act, after=flow.nodes[-1], name="bad")
     return flow
 
 
-# what is undone, and with what
+# the undone nodes and the arguments of their undos
 
 
 def test_an_undo_waits_only_for_the_nearest_undos_below_it(hand: Hand) -> None:
-    """An undo waits for the nearest undos below it and for no others.
+    """An undo waits for the nearest undos below its node, and for no others.
 
-    Fails if: it waits only for direct neighbours, or for all others, or for the undo of a node
-    that did not begin; or not for that of a node that its task added.
+    Fails if: it waits only for direct neighbours, or for all others, or for the undo of a node that
+    did not begin; or it does not wait for the undo of a node that its task added.
     """
     flow = Workflow("order")
     undo: dict[str, Any] = {"undo": flows.unact}
@@ -110,7 +111,7 @@ def test_an_undo_waits_only_for_the_nearest_undos_below_it(hand: Hand) -> None:
 
 
 def test_undos_keep_to_max_in_flight_but_not_to_the_deadline(hand: Hand) -> None:
-    """Undos keep to max in flight and not to the deadline of the run.
+    """Undos respect ``max_in_flight``, but not the deadline of the run.
 
     Fails if: a run that failed because of its deadline cannot be undone.
     """
@@ -135,7 +136,7 @@ def test_undos_keep_to_max_in_flight_but_not_to_the_deadline(hand: Hand) -> None
 
 
 def test_a_cancelled_run_is_undone_once_its_tasks_have_stopped(hand: Hand) -> None:
-    """Fails if: it is CANCELLED at once and nothing is undone, or undos run beside the tasks."""
+    """Fails if: the run is CANCELLED at once and not undone, or undos run beside its tasks."""
     handle = chain("first", "second", "third", undo=flows.unact).send()
     go(hand, "first")
     hand.take()
@@ -165,7 +166,7 @@ def test_a_cancelled_run_is_undone_once_its_tasks_have_stopped(hand: Hand) -> No
 
 @pytest.fixture
 def slow_begin() -> Iterator[None]:
-    """Let the server take longer to find what is to be undone than an advance may take to send."""
+    """Make ``horsies_begin_undo`` slower than the time in which an advance may send tasks."""
     name = "horsies_begin_undo"
     begin = "FUNCTION horsies_begin_undo(p_workflow uuid)"
     sql(f"ALTER FUNCTION {name} RENAME TO begin_undo")
@@ -183,10 +184,10 @@ def slow_begin() -> Iterator[None]:
 def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once(
     hand: Hand,
 ) -> None:
-    """A cancel between two tasks sends the first undo at once also on a slow server.
+    """A cancel between two tasks sends the first undo at once, even on a slow server.
 
-    Fails if: the time is over before anything was sent, and the undo waits until somebody finds
-    what is owed.
+    Fails if: the time is over before any undo was sent, and the undo waits until a worker finds the
+    run.
     """
     handle = chain("first", "second", undo=flows.unact).send()
 
@@ -206,7 +207,7 @@ def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once(
 def test_a_paused_run_is_undone_when_it_is_resumed_or_cancelled(
     hand: Hand, verb: str, end: str
 ) -> None:
-    """Fails if: on_error="pause" is for somebody to look, and the undo does not wait for them."""
+    """Fails if: the undo of a run with ``on_error="pause"`` begins before a person has decided."""
     handle = failing("first", on_error="pause").send()
     go(hand, "first")
     go(hand, "bad", code="BROKEN")
@@ -220,7 +221,7 @@ def test_a_paused_run_is_undone_when_it_is_resumed_or_cancelled(
 
 
 def test_a_run_inside_ends_before_the_outer_run_is_undone(hand: Hand) -> None:
-    """A run inside takes no undo and ends before the run around it is undone."""
+    """A child run takes no undo, and ends before the outer run is undone."""
     child = Workflow("child")
     child.add(flows.act, name="inside")
     flow = chain("first", undo=flows.unact)
@@ -246,8 +247,8 @@ def test_a_run_inside_ends_before_the_outer_run_is_undone(hand: Hand) -> None:
 def test_a_retry_runs_failed_undos_in_parts_and_in_order(
     hand: Hand, parts: Parts, cancelled: bool, end: str
 ) -> None:
-    """Fails if: one statement replaces all of them; or the first ones run before the others have
-    been reached; or one that fails ends the others.
+    """Fails if: one statement replaces all failed undos; or the first ones run before the others
+    have been reached; or one that fails ends the others.
     """
     handle = failing("first", "second", "third").send()
     go(hand, "first", "second", "third")
@@ -284,7 +285,7 @@ def test_a_retry_runs_failed_undos_in_parts_and_in_order(
     assert handle.status() == "COMPENSATING"
     assert undos(handle) == {"first": "ADDED", "second": "COMPLETED", "third": "FAILED"}
 
-    handle.retry()  # goes on with it
+    handle.retry()  # continues the retry
     hand.engine.advance()
     assert undos(handle) == {"first": "PENDING", "second": "COMPLETED", "third": "ENQUEUED"}
 
@@ -301,7 +302,10 @@ def test_a_retry_runs_failed_undos_in_parts_and_in_order(
 def test_an_undo_with_redacted_or_large_arguments_fails(
     hand: Hand,
 ) -> None:
-    """What was redacted or is too large is told and an undo without arguments needs nothing."""
+    """The undo of a node fails if its arguments or result were redacted or are too large.
+
+    An undo without arguments is not affected.
+    """
     flow = Workflow("told")
     flow.map(flows.act, value=["a", "b"], name="each", undo=flows.unact)
     large = flow.add(flows.act, name="large", undo=flows.unact)
@@ -352,9 +356,9 @@ def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> No
 
 
 def test_a_cancel_waits_for_an_advance_and_undoes_its_nodes(hand: Hand) -> None:
-    """A cancel waits for an advance and undoes what that counted.
+    """A cancel waits for an advance, and undoes the nodes that the advance completed.
 
-    Fails if: the cancel reads before it has the lock, and misses that the node has completed.
+    Fails if: the cancel reads before it has the lock, and does not see that the node has completed.
     """
     handle = hand.send(chain("first", "second", undo=flows.unact))
     passed = hand.engine.settle(hand.claims.pop("first"))
@@ -372,7 +376,7 @@ def test_a_cancel_waits_for_an_advance_and_undoes_its_nodes(hand: Hand) -> None:
 
 
 def test_undos_work_in_a_run_with_numbers_beyond_the_sequence() -> None:
-    """Nodes are added and undone in a run that has the next numbers of the sequence already.
+    """A run can add and undo nodes even if its numbers are ahead of the sequence.
 
     Logical replication copies rows, but no sequences.
     """

@@ -1,7 +1,7 @@
-"""Unique tasks and keys of sends: a duplicate is not sent, also when several are sent at the same
+"""Unique tasks and keys of sends: a duplicate is not sent, even if several are sent at the same
 time.
 
-A key gives the first task, whatever became of it; a unique task counts while it has not finished.
+A key gives the first task, whatever became of it; a unique task counts until it has finished.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def same(first: TaskHandle[Any], second: TaskHandle[Any]) -> bool:
 
 
 def test_a_duplicate_is_not_sent_while_the_first_is_unfinished(claimer: Claimers) -> None:
-    """A duplicate is not sent while the first one has not finished."""
+    """A duplicate is not sent while the first task has not finished."""
     first = whole.send(1, 2)
     assert first.is_new
     assert same(first, whole.send(1, b=2))
@@ -121,7 +121,11 @@ def test_what_has_ended_or_is_gone_holds_nothing(how: str) -> None:
 
 
 def test_a_retry_is_refused_beside_the_same_work() -> None:
-    """A retry holds again and is refused beside the same work and a duplicate may be an error."""
+    """A retry is refused while a task with the same work is unfinished.
+
+    A retried task counts as unfinished again, and with ``on_duplicate="refuse"`` a duplicate is an
+    error.
+    """
     first = whole.send(1, 2)
     first.cancel()
     second = whole.send(1, 2)
@@ -147,7 +151,7 @@ def test_a_retry_is_refused_beside_the_same_work() -> None:
 def test_a_retry_waits_for_an_open_send_of_the_same_work(
     aside: Aside, connect: Connect, commits: bool
 ) -> None:
-    """Fails if: it reads with the snapshot from before its wait, and both run."""
+    """Fails if: the retry reads with the snapshot from before its wait, and both tasks run."""
     first = whole.send(1, 2)
     first.cancel()
 
@@ -194,9 +198,9 @@ def test_a_retry_waits_for_the_row_of_its_task_no_longer(aside: Aside, settings:
 
 
 def test_a_retry_of_many_leaves_tasks_of_an_open_send(aside: Aside) -> None:
-    """A retry of many leaves those that an open transaction sends.
+    """A retry of many tasks skips those whose work an open transaction sends.
 
-    Fails if: it waits for each, or one that is locked undoes the retries of the others.
+    Fails if: the act waits for each, or one that is locked undoes the retries of the others.
     """
     handles = [whole.send(number) for number in range(3)]
     for handle in handles:
@@ -215,7 +219,7 @@ def test_a_retry_of_many_leaves_tasks_of_an_open_send(aside: Aside) -> None:
 def test_of_a_send_and_a_retry_in_repeatable_read_one_remains(
     aside: Aside, connect: Connect, first_is: str
 ) -> None:
-    """Fails if: the second one reads what was when its transaction began."""
+    """Fails if: the second transaction uses the state from its beginning."""
     failed = whole.send(1, 2)
     failed.cancel()
 
@@ -256,7 +260,9 @@ late = [
 
 @pytest.mark.parametrize("how", late)
 def test_what_is_past_its_good_until_holds_nothing(how: str, claimer: Claimers) -> None:
-    """Fails if: it holds its work until a worker finds it, and the second send is silently lost."""
+    """Fails if: a late task holds its work until a worker finds it, and the second send is silently
+    lost.
+    """
     first = whole.send(1, 2)
     if how == "CLAIMED":
         claimer().run_pass(wanted=Wanted(prefetch=1, lease=timedelta(minutes=5)))
@@ -282,8 +288,8 @@ def test_what_is_past_its_good_until_is_held_by_what_runs(claimer: Claimers) -> 
 
 
 def test_what_is_past_its_good_until_may_have_an_odd_status() -> None:
-    """Fails if: the send looks for ever at a row that a session with the setting of a pass has
-    written.
+    """Fails if: the send loops for ever at a row with a status that only a session with the setting
+    of a pass can write.
     """
     first = whole.send(1, 2)
     Task.objects.update(good_until=Now() - timedelta(seconds=1))
@@ -314,8 +320,8 @@ def test_what_is_past_its_good_until_does_not_refuse_a_retry() -> None:
 def test_a_send_waits_for_the_pass_that_holds_what_is_late(
     aside: Aside, claimer: Claimers, connect: Connect
 ) -> None:
-    """Fails if: a pass has claimed it in time, has not committed, and the same work is sent beside
-    it.
+    """Fails if: a pass has claimed the task in time, but has not committed, and the same work is
+    sent beside it.
     """
     first = whole.send(1, 2)
     worker = claimer()
@@ -335,7 +341,7 @@ def test_a_send_waits_for_the_pass_that_holds_what_is_late(
 
 
 def test_a_role_that_only_inserts_sends_beside_what_is_late(connect: Connect) -> None:
-    """Fails if: to take the work over it locks or changes a task, for which it has no grant."""
+    """Fails if: the send has to lock or change the late task, for which the role has no grant."""
     first = whole.send(1, 2)
     Task.objects.update(good_until=Now() - timedelta(seconds=1))
     sql("DROP ROLE IF EXISTS inserts_only")
@@ -357,7 +363,7 @@ def test_a_role_that_only_inserts_sends_beside_what_is_late(connect: Connect) ->
 
 
 def test_two_senders_of_the_same_tasks_do_not_deadlock(aside: Aside) -> None:
-    """Send many sends each once and two senders do not wait for each other.
+    """Two calls of ``send_many`` with the same tasks send each task once, without a deadlock.
 
     Fails if: they take the same digests in opposite orders, and PostgreSQL ends one of them.
     """
@@ -371,7 +377,7 @@ def test_two_senders_of_the_same_tasks_do_not_deadlock(aside: Aside) -> None:
 
 
 def test_digests_go_with_their_tasks_and_with_redaction() -> None:
-    """Fails if: what is no digest is decoded unseen, and no task of the batch is deleted."""
+    """Fails if: an invalid digest is decoded unchecked, and no task of the batch is deleted."""
     first = whole.send(1)
     second = whole.send(2)
     drain()
@@ -393,7 +399,7 @@ def test_digests_go_with_their_tasks_and_with_redaction() -> None:
 
 
 def prune() -> int:
-    """Delete the finished tasks, and return how many these were."""
+    """Delete the finished tasks, and return how many were deleted."""
     sql("UPDATE horsies_tasks SET finished_at = finished_at - interval '2 days'")
     return (
         RetentionStore(connection)
@@ -406,7 +412,7 @@ def prune() -> int:
 def test_a_digest_taken_over_by_a_newer_task_outlives_the_older(
     pruned: bool,
 ) -> None:
-    """A digest that a newer task has taken over stays when the older one goes."""
+    """A digest of a newer task stays when the task that had it before is deleted or redacted."""
     first = whole.send(1)
     first.cancel()
     second = whole.send(1)
@@ -445,8 +451,8 @@ def optional(
 
 
 def test_an_argument_that_is_left_out_is_its_default() -> None:
-    """Fails if: two sends are two works, because one of them names what the other leaves to the
-    default.
+    """Fails if: two sends count as different work, because only one of them names an argument that
+    equals its default.
     """
     first = optional.send(1)
 
@@ -487,9 +493,11 @@ def test_the_same_key_gives_the_first_task_whatever_became_of_it() -> None:
 
 
 def test_other_arguments_conflict_until_the_task_is_redacted() -> None:
-    """Other arguments are a conflict until the task is redacted.
+    """The same key with other arguments is a conflict.
 
-    Fails if: the second request is lost, and its caller believes that it was taken.
+    A redaction of the task deletes its key.
+
+    Fails if: the second request is lost, although its caller believes that it was taken.
     """
     first = once.send(1, 2)
     said = f"KEY_CONFLICT.*'evt_1' was used for task {first.task_id}, with other arguments"
@@ -534,9 +542,9 @@ def test_an_old_key_is_taken_over_and_pruned(settings: Any) -> None:
 def test_a_second_sender_waits_for_the_outcome_of_the_first(
     aside: Aside, connect: Connect, sender: str, commits: bool
 ) -> None:
-    """A second sender waits and finds what became of the first.
+    """A second sender waits for the first, and gets its task or, after a rollback, sends a new one.
 
-    Also for one who takes over the digest of a task that ended.
+    This holds also if both take over the digest of a task that ended.
     """
     send = {"once": once, "whole": whole}[sender]
     if sender == "whole":
@@ -553,9 +561,9 @@ def test_a_second_sender_waits_for_the_outcome_of_the_first(
 
 
 def test_only_one_of_two_that_take_over_a_digest_sends(aside: Aside, connect: Connect) -> None:
-    """Of two that take over a digest at the same moment one sends.
+    """If two senders take over a digest at the same moment, one of them sends.
 
-    Fails if: both read that its task has ended, and both write themselves into it.
+    Fails if: both read that the old task has ended, and both write their own task into the digest.
     """
     whole.send(1, 2).cancel()
     holder = connect()

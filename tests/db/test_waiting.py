@@ -1,5 +1,5 @@
-"""Waiting for results: never a hang, never a lost wake-up, one connection however many wait, told
-or told nonsense.
+"""Waiting for results: no wait hangs, no wake-up is lost, all waits share one connection, and
+nonsense in notifications does no harm.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.support.payloads import HOSTILE, sendable
 
 
 def finish(worker: Claimer, *results: str, code: str | None = None) -> None:
-    """Let all tasks complete with these results, or fail with a code."""
+    """Complete all tasks with these results, or end them as failed with a code."""
     status = "COMPLETED" if code is None else "FAILED"
     claims = worker.run_pass(sync=100, async_=100).claims
     ends = zip(claims, results or ['{"ok": 3}'] * len(claims), strict=True)
@@ -57,7 +57,7 @@ def connections_of(name: str) -> int:
 
 @pytest.fixture
 def waiter(aside: Aside) -> Future[TaskResult[Any]]:
-    """Give what a thread will get that waits for a task, and says so."""
+    """Give the future of a thread that waits for a task and has registered its process."""
     made = aside(tasks.add.send(1).get, 60_000)
     wait_until(Waiter.objects.exists, "the process says that it waits")
     return made
@@ -67,7 +67,7 @@ def waiter(aside: Aside) -> Future[TaskResult[Any]]:
 def test_a_stored_result_needs_no_waiting_connection(
     claimer: Claimers, django_assert_num_queries: Any
 ) -> None:
-    """A result that is there already needs no waiting connection and is kept."""
+    """A stored result needs no waiting connection, and the handle keeps it."""
     handle = tasks.add.send(1)
     finish(claimer())
 
@@ -81,7 +81,7 @@ def test_a_stored_result_needs_no_waiting_connection(
 def test_a_timeout_is_not_kept_and_ends_the_wait(
     claimer: Claimers,
 ) -> None:
-    """A timeout is an error that is not kept and nobody waits any more."""
+    """A timeout is an error that the handle does not keep, and it ends the wait."""
     handle = tasks.add.send(1)
 
     for timeout in (50, 0, dt.timedelta(milliseconds=20)):
@@ -104,7 +104,7 @@ def test_an_id_that_does_not_exist_is_told_at_once(claimer: Claimers) -> None:
 
 
 def test_an_invalid_id_or_timeout_is_refused() -> None:
-    """An id that is no uuid and a timeout that is no time are refused."""
+    """An id that is no UUID and a timeout that is no duration are refused."""
     for bad in ("", "7", None, 12, "x" * 5000):
         with pytest.raises(ValueError, match="is not a task id"):
             get_handle(bad)
@@ -131,7 +131,7 @@ def test_waiting_for_a_task_of_the_open_transaction_raises() -> None:
 
 
 def test_many_waits_share_one_connection(claimer: Claimers, aside: Aside) -> None:
-    """Many who wait share one connection and each gets its own result."""
+    """Many waits share one connection, and each gets its own result."""
     waiters = [aside(tasks.add.send(number).get, 60_000) for number in range(8)]
     wait_until(lambda: len(result_listener.get_listener().callers) == 8, "all eight wait")
     assert wait_until(lambda: connections_of("horsies waiting"), "they are connected") == 1
@@ -142,7 +142,7 @@ def test_many_waits_share_one_connection(claimer: Claimers, aside: Aside) -> Non
 
 
 def cut(condition: str) -> None:
-    """Cut connections, as a server does that ends."""
+    """Cut connections, like a server that shuts down."""
     sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
         f"AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND {condition}"
@@ -164,7 +164,7 @@ def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(
 def test_a_wait_in_a_transaction_ends_with_its_connection(
     aside: Aside,
 ) -> None:
-    """A wait in a transaction ends with the connection because the transaction is lost."""
+    """A wait in a transaction ends with its connection, because the transaction is lost."""
     handle = tasks.add.send(1)
     waiting = aside(transaction.atomic(handle.get), 60_000)
     wait_until(Waiter.objects.exists, "the process says that it waits")
@@ -178,7 +178,7 @@ def test_a_wait_in_a_transaction_ends_with_its_connection(
 def test_polling_carries_on_without_a_waiting_connection(
     claimer: Claimers, aside: Aside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Polling carries on when no waiting connection can be opened."""
+    """Polling continues if no waiting connection can be opened."""
     connect = psycopg.connect
 
     def full_for_waiting(**params: Any) -> Any:
@@ -245,7 +245,7 @@ def test_a_forked_process_opens_a_waiting_connection_of_its_own(
 def test_another_process_gets_a_typed_result_by_id(
     claimer: Claimers,
 ) -> None:
-    """Another process gets a typed result by id and one that no longer fits is an error."""
+    """Another process gets a typed result by id; a result of another type is an error."""
     handle = tasks.mirror.send(tasks.Point(1, 2))
     odd = tasks.mirror.send(tasks.Point(1, 2))
     finish(claimer(), '{"ok": {"x": 2, "y": 1}}', '{"ok": "not a point"}')
@@ -306,14 +306,15 @@ FOR_EVER = 3_600.0
 
 @pytest.fixture
 def no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A renewal looks at every task as well: none comes to help."""
+    """Switch renewals off, because they check every task as well."""
     monkeypatch.setattr(result_listener, "RENEW_SECONDS", FOR_EVER)
 
 
 @contextmanager
 def looked_for(poll_seconds: float) -> Iterator[None]:
-    """Wait for a task, which ends in the block, after it was looked at twice; then check that the
-    answer comes.
+    """Wait for a task that ends in the block, after the listener checked it twice.
+
+    After the block, check that the answer arrives.
     """
     resilience = replace(config().resilience, notify_poll_interval_ms=int(poll_seconds * 1000))
     (id_,) = put()
@@ -336,7 +337,7 @@ def looked_for(poll_seconds: float) -> Iterator[None]:
 @pytest.mark.usefixtures("no_renewal")
 @pytest.mark.promise("S3.9", "S3.13")
 def test_a_task_that_ends_after_the_second_check_is_not_polled(claimer: Claimers) -> None:
-    """What ends after the second look is heard of and not polled for."""
+    """The end of a task after the second check arrives by notification, without a poll."""
     with looked_for(FOR_EVER):
         finish(claimer())
 
@@ -344,9 +345,9 @@ def test_a_task_that_ends_after_the_second_check_is_not_polled(claimer: Claimers
 @pytest.mark.usefixtures("no_renewal")
 @pytest.mark.promise("S3.13")
 def test_a_result_that_is_not_announced_is_found_by_the_poll(claimer: Claimers) -> None:
-    """What nobody announced is found by the poll and not by a renewal."""
+    """A result that is not announced is found by the poll, without a renewal."""
     with looked_for(0.2):
-        Waiter.objects.all().delete()  # no worker announces anything now
+        Waiter.objects.all().delete()  # now no worker announces results
         finish(claimer())
 
 
@@ -373,7 +374,7 @@ def test_whatever_is_said_of_finished_tasks_true_words_are_heard(
 
 
 def one_wait(aside: Aside, claimer: Claimers) -> TaskResult[Any]:
-    """Wait for a task that finishes once its process says that it waits, and return the result."""
+    """Wait for a task that finishes during the wait, and return the result."""
     made = aside(tasks.add.send(1).get, 60_000)
     wait_until(Waiter.objects.exists, "the process says that it waits")
     finish(claimer())
@@ -384,7 +385,7 @@ def one_wait(aside: Aside, claimer: Claimers) -> TaskResult[Any]:
 def test_a_process_out_of_descriptors_or_threads_waits_again(
     claimer: Claimers, aside: Aside, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Fails if the thread ends where nobody notices: each later wait times out."""
+    """Fails if: the waiting thread ends for good, so that each later wait times out."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise (
@@ -408,8 +409,8 @@ def test_a_process_out_of_descriptors_or_threads_waits_again(
 
 
 def test_a_loop_closed_under_a_wait_ends_no_other_wait(claimer: Claimers) -> None:
-    """Fails if the thread ends because it cannot tell a caller whose loop is closed, or if that one
-    stays for ever.
+    """Fails if: the thread ends at the error of a caller whose loop is closed, or that caller stays
+    for ever.
     """
     (abandoned,) = put()
     (other,) = put()

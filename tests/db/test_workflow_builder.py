@@ -1,5 +1,5 @@
-"""What the builder of workflows refuses, with what to write instead, and the limits of what it
-takes.
+"""Errors of the builder of workflows, which contain what to write instead, and the limits of its
+input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def problems_of(flow: Workflow) -> list[str]:
 
 
 def test_parameters_named_like_options_are_given_in_kwargs() -> None:
-    """Parameters and inputs with the names of options are given in kwargs or by position."""
+    """Parameters and inputs with the names of options are given in ``kwargs`` or by position."""
     child = Workflow("child")
     child.returns(
         child.add(flows.planned, kwargs={"when": "now", "name": child.input("name", str)})
@@ -52,9 +52,9 @@ def test_parameters_named_like_options_are_given_in_kwargs() -> None:
 @pytest.mark.parametrize("change", ["add", "map", "sleep", "after", "returns"])
 @pytest.mark.parametrize("how", ["add", "continue_as"])
 def test_a_workflow_that_changes_inside_another_is_refused(change: str, how: str) -> None:
-    """A workflow that changes after it became part of another is refused.
+    """A workflow that changes after it became part of another one is refused.
 
-    Fails if: the other one keeps the graph as it was, and the rest never runs.
+    Fails if: the other workflow keeps the old graph, and the added nodes never run.
     """
     late = Workflow("late")
     first = late.add(flows.number, 1, name="first")
@@ -84,14 +84,14 @@ def test_a_workflow_that_changes_inside_another_is_refused(change: str, how: str
     complete.add(late)
     assert run(complete).status() == "COMPLETED"
 
-    late.add(flows.number, 4, name="later")  # what was sent stays as it is
+    late.add(flows.number, 4, name="later")  # a run that was sent stays as it is
     assert "later" in statuses(run(late))
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_running_task_is_told_at_once_what_it_cannot_add(hand: Hand) -> None:
-    """Fails if: the builder takes it, and nothing is inserted, or a webhook's message {"approved":
-    true} is a decision.
+    """Fails if: the builder accepts an impossible node and inserts nothing, or a webhook's message
+    {"approved": true} counts as a decision.
     """
     flow = Workflow("grows", key="k")
     nested = Workflow("nested")
@@ -153,9 +153,9 @@ def levels_of(many: int, task: Any = flows.number) -> Workflow:
 
 
 def test_nested_workflows_run_to_the_allowed_depth() -> None:
-    """Workflows in workflows run to the depth that is allowed and none is sent below it.
+    """Nested workflows run to the allowed depth, and deeper ones are refused.
 
-    Fails if: they are sent, and the innermost ones fail with the stack of the database.
+    Fails if: deeper ones are sent, and the innermost fail at the stack limit of the database.
     """
     assert run(levels_of(100)).get(0).ok_value == 7
     assert problems_of(levels_of(101)) == [
@@ -196,7 +196,7 @@ OPTIONAL = {"annotation": int, "timeout": 1, "on_timeout": "complete"}
 
 
 def child(build: Callable[[Workflow], object], name: str = "child", **options: Any) -> Workflow:
-    """Return a workflow of what a function adds."""
+    """Return a workflow with the nodes that a function adds."""
     flow = Workflow(name, **options)
     build(flow)
     return flow
@@ -225,13 +225,13 @@ def continues(flow: Workflow) -> None:
 
 
 def keyed(flow: Workflow, following: Workflow) -> None:
-    """Let a run with a key continue as another one."""
+    """Give a run with a key a successor."""
     flow.key = "k"
     flow.continue_as(following, name="next")
 
 
 def joined(flow: Workflow, join: Any, many: int) -> None:
-    """Add a node with an argument, a condition and so many branches."""
+    """Add a node with an argument, a condition and ``many`` branches."""
     page = flow.add(flows.number, 1)
     other = flow.add(flows.number, 2)
 

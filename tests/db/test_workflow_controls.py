@@ -1,5 +1,5 @@
-"""Pauses, retries and caps of runs: what a pause keeps from starting, what a resume begins, and
-what comes late.
+"""Pauses, retries and caps of runs: which tasks a pause holds back, which a resume starts, and late
+events.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def one(name: str = "one", **options: Any) -> WorkflowHandle[Any]:
 
 
 def again(worker: Claimer, *claims: Claim) -> None:
-    """Let tasks fail and be retried at once."""
+    """Fail tasks so that they are retried at once."""
     worker.run_pass(outcomes=[failed(claim, "AGAIN") for claim in claims])
 
 
 def left_over(worker: Claimer) -> WorkflowHandle[Any]:
-    """Return a paused run whose task came back: the child process died before it began the task."""
+    """Return a paused run whose task came back, as if its child process had died."""
     handle = one()
     claims = whole(worker)
     assert handle.pause()
@@ -114,7 +114,7 @@ def test_a_task_of_a_paused_run_starts_after_the_resume(
 def test_a_prefetched_task_of_a_paused_run_is_given_back(
     claimer: Claimers,
 ) -> None:
-    """A prefetched task of a paused run is given back and takes no room from others."""
+    """A prefetched task of a paused run is given back, and other tasks can use its slot."""
     handle = one()
     worker = claimer()
     put(1)
@@ -137,9 +137,11 @@ def test_a_prefetched_task_of_a_paused_run_is_given_back(
 def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
     claimer: Claimers, connect: Connect, cursors: str | None
 ) -> None:
-    """Fails if: each permit that becomes free, and each full worker, wakes others for it as long as
-    the pause lasts. Or the resume wakes nobody, and the task lies behind the scan cursors of
-    workers until their next poll.
+    """Fails if: during the pause each free permit and each full worker wakes other workers for the
+    task.
+
+    Fails if: the resume wakes no worker, and the task lies behind the scan cursors until the next
+    poll.
     """
     limit("default", max_concurrency=2)
     worker = claimer()
@@ -167,8 +169,8 @@ def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
 def test_a_free_permit_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
     """A free permit of a partition goes to a task that may start.
 
-    Fails if: the task of the paused run comes first and keeps the permit, and the partition
-    stands still until a sweep.
+    Fails if: the task of the paused run comes first and keeps the permit, and the partition stands
+    still until a sweep.
     """
     limit("default", partition_by_args=["n"], partition_max_concurrency=1)
     worker = claimer()
@@ -180,7 +182,7 @@ def test_a_free_permit_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
     assert whole(worker) == []
     assert Task.objects.filter(parked=True).count() == 2
 
-    alter(left, status="PAUSED")  # while another transaction holds the row
+    alter(left, status="PAUSED")  # as if another transaction held the row during the pause
     worker.run_pass(outcomes=[done(first)])
     (claim,) = whole(worker)
 
@@ -188,7 +190,7 @@ def test_a_free_permit_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
 
 
 def test_only_callbacks_of_an_ended_run_start(claimer: Claimers) -> None:
-    """What a run has left when it ended does not start but callbacks."""
+    """No remaining task of an ended run starts, except callbacks."""
     worker = claimer(default=100)
     handle = one()
     begun = {"status": "RUNNING", "on_error": "fail", "error_code": None, "continued_as": None}
@@ -246,7 +248,7 @@ def moments() -> set[dt.datetime]:
 
 
 def test_only_a_retry_begins_a_delay_anew() -> None:
-    """A pause does not begin a delay anew and a retry does and one that ends meanwhile is over."""
+    """A retry begins a delay anew, a pause does not, and a delay may end during a pause."""
     flow = Workflow("delayed")
     flow.add(flows.number.with_options(delay=3_600), 1, name="node")
     flow.map(flows.plus.with_options(delay=3_600), a=[1, 2, 3], name="map")
@@ -267,11 +269,11 @@ def test_only_a_retry_begins_a_delay_anew() -> None:
     WorkflowNode.objects.update(due_at=dt.datetime.now(dt.UTC) - dt.timedelta(hours=1))
     resumed = dt.datetime.now(dt.UTC)
     assert handle.resume()
-    assert min(moments()) >= resumed  # not earlier, where scans do not look any more
+    assert min(moments()) >= resumed  # not earlier, because scans no longer read that part
     assert drain() == 4
 
 
-# retries, and what comes late
+# retries, and late events
 
 
 def test_a_cap_on_tasks_in_flight_holds_through_pause_and_retry(hand: Hand) -> None:
@@ -301,7 +303,7 @@ def test_a_cap_on_tasks_in_flight_holds_through_pause_and_retry(hand: Hand) -> N
 
 
 def test_the_retry_of_a_paused_run_starts_postponed_tasks(hand: Hand) -> None:
-    """The retry of a paused run lets its postponed tasks start."""
+    """The retry of a paused run starts its postponed tasks."""
     flow = Workflow("pauses", on_error="pause")
     flow.add(flows.act.with_options(retry_policy=AGAIN), name="tried")
     flow.add(flows.act, name="fails")
@@ -317,7 +319,7 @@ def test_the_retry_of_a_paused_run_starts_postponed_tasks(hand: Hand) -> None:
 
 
 def test_a_run_cancelled_after_its_last_node_is_retried(hand: Hand) -> None:
-    """A run that was cancelled when all its nodes had completed is retried."""
+    """A run that was cancelled after all its nodes had completed can be retried."""
     child = Workflow("child")
     child.add(flows.number, 1, name="inside")
     flow = Workflow("parent")
@@ -339,7 +341,7 @@ def test_a_run_cancelled_after_its_last_node_is_retried(hand: Hand) -> None:
 
 
 def test_a_deadline_that_passes_during_a_pause_expires_tasks() -> None:
-    """A deadline that passes during a pause lets nothing run after it."""
+    """If the deadline passes during a pause, the tasks expire at the resume."""
     flow = Workflow("late", good_until=dt.timedelta(hours=1))
     flow.add(flows.number, 1)
     handle = flow.send()
@@ -355,9 +357,7 @@ def test_a_deadline_that_passes_during_a_pause_expires_tasks() -> None:
 
 @pytest.mark.parametrize("of", ["run", "node", "child"])
 def test_a_retried_run_has_no_good_until_any_more(of: str) -> None:
-    """Fails if a retry keeps the time that is over: what it sends expires again, however often it
-    is retried.
-    """
+    """Fails if: a retry keeps the old time, so that its tasks expire again at each retry."""
     hour = dt.timedelta(hours=1)
     flow = Workflow("late", good_until=hour if of == "run" else None)
     pair = Workflow("pair", good_until=hour) if of == "child" else flow
@@ -396,14 +396,12 @@ def test_the_elements_of_a_map_run_after_a_retry_of_what_expired() -> None:
     assert handle.status() == "COMPLETED"
 
 
-# tasks that the database sends for a workflow are like any others: limits, priorities and options
-# hold
+# Limits, priorities and options hold for tasks that the database sends for a workflow as for any
+# others.
 
 
 def settle(worker: Claimer, claims: list[Any], values: list[Any], code: str | None = None) -> None:
-    """Complete tasks with these values, or let them fail with a code, and advance their runs as an
-    engine does.
-    """
+    """Complete or fail tasks, and advance their runs as an engine does."""
     outcomes = [ended(claim, value, code) for claim, value in zip(claims, values, strict=True)]
     advancer = Advancer(1_000_000)
     advancer.owe(worker.run_pass(outcomes=outcomes).in_runs)
@@ -448,7 +446,7 @@ def test_limits_per_partition_hold_for_arguments_from_results(
 def test_the_cap_of_a_queue_includes_tasks_of_workflows(
     claimer: Claimers,
 ) -> None:
-    """The cap of a queue bounds tasks of workflows together with others."""
+    """The cap of a queue counts tasks of workflows together with all others."""
     worker = claimer(default=1)
     limit("default", max_concurrency=3)
     flow = Workflow("cap")
@@ -465,7 +463,7 @@ def test_the_cap_of_a_queue_includes_tasks_of_workflows(
 def test_a_task_sent_by_the_database_has_the_options_of_its_node(
     claimer: Claimers,
 ) -> None:
-    """A task that the database sends has the priority retries and options of its node."""
+    """A task that the database sends has the priority, retries and options of its node."""
     worker = claimer(default=1)
     plus = flows.plus.with_options(
         priority=3, retry_policy=RetryPolicy.fixed([5, 60]), timeout_ms=7_000

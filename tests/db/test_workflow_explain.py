@@ -1,4 +1,4 @@
-"""Why a node of a workflow does not run: each reason with its cause."""
+"""The reasons why a node of a workflow does not run, each with its cause."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def codes(handle: Any, node: str | int) -> list[str]:
 
 
 def only(handle: Any, node: str | int) -> tuple[str, str]:
-    """Return the code and the text of the one reason."""
+    """Return the code and the text of the only reason."""
     (found,) = told(handle, node).reasons
     return found.code.value, found.text
 
 
 def check(handle: Any, *expected: tuple[str, str, str]) -> None:
-    """Check the code, and by a pattern the text, of the one reason of each of these nodes."""
+    """Check the code and, by a pattern, the text of the only reason of each of these nodes."""
     for name, code, text in expected:
         found, said = only(handle, name)
         assert found == code, name
@@ -48,7 +48,7 @@ def check(handle: Any, *expected: tuple[str, str, str]) -> None:
 
 
 def test_a_node_waits_for_the_upstream_nodes_that_are_open() -> None:
-    """Many are counted, and a few named; a quorum says how many it needs."""
+    """The reason counts the open upstream nodes, names a few, and says how many a quorum needs."""
     flow = Workflow("waits")
     first = flow.add(flows.number, 1)
     second = flow.add(flows.plus, first)
@@ -80,7 +80,10 @@ def test_a_node_waits_for_the_upstream_nodes_that_are_open() -> None:
 
 
 def test_the_task_of_a_node_is_explained_like_any_task() -> None:
-    """The task of a node is explained as any task and a pause and the end of its run as well."""
+    """The task of a node has the same reasons as any task, and those of its run.
+
+    They include a pause and the end of the run.
+    """
     flow = Workflow("paused")
     flow.add(flows.plus, flow.add(flows.number, 1))
     handle = flow.send()
@@ -114,7 +117,7 @@ def test_the_task_of_a_node_is_explained_like_any_task() -> None:
 
 
 def test_a_full_run_shows_its_limit() -> None:
-    """A full run says its limit and a map how much of it was sent."""
+    """The reason of a full run contains its limit, and that of a map how many tasks were sent."""
     serving("default")
     flow = Workflow("full", max_in_flight=2)
     flow.map(flows.plus, a=[1, 2, 3, 4])
@@ -151,7 +154,10 @@ def test_a_map_that_is_retried_counts_what_it_kept() -> None:
 
 
 def test_a_ready_node_names_its_missing_worker() -> None:
-    """A node that is ready was added or is a run says what it needs."""
+    """A ready node without a worker has the reason ``NO_WORKER``; with one it is ``READY``.
+
+    An added node and a child run have reasons of their own.
+    """
     child = Workflow("child")
     child.add(flows.number, 1)
     flow = Workflow("ready")
@@ -161,7 +167,7 @@ def test_a_ready_node_names_its_missing_worker() -> None:
 
     added = '[{"number": 1000000, "name": "late", "kind": "task", "task": "x"}]'
     sql("SELECT horsies_add_nodes(%s, 0, %s, '{}', NULL)", [handle.workflow_id, added])
-    # as when more was ready than a sender promotes
+    # as if more nodes were ready than a sender promotes
     WorkflowNode.objects.filter(name="plus").update(status="READY")
 
     assert only(handle, "plus")[0] == "NO_WORKER"
@@ -177,7 +183,7 @@ def test_a_ready_node_names_its_missing_worker() -> None:
 
 
 def test_a_skipped_node_names_the_cause_of_its_skip() -> None:
-    """A node that has ended says how and which of the many causes of a skip it was."""
+    """The explanation of an ended node contains its end, and for a skip which cause it had."""
     flow = Workflow("ends")
     page = flow.add(flows.page, "en", 3)
     bad = flow.add(flows.broken, 4711)
@@ -273,7 +279,7 @@ def test_what_does_not_exist_is_named() -> None:
 def test_an_explanation_reads_large_tables_through_indexes(
     analyzed: str,
 ) -> None:
-    """It reads large tables through their indexes whatever the statistics say."""
+    """An explanation reads large tables through their indexes, whatever the statistics contain."""
     tables = [
         "horsies_workflows",
         "horsies_workflow_nodes",
@@ -318,7 +324,7 @@ def test_a_node_that_waits_says_for_what_and_until_when() -> None:
     assert codes(handle, "paid") == ["WAITING_FOR_SIGNAL", "NO_WORKER"]
     serving("default")
 
-    at = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"  # with the day before midnight
+    at = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"  # with the day if midnight comes before it
     person = "It waits for the decision of a person"
     check(
         handle,

@@ -1,5 +1,5 @@
 """Random workflows, sagas and waits, driven in random order by engines that die and forget, end as
-the pure model says.
+the pure model predicts.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ pytestmark = [pytest.mark.timeout(max(240, 2 * SAGAS)), pytest.mark.thorough]
 
 @pytest.fixture(params=[1_000, 2], ids=["whole", "in parts of 2"])
 def in_parts(parts: Parts, settings: Any, request: pytest.FixtureRequest) -> None:
-    """Let a transaction move so many nodes, and values be so large."""
+    """Limit the nodes that a transaction moves, and the size of values."""
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": LIMIT}
     parts(request.param)
 
 
 @contextmanager
 def noted(drive: Driven, seed: int, size: int) -> Iterator[None]:
-    """Note in an error with which seed the drive began, and what it has done."""
+    """Add the seed and the steps of the drive to an error."""
     try:
         yield
     except Exception as error:
@@ -55,7 +55,7 @@ def noted(drive: Driven, seed: int, size: int) -> Iterator[None]:
 
 
 def step(drive: Driven, *many: int) -> None:
-    """Take one of so many steps."""
+    """Take one of these numbers of steps."""
     for _ in range(drive.dice.choice(many)):
         drive.step()
 
@@ -65,10 +65,10 @@ def step(drive: Driven, *many: int) -> None:
 def test_workflows_end_as_the_model_says_in_any_order(
     connect: Connect,
 ) -> None:
-    """Workflows end as the model says whatever the order and whoever dies.
+    """Workflows end as the model predicts, in any order of steps and whichever engine dies.
 
-    Fails if, in parts of 2: a node is decided about before all that it waits for is to run
-    again, or stays skipped.
+    Fails if: in parts of 2, a node is decided before all its upstream nodes are reset, or stays
+    skipped.
     """
     drive = Drive(connect)
     for seed in range(SEEDS):
@@ -89,7 +89,7 @@ def test_workflows_end_as_the_model_says_in_any_order(
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("how", ["stop", "cancel"])
 def test_a_stopped_or_cancelled_run_leaves_nothing_open(connect: Connect, how: str) -> None:
-    """What is stopped or cancelled leaves nothing open whatever the order and whoever dies."""
+    """A stopped or cancelled run leaves nothing open, in any order and whichever engine dies."""
     drive = Drive(connect)
     for seed in range(SEEDS // 2):
         size = 1 + seed % 60
@@ -109,8 +109,8 @@ def test_a_stopped_or_cancelled_run_leaves_nothing_open(connect: Connect, how: s
             )
 
 
-# undos: the drive's own record of attempts is the model. From it follows which elements have begun,
-# and so what has to be undone
+# undos: the drive's own record of attempts is the model, from which follows which elements have
+# begun and have to be undone
 
 AGAIN = RetryPolicy.fixed(
     [0] * 9, auto_retry_for=["AGAIN", "TASK_TIMEOUT", "WORKER_CRASHED"], jitter=False
@@ -140,7 +140,7 @@ UNDO_ENDS: dict[str | None, float] = {
 
 
 class Spot(NamedTuple):
-    """A task: of a node and an element, or the undo of these."""
+    """The place of a task: a node and an element, or their undo."""
 
     number: int
     element: int
@@ -149,7 +149,7 @@ class Spot(NamedTuple):
 
 @dataclass
 class Record:
-    """What became of an element of a node, over all attempts of all its tasks."""
+    """The state of an element of a node, over all attempts of all its tasks."""
 
     value: Any = None
     completed: bool = False
@@ -184,7 +184,7 @@ class Saga(Driven):
         self.clear()
         self.dice = Dice(f"saga {seed}")
 
-        # node -> those that wait for it, and that it added
+        # node -> the nodes that wait for it, and those that it added
         self.below: dict[int, set[int]] = defaultdict(set)
         self.undoable: set[int] = set()
         self.records: dict[tuple[int, int], Record] = defaultdict(Record)
@@ -226,7 +226,7 @@ class Saga(Driven):
 
         return flow
 
-    # what engines do
+    # acts of engines
 
     def outcome(self, claim: Claim, spot: Spot) -> Outcome:
         codes = UNDO_ENDS if spot.undo else ENDS
@@ -301,14 +301,14 @@ class Saga(Driven):
         return found
 
     def die(self, engine: Engine) -> None:
-        """Let an engine die with its tasks running, and another one rescue them."""
+        """Stop an engine while its tasks run; another one rescues them."""
         self.reap(engine)
         for claim, spot in engine.claims:
             self.note(claim.id, spot, "WORKER_CRASHED", None)
         engine.start()
 
     def grow(self, engine: Engine) -> None:
-        """Let a running task add a node that can be undone."""
+        """Add a node with an undo to a running task."""
         own = [(claim, spot) for claim, spot in engine.claims if not spot.undo]
         if not own:
             return
@@ -319,7 +319,7 @@ class Saga(Driven):
         self.below[spot.number].add(node.number)
         self.undoable.add(node.number)
 
-    # what people do
+    # acts of people
 
     def control(self, engine: Engine) -> None:
         if self.dice.chance(0.4):
@@ -328,8 +328,9 @@ class Saga(Driven):
             self.handle.resume()
 
     def retry(self, engine: Engine) -> None:
-        """Run failed nodes of the run again, which is paused in most cases, before it is undone; or
-        failed undos.
+        """Retry the failed nodes of a run that is not yet undone, or failed undos.
+
+        The run is paused in most cases.
         """
         if self.handle.status() not in ("PAUSED", "RUNNING"):
             return
@@ -352,11 +353,12 @@ class Saga(Driven):
     def cancel(self, engine: Engine) -> None:
         self.cancelled = self.handle.cancel() or self.cancelled
 
-    # what must hold
+    # checks
 
     def judge(self) -> None:
-        """Check that each element that began was undone once, or is told in the result, and that
-        nothing else was.
+        """Check that each element that began was undone once, or is reported in the result.
+
+        No other element may have been undone.
         """
         self.judge_nothing_left()
         ((status, result),) = self.rows("SELECT w.status, w.result FROM horsies_workflows w")
@@ -397,7 +399,7 @@ class Saga(Driven):
 def test_started_nodes_are_undone_once_and_in_reverse_order(
     connect: Connect,
 ) -> None:
-    """What began is undone once and after what depends on it whoever dies."""
+    """Nodes that began are undone once, after all that depend on them, whichever engine dies."""
     saga = Saga(connect)
     ends = Counter[str]()
 
@@ -432,7 +434,7 @@ BEGIN = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 class Waits(Driven):
     """A run that only waits, or continues as another one, and the model of it.
 
-    All is sent to the first run.
+    All signals and decisions are sent to the first run.
     """
 
     STEPS = {"signal": 8, "decide": 2, "pass_time": 3, "advance": 4, "die": 1, "flood": 0.3}
@@ -509,7 +511,7 @@ class Waits(Driven):
         return flow
 
     def at(self, seconds: int) -> None:
-        """Let it be so many seconds after the beginning."""
+        """Set the clock to so many seconds after the beginning."""
         self.now = seconds
         moment = BEGIN + dt.timedelta(seconds=seconds)
         simulated_now.set(moment)
@@ -526,8 +528,9 @@ class Waits(Driven):
         self.send(sent)
 
     def flood(self, engine: Engine) -> None:
-        """Send more signals of one name and key than an advance takes, and others after them, and
-        let time pass.
+        """Send more signals of one name and key than an advance takes.
+
+        Then send some others and let time pass.
         """
         late = [
             node
@@ -535,7 +538,7 @@ class Waits(Driven):
             if node.kind in ("signal", "continue") and node.status == "PENDING"
         ]
 
-        # What these get of the signals that an advance has not seen depends on when they begin.
+        # The model cannot predict which unseen signals these get: it depends on when they begin.
         if not late:
             name = self.dice.choice("ab")
             key = self.dice.choice([None, "x", "y"])
@@ -564,8 +567,9 @@ class Waits(Driven):
                 assert counts
 
     def send(self, sent: Sent) -> None:
-        """Send a signal, which is refused if no node will ever take it; the tables may know that
-        later than the model.
+        """Send a signal, which is refused if no node will ever take it.
+
+        The model is already up to date here; the tables may be later than the model.
         """
         try:
             self.handle.signal(sent.name, sent.value, key=sent.key)
@@ -579,7 +583,7 @@ class Waits(Driven):
         self.at(self.now + self.dice.randint(1, 4))
 
     def advance(self, engine: Engine) -> None:
-        """Advance all that is owed, some of it together."""
+        """Advance all owed runs, some of them together."""
         if self.dice.chance(0.3):
             engine.advancer.wake(engine.workflows)
         engine.advance()
@@ -587,7 +591,7 @@ class Waits(Driven):
         self.judge()
 
     def die(self, engine: Engine) -> None:
-        """Let an engine die before it commits."""
+        """Roll back an advance, as if the engine died before its commit."""
         with engine.conn.transaction(force_rollback=True):
             engine.advance_run(self.handle.latest().workflow_id)
 

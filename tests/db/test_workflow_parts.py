@@ -1,4 +1,4 @@
-"""Large runs are ended, paused, resumed and retried in parts; between two of them anything may
+"""Large runs are ended, paused, resumed and retried in parts; between two parts anything may
 happen.
 """
 
@@ -99,8 +99,9 @@ def failed_elements(handle: WorkflowHandle) -> int:
 def largest_part(
     engine: Engine, handle: WorkflowHandle, count: Callable[[WorkflowHandle], int]
 ) -> int:
-    """Advance a run until nothing is left; return by how much a count changed at most in one
-    transaction.
+    """Advance a run until nothing is left.
+
+    Return by how much a count changed at most in one transaction.
     """
     found = [count(handle)]
     more = True
@@ -113,7 +114,7 @@ def largest_part(
 
 
 def fail(engine: Engine, many: int = 1, *, complete: int = 0) -> None:
-    """Let tasks fail, and others complete; let what follows from that happen."""
+    """End tasks as failed, and others as completed, and advance their runs."""
     claims = engine.take(many + complete)
     assert len(claims) == many + complete
     engine.settle(*claims[:complete])
@@ -121,7 +122,7 @@ def fail(engine: Engine, many: int = 1, *, complete: int = 0) -> None:
 
 
 def retried(engine: Engine, flow: Workflow, fails: int = 1) -> WorkflowHandle:
-    """Send a run, let so many of its tasks fail, and retry it."""
+    """Send a run, end so many of its tasks as failed, and retry it."""
     handle = flow.send()
     engine.advance()
     fail(engine, fails)
@@ -138,10 +139,10 @@ def status(name: str) -> str:
 
 @pytest.mark.parametrize("build", [mapped, flat, chain])
 def test_a_cancel_ends_the_run_at_once_and_its_tasks_in_parts(engine: Engine, build: Build) -> None:
-    """A cancel ends the run at once and its tasks and nodes in parts.
+    """A cancel ends the run at once, and its tasks and nodes in parts.
 
-    Fails if: one statement that takes a minute for 80,000 tasks, and during which the worker
-    loses its connection.
+    Fails if: one statement ends all 80,000 tasks, and takes a minute in which the worker loses its
+    connection.
     """
     handle = build().send()
     engine.advance()
@@ -170,10 +171,10 @@ def test_a_cancel_ends_the_run_at_once_and_its_tasks_in_parts(engine: Engine, bu
 def test_a_stop_ends_tasks_in_parts_before_callbacks_run(
     engine: Engine,
 ) -> None:
-    """A stop ends tasks and nodes in parts and then runs what runs when others ended.
+    """A stop ends tasks and nodes in parts, and then runs the callbacks of the end.
 
-    Fails if: all of them in the statement that takes the failed task into account; or callbacks
-    that end with the others.
+    Fails if: the statement that counts the failed task ends all others; or callbacks end with the
+    others.
     """
     flow = Batch("stop", on_error="stop")
     flow.add(flows.number, 1)
@@ -207,7 +208,7 @@ def test_a_stop_ends_tasks_in_parts_before_callbacks_run(
 def test_a_map_that_cannot_be_sent_ends_after_its_sent_tasks(
     engine: Engine,
 ) -> None:
-    """A map that cannot be sent as a whole ends after the tasks that were sent."""
+    """A map that cannot be sent completely ends after the tasks that were sent."""
     flow = Workflow("map", max_in_flight=2)
     first = flow.map(flows.number, n=[0, 1, 2], name="first")
     flow.map(flows.number, n=first, name="second")
@@ -234,7 +235,7 @@ def test_a_map_that_cannot_be_sent_ends_after_its_sent_tasks(
 
 @pytest.mark.parametrize("build", [mapped, flat])
 def test_a_pause_withdraws_tasks_in_parts(engine: Engine, build: Build) -> None:
-    """A pause withdraws tasks in parts and a resume sends them again."""
+    """A pause withdraws tasks in parts, and a resume sends them again."""
     handle = build().send()
     engine.advance()
 
@@ -253,9 +254,9 @@ def test_a_pause_withdraws_tasks_in_parts(engine: Engine, build: Build) -> None:
 
 
 def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connect: Connect) -> None:
-    """Fails if: one statement for all of them; or those after the first part stay due in the year
-    9999; or each part reads all, to wake workers; or a pause before all was let go does not stop
-    the parts, and a second resume does not finish them.
+    """Fails if: one statement starts all of them; or those after the first part stay due in the
+    year 9999; or each part reads all, to wake workers; or a pause between two parts does not stop
+    them, and a second resume does not finish them.
     """
     listener = connect()
     handle = flat().send()
@@ -295,8 +296,8 @@ def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connec
 
 @pytest.mark.parametrize("build", [chain, fan, backwards])
 def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build) -> None:
-    """Fails if: all in one transaction. Or only what has a greater number than the failed node; or
-    a node that is not skipped any more waits for one that still is, and never ends.
+    """Fails if: one transaction resets all skipped nodes; or only those with greater numbers than
+    the failed node are reset; or a reset node waits for one that is still skipped, and never ends.
     """
     handle = build().send()
     fail(engine)
@@ -319,8 +320,8 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build)
 
 
 def test_a_retry_goes_on_during_a_pause_and_sends_nothing(engine: Engine) -> None:
-    """Fails if: the run stays between failed and retried until it is resumed; or the last part lets
-    it go on.
+    """Fails if: the run stays between failed and retried until it is resumed; or the last part of
+    the retry ends the pause.
     """
     handle = retried(engine, flat(), MANY)
 
@@ -337,9 +338,9 @@ def test_a_retry_goes_on_during_a_pause_and_sends_nothing(engine: Engine) -> Non
 def test_a_retry_replaces_the_tasks_of_a_failed_map_in_parts(
     engine: Engine,
 ) -> None:
-    """The tasks of a failed map are replaced in parts and completed elements kept.
+    """The tasks of a failed map are replaced in parts, and completed elements are kept.
 
-    Fails if: one node is one part, also if it has 150,000 tasks.
+    Fails if: a node is always one part, even with 150,000 tasks.
     """
     handle = mapped().send()
     engine.advance()
@@ -366,8 +367,8 @@ def test_a_retry_replaces_the_tasks_of_a_failed_map_in_parts(
 def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
     engine: Engine, build: Build
 ) -> None:
-    """Fails if: nodes that the retry had reached stay ADDED for ever, or the cancelled run goes on
-    being retried.
+    """Fails if: nodes that the retry had reached stay ADDED for ever, or the retry of the cancelled
+    run continues.
     """
     handle = retried(engine, build(), 1 if build is chain else MANY)
     assert engine.advance_run(handle.workflow_id).more
@@ -402,7 +403,7 @@ def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, part
     for claim in engine.take():
         engine.settle(claim, code="BROKEN" if Task.objects.get(id=claim.id).node else None)
 
-    handle.pause()  # or it would be undone at once
+    handle.pause()  # without a pause the run would be undone at once
     engine.advance()
     handle.retry()
     reached = WorkflowNode.objects.filter(status="ADDED", finished_at__isnull=False)
@@ -424,8 +425,8 @@ def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, part
 
 
 def test_runs_inside_are_retried_in_parts_or_begin_anew(engine: Engine, parts: Parts) -> None:
-    """Fails if: all of them in the transaction of the caller. Or a node keeps its run because the
-    failed one before it, whose number is greater, was not found yet.
+    """Fails if: all child runs are retried in the transaction of the caller; or a node keeps its
+    run because the failed node before it, whose number is greater, was not found yet.
     """
     parts(2)
     inner = chain(1)
@@ -455,7 +456,7 @@ def test_runs_inside_are_retried_in_parts_or_begin_anew(engine: Engine, parts: P
 def test_a_retry_is_refused_while_a_run_inside_has_running_tasks(
     engine: Engine,
 ) -> None:
-    """A retry is refused while tasks of a cancelled run inside are still running."""
+    """A retry is refused while tasks of a cancelled child run are still running."""
     flow = Workflow("outer")
     flow.add(chain(1))
     handle = flow.send()
@@ -474,9 +475,8 @@ def test_a_retry_is_refused_while_a_run_inside_has_running_tasks(
 
 
 def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> None:
-    """Fails if: a chain of 8,000 takes a second of the lock of the run.
-
-    Or the run has ended when the first part has.
+    """Fails if: a chain of 8,000 nodes holds the lock of the run for a second, or the run ends with
+    the first part.
     """
     flow = chain()
     flow.add(flows.anything, 1, after=[*flow.nodes], allow_failed=True, name="told")
@@ -501,10 +501,10 @@ def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> Non
 def test_a_failure_halts_the_run_before_all_nodes_are_skipped(
     engine: Engine, parts: Parts, on_error: str
 ) -> None:
-    """A failure halts the run at once though not all is skipped.
+    """A failure halts the run at once, even if not all nodes are skipped yet.
 
-    Fails if: what is left is skipped only after a resume; or after a stop, what runs when others
-    ended is cancelled, too.
+    Fails if: the remaining nodes are skipped only after a resume; or a stop cancels the callbacks
+    of the end, too.
     """
     parts(3)
     flow = Batch("halts", on_error=on_error)
@@ -542,7 +542,7 @@ def test_a_failure_halts_the_run_before_all_nodes_are_skipped(
 
 
 def test_a_quorum_out_of_reach_halts_the_run_in_a_later_part(engine: Engine, parts: Parts) -> None:
-    """A quorum that cannot be met halts the run also in a later part."""
+    """A quorum that cannot be met halts the run, even if that follows in a later part."""
     parts(2)
     flow = chain(9, on_error="pause")
     bad, *_, last = flow.nodes

@@ -1,8 +1,8 @@
 """Two and three sessions on one run: nothing is advanced twice, nothing waits for ever, and nothing
 is half done.
 
-Sessions are engines reduced to their statements. One is held by running its statement in a
-transaction that stays open; who waits is read from pg_blocking_pids.
+Sessions are engines reduced to their statements. A session is held by running its statement in a
+transaction that stays open; blocked sessions are read from ``pg_blocking_pids``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.refusing import refused
 
 
 def parent_of(child: Workflow, *others: str, **options: Any) -> Any:
-    """Send a run with another one inside, and other tasks."""
+    """Send a run with a child run and other tasks."""
     flow = Workflow("parent", **options)
     flow.add(child)
     for name in others:
@@ -44,10 +44,10 @@ def parent_of(child: Workflow, *others: str, **options: Any) -> Any:
 def test_a_child_that_fails_twice_is_reported_to_its_parent(
     engines: Engines,
 ) -> None:
-    """A child that failed again before its first end was noted is told to its parent.
+    """The second failure of a child run is reported even if its first end is marked late.
 
-    Fails if: whoever advanced the parent then notes that the child was told, though a retry has
-    run it once more meanwhile.
+    Fails if: the engine that advanced the parent marks the child as reported, although a retry has
+    run the child once more meanwhile.
     """
     one = engines()
     two = engines()
@@ -71,7 +71,7 @@ def test_a_child_that_fails_twice_is_reported_to_its_parent(
     two.advance()
     two.settle(*two.take(), code="BROKEN")
     two.advance_run(run, Task.objects.values_list("id", flat=True))
-    one.workflows.mark_advanced([run])  # of its first end
+    one.workflows.mark_advanced([run])  # belongs to the first end of the child
 
     engines().advance()
     assert (statuses(handle), handle.status()) == (
@@ -84,9 +84,9 @@ def test_a_child_that_fails_twice_is_reported_to_its_parent(
 
 
 def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines) -> None:
-    """Fails if: what a busy run was owed is forgotten.
+    """Fails if: an engine forgets the finished task of a busy run.
 
-    The holder's snapshot does not have the sibling, and nobody counts it.
+    The holder's snapshot does not contain the sibling, so no engine would count it.
     """
     one = engines()
     two = engines()
@@ -121,9 +121,9 @@ def rows() -> list[Any]:
 def test_an_advance_that_is_killed_in_the_middle_changes_nothing(
     engines: Engines, connect: Connect, aside: Aside, table: str
 ) -> None:
-    """An advance that is killed in the middle leaves nothing half done.
+    """An advance that is killed in the middle changes nothing.
 
-    Fails if: several transactions.
+    Fails if: an advance takes several transactions.
 
     A lock of a table stops the advance before it reads the edges, or writes nodes or tasks.
     """
@@ -159,11 +159,11 @@ def test_an_advance_that_is_killed_in_the_middle_changes_nothing(
 def test_a_second_sender_of_a_key_waits_for_the_first(
     connect: Connect, aside: Aside, commits: bool
 ) -> None:
-    """A second sender of a key waits for the first and sends only if that one rolls back.
+    """A second sender of a key waits for the first, and sends only if the first rolls back.
 
-    Fails if: a look before the insert.
+    Fails if: a send searches for the key and then inserts it.
 
-    Both would send, or the second would get a run that never came to be.
+    Both would send, or the second would get a run that was rolled back.
     """
 
     def send() -> Any:
@@ -188,11 +188,12 @@ def test_a_second_sender_of_a_key_waits_for_the_first(
 def test_a_task_that_ends_during_a_pause_counts_after_the_resume(
     engine: Engine,
 ) -> None:
-    """A task that starts or ends while its run is paused counts and nothing follows before resume.
+    """A task that starts or ends while its run is paused counts.
 
-    Fails if: a pause that waits for the worker's rows, or that takes them back.
+    No task follows it before the resume.
 
-    The settle and the claim are still open.
+    Fails if: the pause waits for the worker's rows, or takes them back, while the settle and the
+    claim are uncommitted.
     """
     flow = Workflow("paused", max_in_flight=2)
     for name in "ab":
@@ -225,11 +226,11 @@ def test_a_task_that_ends_during_a_pause_counts_after_the_resume(
 def test_a_cancel_and_a_settle_of_one_task_do_not_deadlock(
     engines: Engines, connect: Connect, aside: Aside
 ) -> None:
-    """A cancel and a settle of the same task do not deadlock and the first decides.
+    """A cancel and a settle of the same task do not deadlock; the first one decides.
 
-    Fails if: the settle waits for the run's row, too, in the other order.
+    Fails if: the settle also waits for the row of the run, in the other order.
 
-    The cancel is open when the task completes.
+    The settle is uncommitted when the cancel begins.
     """
     one = engines()
     two = engines()
@@ -251,9 +252,9 @@ def test_a_cancel_and_a_settle_of_one_task_do_not_deadlock(
 
 
 def test_a_skip_does_not_touch_a_task_that_was_just_claimed(engine: Engine) -> None:
-    """A skip leaves a task alone that a worker has just claimed.
+    """A skip does not change a task that a worker has just claimed.
 
-    Fails if: the skip waits for the claim and then takes the row of a running task away.
+    Fails if: the skip waits for the claim and then takes away the row of a running task.
     """
     handle = chain("first", "second").send()
 
@@ -267,10 +268,10 @@ def test_a_skip_does_not_touch_a_task_that_was_just_claimed(engine: Engine) -> N
 
 
 def test_a_child_does_not_stay_paused_after_its_parent_resumes(engine: Engine) -> None:
-    """A child is not left paused when its parent was resumed before it.
+    """A child does not stay paused if its parent is resumed before the child is paused.
 
-    Fails if: on_error pauses the run, somebody resumes it, and only then the engine comes to
-    pause the children.
+    Fails if: ``on_error`` pauses the run, a person resumes it, and only then the engine pauses the
+    children.
     """
     handle = parent_of(chain("inner"), "bad", on_error="pause")
     bad = engine.named()["bad"]
@@ -289,7 +290,7 @@ def test_a_child_does_not_stay_paused_after_its_parent_resumes(engine: Engine) -
 def test_runs_inside_follow_their_parent_though_its_engine_died(
     engines: Engines, on_error: str, status: str
 ) -> None:
-    """Fails if: only the engine's memory leads from the run that stopped to the runs inside."""
+    """Fails if: only the memory of the engine leads from the stopped run to its child runs."""
     one = engines()
     child = Workflow("child")
     child.add(chain("first", "second"))
@@ -305,7 +306,7 @@ def test_runs_inside_follow_their_parent_though_its_engine_died(
     assert set(inner.values_list("status", flat=True)) == {"RUNNING"}
 
     two = engines()
-    # any reason will do
+    # any reason to advance the run is enough
     two.advancer.owe([(WorkflowNode.objects.get(name="early").workflow_id, uuid.uuid4())])
     two.advance()
     assert set(inner.values_list("status", flat=True)) == {status}
@@ -314,10 +315,10 @@ def test_runs_inside_follow_their_parent_though_its_engine_died(
 def test_a_parent_keeps_the_end_of_a_child_advanced_with_it(
     engine: Engine,
 ) -> None:
-    """A parent keeps what its child is owed when both are advanced in one round trip.
+    """A parent keeps the end of a child even if both are advanced in one round trip.
 
-    Fails if: the end of the child is noted for the parent, and then the parent's turn is crossed
-    off with it.
+    Fails if: the end of the child is added to the parent's debts, and these are then removed with
+    the parent's turn.
     """
     handle = parent_of(chain("inner"), "other")
     claims = engine.named()
@@ -333,8 +334,8 @@ def test_a_parent_keeps_the_end_of_a_child_advanced_with_it(
 def test_an_error_after_the_commit_puts_the_run_off(
     engines: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fails if: the run is crossed off already, and the engine ends with a KeyError when it puts
-    the run off.
+    """Fails if: the run is removed from the owed ones first, and the engine ends with a KeyError
+    when it postpones the run.
     """
     one = engines()
     handle = parent_of(chain("inner"))
@@ -358,8 +359,8 @@ def test_an_error_after_the_commit_puts_the_run_off(
 
 
 def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
-    """Fails if: no fence. A stopped worker wakes up and adds nodes although another attempt of its
-    task has begun.
+    """Fails if: there is no fence, so that a stopped worker wakes up and adds nodes although
+    another attempt of its task has begun.
     """
     one = engines()
     two = engines()
@@ -391,7 +392,9 @@ def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
 
 @pytest.mark.parametrize("end", ["CANCELLED", "COMPLETED"])
 def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, end: str) -> None:
-    """Fails if: nobody looks at the run again, and they stay open for ever; or their tasks run."""
+    """Fails if: no engine advances the run again, so that the nodes stay open for ever; or their
+    tasks run.
+    """
     handle = chain("inner").send()
     (claim,) = engine.take()
 
@@ -410,16 +413,16 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
     assert (handle.status(), engine.take(), engine.workflows.owed(None, 9)) == (end, [], [])
 
 
-# what a pass itself does for the workflows whose tasks it settles, and what it leaves to an advance
+# what a pass itself does for the runs whose tasks it settles, and what it leaves to an advance
 
 
 def test_a_pass_settles_advances_and_claims_in_one_round_trip(
     engine: Engine, connect: Connect
 ) -> None:
-    """A pass goes on with a chain claims what it sends and ends the run.
+    """A pass continues a chain, claims the task that it sends, and at last ends the run.
 
-    Fails if: settle, advance and claim are three round trips, and two commits more; or who waits
-    for the value is not told.
+    Fails if: settle, advance and claim are three round trips and two more commits; or callers that
+    wait for the value get no notification.
     """
     flow = chain("a", "b", "c")
     listener = connect()
@@ -481,7 +484,7 @@ LEFT: dict[str, Callable[[Workflow, Any], object]] = {
 
 @pytest.mark.parametrize("what", LEFT)
 def test_a_pass_leaves_a_run_with_more_decisions_to_an_advance(engine: Engine, what: str) -> None:
-    """Where more has to be decided a pass leaves the run as it is."""
+    """A pass leaves a run with more decisions to an advance, and does not change it."""
     flow = Workflow("left")
     LEFT[what](flow, flow.add(flows.act, name="first"))
     handle = flow.send()
@@ -527,7 +530,7 @@ def test_a_run_in_which_something_matters_is_left_to_an_advance(
 
 
 def test_a_task_that_cannot_be_sent_does_not_refuse_outcomes(engine: Engine) -> None:
-    """A task that cannot be sent does not refuse the outcome before it.
+    """A pass accepts outcomes even if it cannot send the next task.
 
     Fails if: the error of the send ends the pass, and all of its outcomes are refused.
     """
@@ -554,10 +557,9 @@ def test_a_task_that_cannot_be_sent_does_not_refuse_outcomes(engine: Engine) -> 
 def test_a_pass_sends_no_task_that_breaks_a_rule_of_its_table(
     engine: Engine,
 ) -> None:
-    """A pass sends no task against the rules of its table for a node that a stranger wrote.
+    """A pass sends no task that breaks a rule of its table, even if other code wrote the node.
 
-    Fails if: rows that a pass writes are not checked, so it sends what no later statement could
-    bear.
+    Fails if: rows that a pass writes are not checked, so that later statements fail at them.
     """
     chain("a", "b").send()
     (first,) = engine.take()
@@ -570,8 +572,8 @@ def test_a_pass_sends_no_task_that_breaks_a_rule_of_its_table(
 def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(
     engine: Engine, connect: Connect
 ) -> None:
-    """Fails if: all tasks that it sends are announced, so each hop wakes a worker for nothing; or
-    none is, and one waits.
+    """Fails if: all sent tasks are announced, so that each hop wakes a worker for nothing; or none
+    is, and an unclaimed one waits.
     """
     flow = Workflow("fan")
     first = flow.add(flows.act, name="first")

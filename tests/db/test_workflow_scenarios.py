@@ -1,4 +1,4 @@
-"""What a workflow engine has to get right, scenario by scenario.
+"""The behaviour that a workflow engine must have, scenario by scenario.
 
 Where the order of ends matters, it is made by hand.
 """
@@ -35,10 +35,10 @@ def tasks_of(handle: WorkflowHandle) -> int:
 def test_any_runs_at_the_first_success(
     hand: Hand,
 ) -> None:
-    """Any runs at the first success and a quorum is skipped as soon as it cannot be met.
+    """ "any" runs at the first success, and a quorum is skipped as soon as it cannot be met.
 
-    Fails if: they wait for all, each success sends "any" again, or the last one brings the
-    quorum back.
+    Fails if: they wait for all branches, each success sends "any" again, or the last success
+    revives the quorum.
     """
     flow = Workflow("joins")
     nodes = [flow.add(flows.act, name=name) for name in "abcd"]
@@ -62,7 +62,9 @@ def test_any_runs_at_the_first_success(
 
 
 def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
-    """Fails if: it waits for all branches that are arguments, or fails because one is missing."""
+    """Fails if: the node waits for all branches that are arguments, or fails because one is
+    missing.
+    """
     flow = Workflow("arguments")
     slow = flow.add(flows.number, 1, name="slow")
     fast = flow.add(flows.number, 2, name="fast")
@@ -80,8 +82,8 @@ def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
 
 @pytest.mark.parametrize("on_error", ["fail", "stop", "pause"])
 def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -> None:
-    """Fails if: a node with a quorum that is skipped counts as a failure, whatever it was skipped
-    for, or for an argument that failed, although only a condition kept the branches from running.
+    """Fails if: a skipped node with a quorum counts as a failure, for whatever reason, or because
+    an argument failed, although only a condition kept the branches from running.
     """
     flow = Workflow("skipped", on_error=on_error)
     page = flow.add(flows.number, 1)
@@ -103,7 +105,9 @@ def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -
 
 
 def test_an_input_never_counts_in_a_quorum() -> None:
-    """Fails if: it is there from the start, so the quorum is met before anything has run."""
+    """Fails if: the input counts as complete from the start, so that the quorum is met before any
+    task has run.
+    """
     child = Workflow("child")
     a = child.input("a", int)
     child.returns(
@@ -119,8 +123,9 @@ def test_an_input_never_counts_in_a_quorum() -> None:
 
 @pytest.mark.parametrize("on_error", ["fail", "stop", "pause"])
 def test_a_handler_whose_condition_is_false_takes_no_failure(on_error: Any) -> None:
-    """The run neither stops nor pauses: when the failure came, it was not known that the handler
-    would be skipped.
+    """A failure with a handler neither stops nor pauses the run.
+
+    At that time it was unknown that the condition would skip the handler.
     """
     flow = Workflow("handler", on_error=on_error)
     bad = flow.add(flows.broken, name="bad")
@@ -156,10 +161,10 @@ def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
 def test_a_failed_child_that_pauses_is_retried_with_its_parent(
     hand: Hand, verb: str, ended: str
 ) -> None:
-    """A failed child that pauses is resumed and retried with its parent.
+    """A failed child that pauses is resumed and retried together with its parent.
 
-    Fails if: the parent is not paused itself, and none of its nodes has failed, so both do
-    nothing and it waits for ever.
+    Fails if: both do nothing, because the parent is not paused itself and none of its nodes has
+    failed, and the parent waits for ever.
     """
     child = Workflow("child", on_error="pause")
     child.add(flows.act, name="bad")
@@ -194,7 +199,7 @@ def test_a_failed_child_that_pauses_is_retried_with_its_parent(
 def test_whatever_ends_a_task_is_found_once(
     hand: Hand, columns: dict[str, Any], expected: str
 ) -> None:
-    """Fails if: only engines that settle advance a run; or a missing result stops it."""
+    """Fails if: only the engine of a task advances its run; or a missing result stops the run."""
     flow = Workflow("found")
     flow.add(flows.act, flow.add(flows.act, name="first"), allow_failed=True, name="second")
     handle = hand.send(flow)
@@ -217,7 +222,7 @@ def test_whatever_ends_a_task_is_found_once(
 def test_ready_nodes_that_a_turn_left_are_found_page_by_page(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: what is more than one turn sends is remembered only by the engine that dies."""
+    """Fails if: nodes beyond the limit of a turn are known only to the engine, which dies."""
     monkeypatch.setattr(advancer, "LIMIT", 2)
     flow = Workflow("many")
     root = flow.add(flows.act, name="root")
@@ -231,15 +236,13 @@ def test_ready_nodes_that_a_turn_left_are_found_page_by_page(
         before = tasks_of(handle)
         hand.engine.advancer.turn(hand.engine.workflows)
         assert tasks_of(handle) - before <= 2
-        hand.engine.advancer.owed.clear()  # it dies
+        hand.engine.advancer.owed.clear()  # as if the engine died
 
     assert tasks_of(handle) == 10
 
 
 def settled(hand: Hand, many: int) -> list[WorkflowHandle]:
-    """Send runs of two tasks, and let the first ones complete, which nobody has taken into account
-    yet.
-    """
+    """Send runs of two tasks, and complete the first ones, without advancing the runs."""
     handles = [chain("first", "second").send() for _ in range(many)]
     hand.engine.goes_on = None
     hand.engine.settle(*hand.engine.take())
@@ -247,9 +250,9 @@ def settled(hand: Hand, many: int) -> list[WorkflowHandle]:
 
 
 def test_a_run_that_cannot_be_advanced_does_not_delay_others(hand: Hand) -> None:
-    """A run that cannot be advanced does not hold up the others.
+    """A run that cannot be advanced does not delay the others.
 
-    Fails if: one poisoned run ends the round trip of eight; all wait as long as it does.
+    Fails if: one broken run ends the round trip of eight, and all wait as long as it does.
     """
     handles = settled(hand, 5)
     poisoned = handles[2]
@@ -270,7 +273,7 @@ def test_a_run_that_cannot_be_advanced_does_not_delay_others(hand: Hand) -> None
 def test_an_error_of_many_runs_is_logged_once_without_rows(
     hand: Hand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fails if: a line of kilobytes for each run, again every 5 s; 300 such runs filled a disk."""
+    """Fails if: each run logs kilobytes, again every 5 s; 300 such runs filled a disk."""
     settled(hand, 9)
     with refused("horsies_workflow_nodes"):
         hand.engine.advancer.turn(hand.engine.workflows, seconds=60)
@@ -292,7 +295,7 @@ def test_an_error_of_many_runs_is_logged_once_without_rows(
 
 
 def second(**options: Any) -> Workflow:
-    """Return a workflow that another one continues as."""
+    """Return a workflow that is the successor of another one."""
     flow = Workflow("saga", **options)
     flow.returns(flow.add(flows.act, name="later"))
     return flow
@@ -348,7 +351,7 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
 
 
 def test_async_code_reads_the_value_of_the_last_run_of_a_loop() -> None:
-    """Async code follows a loop and the value is not read with the type of the first run."""
+    """Async code can follow a loop, and the value is not read with the type of the first run."""
     flow = Workflow("first")
     flow.returns(flow.add(flows.page, "en", flow.add(flows.next_round_async, 2)))
     handle = flow.send()
@@ -397,10 +400,10 @@ def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
 def test_a_successor_begins_once_after_the_success_of_its_task(
     hand: Hand, code: str | None, status: str, node: str, runs: int
 ) -> None:
-    """A successor waits for the success of the task that adds it and is one in all attempts.
+    """A successor begins after the success of the task that adds it, once for all attempts.
 
-    Fails if: an advance takes the new node up while the task still runs, whose outcome is then
-    lost.
+    Fails if: an advance begins the new node while the task still runs, so that the outcome of the
+    task is lost.
     """
     flow = Workflow("adds")
     flow.add(flows.act, name="adder")
@@ -423,7 +426,7 @@ def test_a_successor_begins_once_after_the_success_of_its_task(
 def test_a_run_that_continues_cancels_its_child_runs(
     hand: Hand,
 ) -> None:
-    """A run that continues begins one successor cancels runs inside and undoes nothing."""
+    """A run that continues begins one successor, cancels its child runs, and undoes no node."""
     child = Workflow("child")
     child.add(flows.act, after=child.add(flows.act, name="inside"), name="then")
 
@@ -450,7 +453,7 @@ def test_a_run_that_continues_cancels_its_child_runs(
 
 
 def test_a_successor_that_cannot_begin_fails_only_its_node(hand: Hand) -> None:
-    """A successor that cannot begin fails its node and not its neighbours."""
+    """A successor that cannot begin fails its node, and does not affect other nodes."""
     following = Workflow("following")
     following.add(flows.act, following.input("value"))
     flow = Workflow("large")
@@ -478,7 +481,7 @@ def third() -> Workflow:
 
 
 def test_signals_and_controls_with_the_old_id_reach_the_last_run(hand: Hand) -> None:
-    """Signals decisions and controls with the old id reach the last run."""
+    """Signals, decisions and controls with the old id reach the last run."""
     following = Workflow("second")
     following.continue_as(third())
     flow = Workflow("first")
@@ -515,10 +518,10 @@ def test_signals_and_controls_with_the_old_id_reach_the_last_run(hand: Hand) -> 
 
 
 def test_a_signal_sent_during_the_end_of_a_run_is_passed_on(hand: Hand, connect: Connect) -> None:
-    """A signal whose sender had not seen the end of the run is passed on.
+    """A signal is passed on to the successor if its sender had not seen the end of the run.
 
-    Fails if: it commits after the run has continued, and is never looked at, or stays with the
-    run that has ended.
+    Fails if: the signal commits after the run has continued, and is never processed or stays with
+    the ended run.
     """
     following = Workflow("second")
     following.continue_as(third(), after=following.add(flows.act, name="two"))
@@ -553,7 +556,7 @@ def test_a_control_that_waited_changes_the_last_run(
 
     with hand.engine.conn.transaction():
         while hand.engine.advance_run(handle.workflow_id, tasks).more:
-            pass  # a slow machine puts some of it off
+            pass  # on a slow machine one advance does not finish
         changed = aside(handle.cancel)
         wait_for_anybody(connect())
 

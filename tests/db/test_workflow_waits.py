@@ -1,5 +1,5 @@
-"""Timers, signals and gates: what nodes wait for, what ends a wait, and what becomes of signals
-that nobody waits for.
+"""Timers, signals and gates: for what nodes wait, how a wait ends, and how signals without a
+waiting node are treated.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def send_many(handle: Any, name: str, keys: list[str | None]) -> None:
 
 
 def advance_once(handle: Any, now: dt.datetime | None = None) -> Advanced:
-    """Advance a run once, perhaps at another moment; only some of its signals are seen."""
+    """Advance a run once, at ``now`` if given; one advance reads only some of the signals."""
     advancer = Advancer(1_000_000)
     advancer.now = now
     with advancer.store(connection, channel_prefix(connection)).advancing(
@@ -68,7 +68,7 @@ def advance_once(handle: Any, now: dt.datetime | None = None) -> Advanced:
 
 
 def test_a_timer_delays_the_next_node_and_takes_no_slot() -> None:
-    """A timer lets what follows wait and takes nothing meanwhile."""
+    """A timer delays the next node, and has neither a task nor a slot of ``max_in_flight``."""
     flow = Workflow("reminds", max_in_flight=1)
     first = flow.add(flows.number, 1, name="first")
     flow.add(flows.number, 2, name="later", after=flow.sleep(DAY, after=first))
@@ -88,7 +88,7 @@ def test_a_timer_delays_the_next_node_and_takes_no_slot() -> None:
 
 
 def test_waits_begin_although_max_in_flight_is_reached() -> None:
-    """Waits begin although max in flight leaves no room however many there are."""
+    """Waits begin although ``max_in_flight`` is reached, however many they are."""
     now = dt.datetime.now(dt.UTC)
     flow = Workflow("full", max_in_flight=1)
     first, *_ = [flow.add(flows.number, number) for number in range(3)]
@@ -136,10 +136,10 @@ def test_a_signal_is_the_value_of_the_node_that_takes_it() -> None:
 
 @pytest.mark.parametrize("chained", [False, True])
 def test_an_advance_takes_many_signals_in_parts_and_in_order(chained: bool) -> None:
-    """An advance takes some of many signals and all are taken in order.
+    """An advance takes a part of many signals, and all are taken in order.
 
-    Fails if: it takes all of them, and runs into a statement timeout; or the rest waits for
-    another reason to advance.
+    Fails if: one advance takes all of them, and runs into a statement timeout; or the rest waits
+    for another reason to advance.
     """
     flow = Workflow("many")
     many = 210
@@ -161,9 +161,9 @@ def test_an_advance_takes_many_signals_in_parts_and_in_order(chained: bool) -> N
 
 
 def test_a_signal_that_no_node_can_take_is_refused() -> None:
-    """A signal that nobody can take or that cannot be stored is refused and the error says why.
+    """A signal that no node can take, or that cannot be stored, is refused with a precise error.
 
-    Fails if: what cannot be stored is refused by the database, which ends the transaction.
+    Fails if: the database refuses data that it cannot store, which ends the transaction.
     """
     flow = Workflow("refuses")
     flow.signal("paid")
@@ -224,8 +224,8 @@ def test_a_signal_that_no_node_can_take_is_refused() -> None:
 
 
 def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
-    """Fails if: it is accepted, and the task that takes it fails; the run cannot be repaired,
-    because no node waits any more.
+    """Fails if: unfit data are accepted, and the task that takes them fails: the run cannot be
+    repaired, because no node waits any more.
     """
     flow = Workflow("several")
     flow.signal("paid", annotation=dict[str, int])
@@ -237,7 +237,7 @@ def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
     for number in range(30):
         flow.signal("many", annotation=int, name=f"many {number}")
     flow.signal("many", annotation=str, name="the last")
-    handle = get_workflow(flow.send().workflow_id)  # knows the id only
+    handle = get_workflow(flow.send().workflow_id)  # a handle without the types of the workflow
 
     expected = (
         r"'paid' was not sent: it takes dict\[str, int\], "
@@ -267,9 +267,9 @@ def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
 def test_only_matching_signals_in_time_hold_a_timeout_back(
     key: str | None,
 ) -> None:
-    """Only signals of its name and key that came in time hold a timeout back.
+    """Only signals that have the name and the key of a node and came in time delay its timeout.
 
-    Fails if: a run that gets many signals times nothing out, until it has seen them all.
+    Fails if: a run with many signals has no timeouts until it has read all of them.
     """
     flow = Workflow("noise")
     flow.signal("noise", key="x")
@@ -300,7 +300,7 @@ def test_only_matching_signals_in_time_hold_a_timeout_back(
 
 
 def test_waits_end_during_a_pause_without_starting_the_next_node() -> None:
-    """Waits go on while a run is paused and nothing follows before it is resumed."""
+    """Waits end while a run is paused, and the next nodes start after the resume."""
     flow = Workflow("pauses")
     flow.add(flows.number, 1, after=flow.sleep(DAY), name="slept")
     flow.add(flows.anything, flow.signal("go"), name="told")
@@ -322,8 +322,9 @@ def test_waits_end_during_a_pause_without_starting_the_next_node() -> None:
 
 
 def test_a_retry_begins_cancelled_and_timed_out_waits_anew() -> None:
-    """What was cancelled rejected or timed out waits anew after a retry and what waits can be
-    skipped.
+    """After a retry, waits that were cancelled, rejected or timed out begin anew.
+
+    A node that waits can be skipped.
     """
     flow = Workflow("ends")
     flow.sleep(DAY)
@@ -357,7 +358,7 @@ def test_a_retry_begins_cancelled_and_timed_out_waits_anew() -> None:
 
 @pytest.mark.parametrize("verb", ["approve", "reject"])
 def test_a_text_of_digits_names_a_gate_and_is_not_its_number(verb: str) -> None:
-    """Fails if gates are named after orders, and order 1 is decided as node 1."""
+    """Fails if: gates are named after orders, and a decision about order 1 counts for node 1."""
     flow = Workflow("orders")
     flow.add(flows.number, 1)
     flow.gate("refund all")
@@ -382,7 +383,7 @@ def test_a_text_of_digits_names_a_gate_and_is_not_its_number(verb: str) -> None:
 
 
 def test_waits_support_joins_and_conditions() -> None:
-    """Waits join have conditions and are members of child runs."""
+    """Waits support joins and conditions, and can be nodes of child runs."""
     child = Workflow("child")
     child.returns(child.signal("go"))
 
@@ -421,7 +422,7 @@ def adds_waits(n: int) -> int:
 
 
 def test_a_running_task_adds_waits() -> None:
-    """A running task adds waits and those of a map have names of their own."""
+    """A running task can add waits, and those of the tasks of a map have names of their own."""
     flow = Workflow("grows")
     flow.map(adds_waits, n=[1, 2])
     handle = flow.send()
@@ -458,9 +459,9 @@ def test_a_running_task_adds_waits() -> None:
 
 
 def test_signals_and_waits_of_a_run_deleted_by_hand_are_deleted() -> None:
-    """Signals and waits of a run that was deleted by hand are deleted.
+    """If a run is deleted by hand, its signals and waits are deleted, too.
 
-    Fails if: they are found for ever.
+    Fails if: workers find them for ever.
     """
     flow = Workflow("gone")
     flow.signal("go")
@@ -477,7 +478,7 @@ def test_signals_and_waits_of_a_run_deleted_by_hand_are_deleted() -> None:
 @pytest.mark.parametrize("many", [1, 200], ids=["one", "more than an advance looks at"])
 @pytest.mark.parametrize("early", [True, False], ids=["before the wait", "during the wait"])
 def test_the_signal_that_was_sent_first_is_taken_first(early: bool, many: int) -> None:
-    """The signal that was sent first is taken first whatever the ids."""
+    """The signal that was sent first is taken first, whatever its id."""
     flow = Workflow("two")
     flow.signal("go", name="wait", after=flow.add(flows.number, 1))
     handle = flow.send()

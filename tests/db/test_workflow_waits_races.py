@@ -1,5 +1,5 @@
-"""Two sessions and one wait: each signal is taken once, a signal or a timeout wins, what sleeps
-costs nothing; and gates.
+"""Two sessions and one wait: each signal is taken once, either a signal or a timeout wins, and
+sleeping runs cost nothing; and gates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def waiting(**options: Any) -> Any:
 
 
 def let_time_pass() -> None:
-    """Let the time of everything that waits be over."""
+    """Set the due time of all waits to now."""
     WorkflowNode.objects.exclude(due_at=None).update(due_at=dt.datetime.now(dt.UTC))
 
 
@@ -51,10 +51,10 @@ def sleeping(many: int) -> list[Any]:
 def test_one_of_two_simultaneous_signals_is_taken_and_one_kept(
     engines: Engines, aside: Aside
 ) -> None:
-    """Two signals at once for one wait are taken by one and kept.
+    """Of two simultaneous signals for one wait, one is taken and the other is kept.
 
-    Fails if: each engine gives its signal to the node, and the second value replaces the first,
-    or both are marked as taken.
+    Fails if: each engine gives its signal to the node, and the second value replaces the first, or
+    both are marked as taken.
     """
     one = engines()
     two = engines()
@@ -76,9 +76,9 @@ def test_one_of_two_simultaneous_signals_is_taken_and_one_kept(
 def test_a_signal_that_commits_during_an_advance_is_not_seen(
     engines: Engines, connect: Connect, aside: Aside
 ) -> None:
-    """Fails if: all unseen signals are marked at the end.
+    """Fails if: at its end the advance marks all signals as seen, including those it has not read.
 
-    The advance stands still after it has read the signals.
+    A lock stops the advance after it has read the signals.
     """
     one = engines()
     holder = connect()
@@ -100,7 +100,7 @@ def test_a_signal_that_commits_during_an_advance_is_not_seen(
 def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(
     engine: Engine, aside: Aside
 ) -> None:
-    """Fails if: the signal wakes a node of a run that has ended, or is looked for for ever."""
+    """Fails if: the signal wakes a node of an ended run, or workers process it for ever."""
     handle = waiting()
 
     with transaction.atomic():
@@ -113,13 +113,13 @@ def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(
     assert WorkflowSignal.objects.get().used_at is None
 
 
-# many that wake together
+# many runs that wake together
 
 
 def test_two_workers_share_the_runs_that_they_wake(
     engines: Engines,
 ) -> None:
-    """Two workers that wake runs share them and each sends its task once.
+    """Two workers share the runs that are due, and each task is sent once.
 
     Fails if: the second worker waits for the runs that the first one holds, or finds only those.
     """
@@ -139,9 +139,9 @@ def test_two_workers_share_the_runs_that_they_wake(
 
 
 def test_a_run_that_cannot_be_woken_does_not_block_the_others(engines: Engines) -> None:
-    """A run that cannot be woken does not keep the others asleep.
+    """A run that cannot be woken does not block the others.
 
-    Fails if: one error rolls back all that wake together, each second again.
+    Fails if: one error rolls back all runs that wake together, again each second.
     """
     handles = sleeping(5)
     let_time_pass()
@@ -154,9 +154,10 @@ def test_a_run_that_cannot_be_woken_does_not_block_the_others(engines: Engines) 
 
 
 def test_a_timeout_is_reported_to_child_runs_and_parents(engines: Engines) -> None:
-    """Runs inside and their parents are told what a timeout ended.
+    """The end of a timeout reaches child runs and parents.
 
-    Fails if: what was woken together is not told on, and one of them waits for months.
+    Fails if: an end in runs that wake together is not passed on, and a child or a parent waits for
+    months.
     """
     child = Workflow("child")
     waits = Workflow("waits")
@@ -184,7 +185,7 @@ def test_a_timeout_is_reported_to_child_runs_and_parents(engines: Engines) -> No
     assert WorkflowNode.objects.get(name="approve").status == "CANCELLED"
 
 
-# What waits in a run with a timer, and two tasks beside it, and perhaps one that fails.
+# The nodes that wait in a run with a timer, two tasks and perhaps a task that fails.
 WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
     # paused
     lambda flow, timer, one, two: [
@@ -220,10 +221,10 @@ WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
 def test_runs_that_wake_together_end_like_runs_advanced_singly(
     engines: Engines,
 ) -> None:
-    """Runs that wake together end like those that are advanced one by one.
+    """Runs that wake together end like runs that are advanced one by one.
 
-    Fails if: what is done for many at once forgets a join, a condition, a limit, a pause, or a
-    node that only waits.
+    Fails if: waking many runs at once ignores a join, a condition, a limit, a pause, or a node that
+    only waits.
     """
 
     def ends(wake: Callable[[Engine], object]) -> list[Any]:
@@ -273,9 +274,9 @@ def test_runs_that_wake_together_end_like_runs_advanced_singly(
 def test_a_run_with_a_signal_is_advanced_by_one_notified_worker(
     engines: Engines,
 ) -> None:
-    """A worker that is told of a signal advances the run unless another one has done it.
+    """A worker that gets the notification of a signal advances the run, unless another one did.
 
-    Fails if: every worker of a large fleet advances, and locks, each run that gets a signal.
+    Fails if: every worker of a large fleet locks and advances each run that gets a signal.
     """
     one = engines()
     two = engines()
@@ -295,7 +296,7 @@ def test_a_run_with_a_signal_is_advanced_by_one_notified_worker(
         assert (two.advancer.owed, two.advancer.signalled) == ({}, set())
 
 
-# what sleeps costs nothing
+# sleeping runs cost nothing
 
 
 SLEEPING = """
@@ -315,7 +316,7 @@ FROM generate_series(1, 3000) AS run
 
 
 def idle(engine: Engine) -> int:
-    """Return how many entries of indexes the two looks of an idle tick read."""
+    """Return how many index entries the two queries of an idle tick read."""
     looks = (
         partial(engine.workflows.owed, None, 1_000),
         partial(engine.workflows.wake, 1_000, 200),
@@ -326,9 +327,7 @@ def idle(engine: Engine) -> int:
 def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(
     engines: Engines, connect: Connect
 ) -> None:
-    """Of the runs that sleep, each waits for time and for signals, and has got one that nobody
-    takes.
-    """
+    """Each sleeping run waits for time and for signals, and has a signal that no node takes."""
     empty = idle(engines())
     admin = connect()
     for statement in SLEEPING.split(";"):
@@ -338,7 +337,7 @@ def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(
     assert idle(engines()) <= empty + 50
 
 
-# gates: each decision counts for one opening of one gate, the first one counts, and none is kept
+# gates: a decision counts for one opening of one gate, the first decision counts, and none is kept
 # for later
 
 HOUR = dt.timedelta(hours=1)
@@ -399,7 +398,7 @@ def test_a_gate_waits_for_a_person_and_tells_who_decided() -> None:
 def test_a_decision_does_not_open_a_gate_that_a_retry_reopens() -> None:
     """A decision does not open the gate that a retry opens anew.
 
-    Fails if: a decision is kept by name and taken by whoever waits next.
+    Fails if: a decision is stored by name, and the next gate with that name takes it.
     """
     handle = gated()
     handle.reject("legal", actor="ada")
@@ -414,7 +413,8 @@ def test_a_decision_does_not_open_a_gate_that_a_retry_reopens() -> None:
         operations.decide_opening, handle.workflow_id, found.number, approved=True, user=user
     )
 
-    refuses("was opened anew since: look at it again", decide, 1)  # a tab from before
+    # as from a tab that was opened before the retry
+    refuses("was opened anew since: look at it again", decide, 1)
     drain()
     assert gate(handle).status == "WAITING"
 
@@ -453,7 +453,7 @@ def test_a_double_click_does_not_decide_the_gate_of_a_new_round() -> None:
 
 
 def test_a_decision_on_a_gate_that_does_not_wait_is_not_stored() -> None:
-    """A gate that does not wait is not decided and nothing is kept for it."""
+    """A decision on a gate that does not wait is refused, and nothing is stored."""
     flow = Workflow("contract")
     flow.gate("legal", after=flow.add(flows.number, 1))
     handle = flow.send()
@@ -479,7 +479,7 @@ def test_a_decision_on_a_gate_that_does_not_wait_is_not_stored() -> None:
     late = gated(timeout=HOUR)
     let_time_pass()
 
-    for _ in range(2):  # before and after a worker saw it
+    for _ in range(2):  # before and after a worker processed the timeout
         refuses(
             r"is not open any more: its time was over at \d\d", late.approve, "legal", actor="ada"
         )
@@ -495,10 +495,12 @@ def test_a_decision_on_a_gate_that_does_not_wait_is_not_stored() -> None:
 
 
 def test_a_decision_needs_the_permission_of_its_gate() -> None:
-    """A user needs the permission of a gate and another one that was checked does not decide.
+    """A user needs the permission of a gate to decide.
 
-    Fails if: a decision that was checked against an unprotected gate opens one of that name with
-    a permission.
+    A decision that was checked for another permission does not count.
+
+    Fails if: a decision that was checked for an unprotected gate opens a protected one of the same
+    name.
     """
     ada = User.objects.create_user("ada")
     bob = User.objects.create_user("bob")
@@ -524,7 +526,7 @@ def test_a_decision_needs_the_permission_of_its_gate() -> None:
 
 
 def test_a_user_needs_the_permission_of_a_gate_to_skip_it() -> None:
-    """Fails if: a right to operate runs is enough to pass a gate that asks for another one."""
+    """Fails if: the permission to operate runs is enough to skip a gate with another permission."""
     ada = User.objects.create_user("ada")
     handle = gated(permission="horsies.operate_workflow")
     node = gate(handle)
@@ -544,7 +546,7 @@ def test_a_user_needs_the_permission_of_a_gate_to_skip_it() -> None:
 
 
 def test_a_gate_without_a_permission_needs_an_active_user() -> None:
-    """Without a permission a decider is at least an active user or named by code."""
+    """Without a permission, a gate is decided by an active user, or by code that names an actor."""
     handle = gated()
     gone = User.objects.create_user("gone", is_active=False)
     boss = User.objects.create_superuser("boss", is_active=False)
@@ -561,7 +563,7 @@ def test_a_gate_without_a_permission_needs_an_active_user() -> None:
 
 
 def test_one_of_several_open_gates_is_decided_by_its_number() -> None:
-    """Of several open gates of one name one is decided by its number."""
+    """One of several open gates with the same name is decided by its number."""
     flow = Workflow("two")
     for name in "ab":
         flow.add(asks_again, 0, name=name)
@@ -589,7 +591,7 @@ def test_one_of_several_open_gates_is_decided_by_its_number() -> None:
 
 
 def test_the_second_of_two_decisions_waits_and_is_refused(connect: Connect, aside: Aside) -> None:
-    """A decision waits for another one and is told that it came second."""
+    """The second of two simultaneous decisions waits, and is refused."""
     handle = gated()
 
     with transaction.atomic():

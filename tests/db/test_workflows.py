@@ -52,7 +52,7 @@ def run(flow: Workflow) -> Any:
 def refuses(
     said: str, call: Callable[..., object], *args: Any, error: Any = WorkflowError, **how: Any
 ) -> None:
-    """Check that a call raises an error that says so."""
+    """Check that a call raises an error with this text."""
     with pytest.raises(error, match=said):
         call(*args, **how)
 
@@ -62,12 +62,12 @@ def refuses(
     [
         '$.language.datetime() < "2026-01-01T00:00:00+00".datetime()',  # a date has no time zone
         "$.pages > $most",
-        "$.language like_regex",  # changed by hand
+        "$.language like_regex",  # as after a change by hand
     ],
 )
 def test_a_condition_that_raises_in_spite_of_silent_is_false(path: str) -> None:
-    """Fails if: the value of one tenant lets each advance of the run raise, and it stays RUNNING
-    for ever.
+    """Fails if: the value of one tenant makes each advance of the run raise, so that it stays
+    RUNNING for ever.
     """
     flow = Workflow("raises")
     page = flow.add(flows.page, "2025-12-24", 12)
@@ -82,7 +82,7 @@ def test_a_condition_that_raises_in_spite_of_silent_is_false(path: str) -> None:
 
 
 def test_child_runs_added_under_one_name_are_all_listed() -> None:
-    """Runs inside a run that tasks added under one name are all there."""
+    """Child runs that tasks added under one name are all listed."""
     flow = Workflow("grows")
     flow.add(flows.adds_a_run)
     flow.add(flows.adds_a_run)
@@ -123,7 +123,7 @@ def test_a_batch_calls_back_about_a_member_that_expired() -> None:
 
 @pytest.mark.parametrize("members", [None, []])
 def test_an_empty_batch_is_a_success_and_no_failure(members: list[int] | None) -> None:
-    """A loop that yields nothing, and a map over nothing."""
+    """A batch is empty if it has no member, or only a map without elements."""
     batch = Batch("nothing to do")
     if members is not None:
         batch.map(flows.plus, a=members, name="map")
@@ -147,9 +147,10 @@ def test_an_empty_batch_is_a_success_and_no_failure(members: list[int] | None) -
 
 
 def test_a_key_makes_a_send_idempotent() -> None:
-    """It belongs to the name of the workflow; a run without one is always new.
+    """A second send with the same key and the same graph gives the first run.
 
-    Absolute times may differ.
+    A key belongs to the name of the workflow, and a send without a key always makes a new run;
+    absolute times may differ.
     """
 
     def send(name: str = "import", key: str | None = "book 7", **other: Any) -> Any:
@@ -265,7 +266,7 @@ def test_a_map_runs_a_task_per_element(many: int) -> None:
 
 
 def test_the_error_of_a_map_quotes_one_of_its_failed_tasks() -> None:
-    """The error of a map says what became of one of its tasks that failed."""
+    """The error of a map quotes the error of one of its failed tasks."""
     flow = Workflow("one by one", max_in_flight=1)
     flow.map(flows.odd_fails, n=[0, 1, 2])
 
@@ -280,9 +281,9 @@ def test_the_error_of_a_map_quotes_one_of_its_failed_tasks() -> None:
 
 
 def test_async_tasks_read_results_of_two_nodes_with_one_name() -> None:
-    """Async tasks grow and read results which leave out no node although two have one name.
+    """Async tasks can add nodes, and ``results()`` has both of two nodes with one name.
 
-    Fails if: they are kept by name, and one hides the other.
+    Fails if: results are stored by name, and one node hides the other.
     """
     flow = Workflow("async")
     for n in (1, 2):
@@ -308,7 +309,7 @@ def test_async_tasks_read_results_of_two_nodes_with_one_name() -> None:
 def test_a_second_attempt_that_adds_another_node_is_told(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fails if: the earlier node is kept in silence, mixed with those of the later attempt."""
+    """Fails if: the earlier node silently stays, mixed with the nodes of the later attempt."""
     flow = Workflow("grows anew")
     flow.add(flows.grows_anew, what, 30)
 
@@ -337,7 +338,7 @@ def test_a_second_attempt_that_adds_another_node_is_told(
 
 
 def test_the_workflow_of_a_running_task_cannot_be_sent_again() -> None:
-    """The workflow of a running task cannot be sent again also not from async code."""
+    """The workflow of a running task cannot be sent again, even from async code."""
     flow = workflow_of(CurrentTask())
     for call in (flow.send, lambda: asyncio.run(flow.asend())):
         refuses("the workflow of the current task is running", call)
@@ -350,7 +351,7 @@ def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:
     assert "is not part of a workflow" in handle.get(0).ok_value
 
 
-# values: where they go, what is left out, and as which types they come back
+# values: where they go, which are left out, and with which types they come back
 
 
 @dataclass
@@ -390,7 +391,7 @@ def values(handle: Any) -> dict[str, Any]:
 
 
 def test_elements_that_were_passed_over_are_not_open_in_progress() -> None:
-    """Fails if: the elements that the second map passed over count as open until it has ended."""
+    """Fails if: the elements that the second map skipped count as open until it has ended."""
     flow = Workflow("evens")
     even = flow.map(flows.odd_skips, n=[0, 1, 3, 4])
     flow.map(flows.number.with_options(delay=60), n=even)
@@ -399,10 +400,10 @@ def test_elements_that_were_passed_over_are_not_open_in_progress() -> None:
 
 
 def test_a_map_skipped_by_hand_counts_as_skipped_in_progress() -> None:
-    """A map that was skipped by hand is skipped in progress and what a cancel kept back a failure.
+    """A map skipped by hand counts as skipped, and tasks that a cancel stopped count as failed.
 
-    Fails if: skipped elements count as failed, because it is known how many they are; or what
-    was not sent as completed.
+    Fails if: skipped elements count as failed, because their number is known; or unsent ones as
+    completed.
     """
     flow = Workflow("skipped", max_in_flight=1)
     flow.map(flows.plus, a=[1, 2, 3], name="map")
@@ -425,8 +426,9 @@ def test_a_map_skipped_by_hand_counts_as_skipped_in_progress() -> None:
 
 
 def mixed(flow: Workflow) -> list[Any]:
-    """Return a list of tasks and maps whose values, in order, are 100, 0, 2, 4, 101, 102; one map
-    is empty.
+    """Return a list of tasks and maps with the values 100, 0, 2, 4, 101, 102 in this order.
+
+    One of the maps is empty.
     """
     return [
         flow.add(flows.number, 100),
@@ -437,8 +439,8 @@ def mixed(flow: Workflow) -> list[Any]:
 
 
 def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if: its place is None, and left out of Results; a page ends with a node, or an empty
-    page ends the list.
+    """Fails if: the map is None in the list, and missing in ``Results``; or a page ends with each
+    node; or an empty page ends the list.
     """
     flow = Workflow("mixed")
     nodes = mixed(flow)
@@ -459,9 +461,9 @@ def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyP
 
 
 def test_a_redacted_result_fails_the_node_that_takes_it() -> None:
-    """A redacted result or element of a map fails what takes it.
+    """A redacted result, or a redacted element of a map, fails the node that takes it.
 
-    Fails if: only results of plain nodes are looked at, and None takes the place of the element.
+    Fails if: only results of plain nodes are checked, and None takes the place of the element.
     """
     flow = Workflow("redacted")
     nodes = mixed(flow)
@@ -489,7 +491,7 @@ def test_a_redacted_result_fails_the_node_that_takes_it() -> None:
 
 
 def inside(child: Workflow, **how: Any) -> Workflow:
-    """Return a workflow that has another one as its node, returns that, and gives it to a task."""
+    """Return a workflow with a child whose value it returns and gives to a task."""
     flow = Workflow("parent")
     node = flow.add(child, name="child")
     flow.add(flows.act, node, name="taker", **how)
@@ -515,11 +517,11 @@ def small_payloads(settings: Any) -> None:
 
 @pytest.mark.usefixtures("small_payloads")
 def test_a_run_whose_value_is_too_large_fails_with_its_node(settings: Any) -> None:
-    """A run whose value is too large has failed and its node too.
+    """A run whose value is too large fails, and so does its node in the parent.
 
-    Fails if: it is COMPLETED, and only get() says that there is no value, or None is the value
-    of its node; or all that completed is undone; or it cannot be retried, as no task of its has
-    failed.
+    Fails if: the run is COMPLETED, and only ``get()`` reports the missing value, or None is the
+    value of its node; or all completed nodes are undone; or it cannot be retried, because none of
+    its tasks has failed.
     """
     flow = large()
     flow.add(flows.charge, 1, undo=flows.refund)
@@ -555,8 +557,8 @@ def test_a_run_whose_value_is_too_large_fails_with_its_node(settings: Any) -> No
 def test_the_values_of_a_map_are_as_large_as_their_json(
     element: Any, many: int, status: str
 ) -> None:
-    """Fails if: as large as what is stored: a long text is compressed there, and a small number
-    takes more.
+    """Fails if: the stored size counts, in which a long text is compressed and a small number is
+    larger.
     """
     flow = Workflow("sizes")
     flow.returns(flow.map(flows.anything, value=[element] * many))
@@ -566,7 +568,7 @@ def test_the_values_of_a_map_are_as_large_as_their_json(
 
 @pytest.mark.parametrize("how", ["itself", "timeout"])
 def test_a_child_whose_output_was_skipped_skips_its_node(how: str) -> None:
-    """Fails if: the node is COMPLETED, and None is its value."""
+    """Fails if: the node is COMPLETED with the value None."""
     child = Workflow("skipped")
     wait = {"timeout": 0, "on_timeout": "skip"}
     child.returns(child.add(flows.skips) if how == "itself" else child.signal("never", **wait))
@@ -587,7 +589,7 @@ def test_a_child_whose_output_was_skipped_skips_its_node(how: str) -> None:
 
 @pytest.mark.parametrize("output", ["task", "map"])
 def test_a_run_whose_output_was_redacted_has_failed(output: str) -> None:
-    """Fails if: it is COMPLETED, and None is what its parent gets."""
+    """Fails if: the run is COMPLETED, and its parent gets None."""
     child = Workflow("redacted")
     node = child.add(flows.number, 7) if output == "task" else child.map(flows.number, n=[7])
     child.gate("go")
@@ -606,7 +608,7 @@ def test_a_run_whose_output_was_redacted_has_failed(output: str) -> None:
 
 
 def test_a_child_that_failed_says_with_which_code() -> None:
-    """Fails if: only that a run inside the run has failed."""
+    """Fails if: the error says only that a child run has failed."""
     child = Workflow("fails")
     child.add(flows.broken)
 
@@ -622,10 +624,10 @@ def nested(depth: int) -> Workflow:
 
 
 def test_the_value_of_a_returned_workflow_has_its_type() -> None:
-    """The value of a workflow that returns another one has its type.
+    """The value of a returned workflow has its type.
 
-    By the id alone, only tasks and maps have types: the database does not know what the workflow
-    of a node was.
+    A handle by id has types for tasks and maps only, because the database does not contain the
+    workflow of a node.
     """
     flow = nested(2)
     flow.add(make, 7)
@@ -645,8 +647,8 @@ def test_the_value_of_a_returned_workflow_has_its_type() -> None:
 
 
 def test_the_data_of_a_signal_has_the_type_of_its_annotation() -> None:
-    """Fails if: a date that was sent is a str as the value of the run; or get() raises if the type
-    has changed since.
+    """Fails if: a sent date becomes a str in the value of the run; or ``get()`` raises after the
+    type has changed.
     """
     flow = Workflow("waiting")
     changed = Workflow("waiting")

@@ -1,4 +1,4 @@
-"""Runs are advanced, found and deleted through indexes, whatever the statistics say."""
+"""Runs are advanced, found and deleted through indexes, whatever the statistics contain."""
 
 from __future__ import annotations
 
@@ -51,17 +51,18 @@ FILL = [
     """INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
     SELECT md5(run::text)::uuid, n, n + 1
     FROM generate_series(1, 500) AS run, generate_series(0, 18) AS n""",
-    """INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, status, sent_at,
-                                  enqueued_at, finished_at, result, workflow_id, node, node_index,
-                                  advanced_at)
+    """INSERT INTO horsies_tasks (
+        id, task_name, queue_name, lane, priority, kwargs, status, sent_at, enqueued_at,
+        finished_at, result, workflow_id, node, node_index, advanced_at
+    )
     SELECT md5(run || ' ' || n)::uuid, 'x', 'default', 'sync', 100, '{}', 'COMPLETED', now(),
            now(), now(), '{"ok": 1}', md5(run::text)::uuid, n, 0,
            now()
     FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""",
 ]
 EMPTY = [f"DELETE FROM {table}" for table in TABLES]
-# "emptied" has statistics of when all rows had been deleted, but not their pages; these promise one
-# row whatever comes.
+# "emptied" has statistics from after the deletion of all rows, but with their pages still there;
+# these promise one row, however many come.
 STATES = {
     "new": [],
     "one": [],
@@ -73,9 +74,7 @@ STATES = {
 
 
 def fill(state: str, admin: Any) -> None:
-    """Make the tables new, empty with statistics, large with statistics of empty ones, or large
-    with their own.
-    """
+    """Fill the tables, or leave them empty, and make the statistics of the state."""
     for table in TABLES:
         admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
 
@@ -89,8 +88,9 @@ def fill(state: str, admin: Any) -> None:
 
 
 def full_scans(notices: list[str]) -> set[str]:
-    """Return the tables of which statements inside functions, whose plans are pinned, read every
-    row.
+    """Return the tables that statements inside functions read completely.
+
+    The plans of these statements are pinned.
     """
     plans = "\n".join(
         notice.partition("plan:")[2] for notice in notices if "Query Text: -- " not in notice
@@ -156,7 +156,7 @@ def test_a_run_is_advanced_and_deleted_through_indexes(
 
 
 def entries(conn: Any, act: Callable[[], Any]) -> int:
-    """Return how many entries of indexes an act reads in a session."""
+    """Return how many index entries an act reads in a session."""
     query = """
     SELECT sum(pg_stat_get_tuples_returned(c.oid)) FROM pg_class c
     WHERE c.relkind = 'i' AND c.relname ~ '^horsies_(workflow|signal|task)'"""
@@ -175,9 +175,9 @@ def reads_at_most(bound: int, engine: Engine, act: Callable[[Engine], None]) -> 
 
 
 def read(engine: Engine, length: int) -> int:
-    """Return how many entries the cheapest of some advances of a chain reads.
+    """Return how many entries the cheapest of five advances of a chain reads.
 
-    The session keeps the plans of its first one.
+    The session keeps the plans of its first advance.
     """
     engine.goes_on = None
     run = chain(*map(str, range(length))).send().workflow_id
@@ -196,8 +196,8 @@ def read(engine: Engine, length: int) -> int:
 def test_an_advance_reads_no_more_in_a_large_run(
     engines: Engines, connect: Connect, state: str
 ) -> None:
-    """Fails if: a join whose plan reads all nodes of the run, or all unfinished nodes there are,
-    for each finished task.
+    """Fails if: a join has a plan that reads all nodes of the run, or all unfinished nodes of all
+    runs, for each finished task.
     """
     fill(state, connect())
     engine = engines()
@@ -213,10 +213,10 @@ def test_an_advance_reads_no_more_in_a_large_run(
 def test_an_advance_reads_no_more_after_many_tasks_finished(
     engines: Engines, connect: Connect
 ) -> None:
-    """An advance reads no more among tasks that finished since.
+    """An advance reads no more after many other tasks have finished.
 
-    Fails if: while none has finished, the index of all finished tasks will do, and the plan
-    stays when they are many.
+    Fails if: the planner chooses the index of finished tasks while none has finished, and the plan
+    stays when there are many.
     """
     admin = connect()
     engine = engines()
@@ -228,7 +228,7 @@ def test_an_advance_reads_no_more_after_many_tasks_finished(
     admin.execute("VACUUM ANALYZE horsies_tasks")
 
     small = read(engine, 10)
-    for statement in FILL:  # without anything that would make sessions plan again
+    for statement in FILL:  # nothing here makes sessions plan again
         admin.execute(statement)
     assert read(engine, 10) < small + 50
 
@@ -236,9 +236,9 @@ def test_an_advance_reads_no_more_after_many_tasks_finished(
 def test_a_batch_that_prunes_reads_no_more_in_a_large_run(
     engines: Engines, connect: Connect
 ) -> None:
-    """A batch that prunes reads as much of a run twice as large.
+    """A batch that prunes reads no more in a run that is twice as large.
 
-    Fails if: each batch reads the tasks that are left, to see that none of them runs.
+    Fails if: each batch reads all remaining tasks, to check that none of them runs.
     """
     admin = connect()
     engine = engines()
@@ -259,7 +259,7 @@ def test_a_batch_that_prunes_reads_no_more_in_a_large_run(
         for table, more in columns.items():
             admin.execute(f"UPDATE horsies_{table} SET {ended}{more}")
 
-        # both times the session plans anew
+        # the session plans anew both times
         admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
 
         before = Task.objects.count()
@@ -275,13 +275,13 @@ def test_a_batch_that_prunes_reads_no_more_in_a_large_run(
 
 
 def retry(engine: Engine, run: Any) -> int:
-    """Return what a retry reads."""
+    """Return how many entries a retry reads."""
     return entries(engine.conn, partial(engine.workflows.retry, run.workflow_id, nested=False))
 
 
 def retry_of_a_chain(engine: Engine, many: int) -> int:
-    """Fails if: lists of numbers that are compared with each row, and joins that read all nodes of
-    the run for each node.
+    """Fails if: lists of numbers are compared with each row, and joins read all nodes of the run
+    for each node.
     """
     run = chain(*map(str, range(many))).send()
     engine.end(*engine.take(1), code="BROKEN")
@@ -290,8 +290,8 @@ def retry_of_a_chain(engine: Engine, many: int) -> int:
 
 
 def failure_and_retry_of_a_fan(engine: Engine, many: int) -> int:
-    """Fails if: whether a node below runs nevertheless, or was skipped, is asked by reading all
-    nodes of the run for each edge.
+    """Fails if: for each edge all nodes of the run are read, to find out whether a node below runs
+    or was skipped.
     """
     flow = Workflow(f"fan of {many}")
     first = flow.add(flows.number, 1)
@@ -307,8 +307,8 @@ def failure_and_retry_of_a_fan(engine: Engine, many: int) -> int:
 
 
 def cancel_with_undos(engine: Engine, many: int) -> int:
-    """Fails if: the nodes that its task added are looked for among all nodes of the run, for each
-    node. 10,000 took a minute.
+    """Fails if: the nodes that the task of a node added are searched among all nodes of the run,
+    for each node; 10,000 took a minute.
     """
     flow = Workflow(f"{many} undos")
     for place in range(many):
@@ -367,7 +367,7 @@ def test_what_acts_on_many_nodes_reads_as_much_for_each_of_them(
 
 
 def tail(flow: Workflow, node: Any) -> Workflow:
-    """Let a node be followed by two tasks."""
+    """Add two tasks after a node, one after the other."""
     flow.add(flows.number, 1, after=flow.add(flows.number, 1, after=node))
     return flow
 
@@ -442,13 +442,13 @@ def undone(engine: Engine) -> None:
 def test_an_act_on_a_run_reads_no_more_among_many_waiting_runs(
     connect: Connect, state: str
 ) -> None:
-    """What is done for a run reads no more among many runs that wait.
+    """An act on a run reads no more if there are many waiting runs.
 
-    Fails if: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers
+    Fails if: a plan of nearly empty tables joins a list with the nodes of all runs; 5,000 sleepers
     woke in 38 seconds.
 
-    Who sends keeps its plans, which are made in this state: of an older session they would be those
-    of the test before.
+    The session that sends is new, because it keeps its plans: those of an older one would be from
+    the previous test.
     """
     fill(state, connect())
     connection.close()
@@ -473,8 +473,8 @@ def test_an_act_on_a_run_reads_no_more_among_many_waiting_runs(
     assert max(few.values()) < 1_000, "of 500 runs with 10,000 nodes that have ended"
 
     for act, found in few.items():
-        # as long as a transaction of any database is older, versions that died meanwhile are read
-        # again
+        # dead rows are read again as long as an older transaction is open, even in another
+        # database
         wait_until(
             partial(reads_at_most, 2 * found + 300, engine, act),
             f"{act.__name__} reads no more than alone",

@@ -1,4 +1,4 @@
-"""What the tests of the admin share, and those of settings and checks."""
+"""Fixtures that the tests of the admin share, and those of the settings and the checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def boss(client: Client) -> Client:
 
 @pytest.fixture
 def second_alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """The options of an alias ``second``, for a test to change; nothing connects to it."""
+    """Yield the options of an alias ``second``, which a test may change; nothing connects to it."""
     options = {**connections.settings["default"]}
     monkeypatch.setitem(connections.settings, "second", options)
     yield options
@@ -41,7 +41,7 @@ def second_alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the tasks of the test after it."""
+    """Remove the tasks that a test defines from the registry when the test ends."""
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
 
 
@@ -49,8 +49,9 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 def add_app(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: None
 ) -> Iterator[AddApp]:
-    """Install an app that has the given modules for the time of the test, and forget its tasks and
-    modules after it.
+    """Yield a function that installs an app with the given modules.
+
+    When the test ends, the tasks and modules of the app are removed.
     """
     monkeypatch.syspath_prepend(tmp_path)
     added = []
@@ -74,7 +75,7 @@ def add_app(
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Give a function that connects a receiver to signals, and returns the list of what it gets."""
+    """Return a function that connects a receiver to signals and returns a list of its calls."""
     for name in signals.__all__:
         monkeypatch.setattr(getattr(signals, name), "receivers", [])
 

@@ -1,4 +1,4 @@
-"""The admin shows tasks, queues and workers to those who may look, and lets nobody change them."""
+"""The admin shows tasks, queues and workers to permitted users and has no form that edits them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def client_with(*codenames: str, name: str | None = None, staff: bool = True) ->
 def test_each_status_has_a_badge_and_a_filter(
     boss: Client,
 ) -> None:
-    """Each status has a badge and a filter that finds its tasks and each queue is offered."""
+    """Each status has a badge and a filter that finds its tasks; the list offers each queue."""
     Queue.objects.get_or_create(name="*")
     tasks = {status: TaskFactory(status=status.value) for status in Status}
 
@@ -110,7 +110,7 @@ def test_each_status_has_a_badge_and_a_filter(
 
 
 def test_the_list_shows_the_newest_first_with_age_and_duration(boss: Client) -> None:
-    """The list shows the newest first with worker age and duration."""
+    """The list shows the newest tasks first, with their worker, age and duration."""
     worker = WorkerFactory(hostname="web-7", pid=4711)
     sent = now() - dt.timedelta(hours=2, minutes=5, seconds=10)
     old = TaskFactory(
@@ -169,7 +169,7 @@ def test_the_task_pages_use_nothing_of_django_that_is_deprecated(boss: Client) -
 def test_search_finds_tasks_by_id_or_name_and_not_by_payload(
     boss: Client,
 ) -> None:
-    """Search finds tasks by the whole id or a part of a known name and by no payload."""
+    """A search finds tasks by the whole id or a part of a known name, but not by payload."""
     mail, more, other = (
         TaskFactory(task_name=name) for name in ("shop.mail", "shop.mail_all", "x.shop.mail")
     )
@@ -221,7 +221,7 @@ def test_pages_lead_to_older_tasks_and_back(boss: Client) -> None:
 def test_the_detail_shows_a_task_without_results_of_its_steps(
     boss: Client,
 ) -> None:
-    """The detail shows all that is known of a task but no results of its steps."""
+    """The page of a task shows all its data, except the results of its steps."""
     worker = WorkerFactory(hostname="web-7", pid=4711)
     exception = {"repr": "E()", "traceback": "line 1\nline 2"}
     task = TaskFactory(
@@ -281,7 +281,7 @@ def test_the_detail_shows_a_task_without_results_of_its_steps(
 
 
 def test_a_long_hostile_value_is_shown_as_text(boss: Client) -> None:
-    """A hostile value longer than the shown part is text all the same."""
+    """A hostile value is shown as text, even if it is longer than the part that is shown."""
     evil = "</pre><script>alert(1)</script><b>&amp;" * 1_000
     row = TaskFactory(
         status="FAILED",
@@ -304,7 +304,7 @@ def test_a_long_hostile_value_is_shown_as_text(boss: Client) -> None:
     "result", [[], "text", {"err": "text"}, {"err": {"exception": []}}, {"err": {}}, {"odd": 1}]
 )
 def test_a_task_unknown_to_the_code_is_shown(boss: Client, result: Any) -> None:
-    """A task that no code has and a result that we did not write are shown."""
+    """The page shows a task that is missing in the code and a result of an unexpected shape."""
     task = TaskFactory(
         task_name="no.such.task", status="COMPLETED", kwargs={"day": "2026-02-30"}, result=result
     )
@@ -328,7 +328,7 @@ MISSING: dict[type[Any], tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("model", MISSING)
 def test_a_missing_row_is_reported_and_not_created(boss: Client, model: type[Any]) -> None:
-    """A row that is not there is said to be missing and is not made."""
+    """A page of a missing row redirects to the index with a message, and creates no row."""
     before = model.objects.count()
     given = {"reason": "why", "max_concurrency": "1"}
     subjects = {Queue: OF_QUEUES, Schedule: OF_SCHEDULES, Task: OF_TASKS, WorkflowRun: OF_WORKFLOWS}
@@ -349,9 +349,9 @@ def test_a_missing_row_is_reported_and_not_created(boss: Client, model: type[Any
 
 
 def test_an_idle_worker_with_an_old_row_is_shown_as_alive(boss: Client) -> None:
-    """An idle worker is living as the status says although its row is old.
+    """An idle worker with a recent heartbeat is shown as living, even if its row is old.
 
-    Fails if: the time in its row, which an idle worker writes every 30 seconds, makes it red.
+    Fails if: the time in its row, which an idle worker writes every 30 seconds, makes it stale.
     """
     past = now() - dt.timedelta(minutes=2, seconds=5)
     beats = {
@@ -401,7 +401,7 @@ def test_an_idle_worker_with_an_old_row_is_shown_as_alive(boss: Client) -> None:
 def test_a_worker_shows_its_processes_tasks_and_last_snapshots(
     boss: Client,
 ) -> None:
-    """A worker shows its processes its running tasks and its last snapshots."""
+    """The page of a worker shows its processes, its running tasks and its last snapshots."""
     worker = WorkerFactory(
         queues=["mail", "bulk"], processes=4, memory_usage_mb=52.4, children_memory_mb=210.0
     )
@@ -455,7 +455,7 @@ def test_a_worker_shows_its_processes_tasks_and_last_snapshots(
 
 
 def test_a_project_adds_a_search_and_actions_to_a_page(rf: Any) -> None:
-    """A project adds a search and actions to a page that has none."""
+    """A project can add a search and actions to a page that has none."""
     noted: list[str] = []
 
     class OwnAdmin(QueueAdmin):

@@ -1,4 +1,4 @@
-"""Whatever a task, a host or an exception says, it arrives in a page as text."""
+"""Texts of tasks, hosts and exceptions appear in pages as text, never as markup."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EVIL = (
 
 @pytest.fixture
 def pages(boss: Client) -> dict[str, str]:
-    """All pages about rows whose every text is hostile."""
+    """Return all pages about rows whose every text is hostile."""
     short = EVIL[:100]
     queue = Queue.objects.create(name=short, priority=5)
     limits = {"partition_by_args": [EVIL], "max_concurrency": 9}
@@ -250,11 +250,11 @@ def workflows(short: str) -> list[str]:
     return [*found, reverse("admin:horsies_task_change", args=(task.pk,))]
 
 
-@pytest.mark.django_db(transaction=True)  # the overview reads by a connection of its own
+@pytest.mark.django_db(transaction=True)  # the overview reads through a connection of its own
 def test_hostile_texts_are_escaped_on_every_page(
     pages: dict[str, str],
 ) -> None:
-    """Hostile texts are text and no page carries styles scripts or handlers inline."""
+    """Hostile texts are escaped, and no page has inline styles, scripts or handlers."""
     assert len(pages) == 55
 
     for address, html in pages.items():
@@ -264,7 +264,7 @@ def test_hostile_texts_are_escaped_on_every_page(
             assert markup not in html, address
         assert not re.search(r"<[a-z]+[^<>]*\"'>", html), address
 
-        # The values of attributes are taken out.
+        # The values of attributes are removed first.
         tags = re.findall(r"<[a-z][^>]*>", re.sub(r'="[^"]*"', "=", html))
         assert not [tag for tag in tags if re.search(r"\s(style|on[a-z]+)=", tag)], address
         assert re.findall(r"<script(?![^>]*\ssrc=)", html) == [], address
@@ -293,7 +293,7 @@ TEXTS = (
 )
 NO_NUMBERS = ("9" * 5_000, "9" * 20, "-1", "%00", "%ED%A0%80", "%FF", "1e999", "\u0663" * 30)
 OF_TASKS = ("status", "queue", "name", "code", "site", "since", "until", "worker", "partition")
-READ = {  # what the pages read from an address
+READ = {  # the parameters that each page reads from its address
     "task_changelist?status=FAILED": (*OF_TASKS, "workflow", "q", "p"),
     "task_all?status=FAILED": OF_TASKS,
     "task_failures?task=a&code=b": ("since", "task", "code"),
@@ -310,7 +310,7 @@ READ = {  # what the pages read from an address
 
 @pytest.mark.parametrize("page", READ)
 def test_no_value_in_an_address_causes_a_server_error(boss: Client, page: str) -> None:
-    """No value in the address of a page is an error of the server or markup.
+    """No value in the address of a page causes a server error or becomes markup.
 
     Fails if: Python refuses to make a number of 5,000 digits.
     """
@@ -351,7 +351,7 @@ NOT_OFFERED = {  # values that lead back to the list, and lookups
 def test_an_address_with_bad_parameters_redirects_to_the_list(
     boss: Client,
 ) -> None:
-    """An address that asks for nonsense leads back to the list and no lookup finds payload."""
+    """An address with invalid parameters redirects to the list; no lookup searches the payload."""
     workflows("short")  # without runs there is no filter by their names
 
     for model, (queries, lookups) in NOT_OFFERED.items():
@@ -371,9 +371,7 @@ def test_an_address_with_bad_parameters_redirects_to_the_list(
     "odd", [5, "text", [1, None], {}, {"task": [5]}, {"task": None, "begun": 5}], ids=str
 )
 def test_json_of_an_unexpected_shape_is_no_error_of_the_server(boss: Client, odd: Any) -> None:
-    """Fails if: the page of a node takes the undo for an object with a task, as the code of this
-    release writes it.
-    """
+    """Fails if: the page of a node requires that its undo is an object with a task."""
     addresses = [address for address in workflows("short") if "/workflowrun/" in address]
     columns = dict.fromkeys(("undo", "inputs", "options", "kwargs", "graph", "value"), odd)
     WorkflowNode.objects.update(**columns)

@@ -1,6 +1,4 @@
-"""The list of tasks, the page of failures and the page that acts on all tasks that match; and the
-list of what people changed.
-"""
+"""The list of tasks, the page of failures, the page that acts on all matches, and the audit."""
 
 from __future__ import annotations
 
@@ -49,10 +47,9 @@ def links(page: str, text: str) -> list[str]:
 
 
 def test_each_field_of_the_list_is_exact(boss: Client) -> None:
-    """Fails if: a field that the page does not know is left out, and the list shows more than was
-    asked for.
+    """Fails if: an unknown field is ignored, so that the list shows more tasks than it should.
 
-    What all of them find together, ``tests/db/test_selection.py`` asks of what they are made of.
+    Combinations of fields are tested in ``tests/db/test_selection.py``.
     """
     moment = now().replace(microsecond=0)
     pick = random.Random(7)
@@ -105,7 +102,10 @@ def test_each_field_of_the_list_is_exact(boss: Client) -> None:
 def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(
     boss: Client, query: dict[str, str], words: str
 ) -> None:
-    """Fails if: a server error, or a list of all tasks, on which somebody clicks Retry."""
+    """An invalid field is an error, and the page shows no tasks.
+
+    Fails if: the server fails, or lists all tasks, so that a click on "Retry" retries them all.
+    """
     TaskFactory(status="RUNNING")
 
     for address, given in ((LIST, query), (ALL, {"status": "FAILED", **query})):
@@ -115,8 +115,10 @@ def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(
 
 
 def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -> None:
-    """Fails if: the list shows the failures of a night at one site, and "all that match" are all
-    that ever failed.
+    """The link from the list to the page of acts contains all fields of the list.
+
+    Fails if: the list shows the failures of a night at one site, and "all that match" means all
+    failures of all time.
     """
     fields = {
         "status": "FAILED",
@@ -143,8 +145,10 @@ def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -
 
 
 def test_partitions_are_for_those_who_may_see_payloads() -> None:
-    """Fails if: whoever may not see the keys finds them by trying; or the field is ignored, and the
-    act is on all partitions.
+    """A filter by partition needs the permission ``view_payload``.
+
+    Fails if: a user who may not see the keys finds them by trying; or the field is ignored, and an
+    act changes all partitions.
     """
     TaskFactory(queue_name="mail", partition_key="ann", parked=True)
     viewer = client_with("view_task", "operate_task")
@@ -160,7 +164,7 @@ def test_partitions_are_for_those_who_may_see_payloads() -> None:
     assert "1 tasks" in body(reader, ALL, **query)
 
 
-# The page of failures: what failed since when, in groups, and where
+# The page of failures: groups of failures in a span of time, and their sites
 
 HOUR = dt.timedelta(hours=1)
 NOW = dt.timedelta(0)
@@ -171,7 +175,7 @@ SHIP = "shop/tasks.py in ship"
 def fail(
     exception: Any, site: Any, message: str = "s3cret", ago: dt.timedelta = NOW, **columns: Any
 ) -> Task:
-    """Make a task that failed at its second attempt, elsewhere than at its first one."""
+    """Make a task that failed at its second attempt, at another site than at its first one."""
     values = {"task_name": "shop.pay", "error_code": "OH_NO", **columns}
     task: Task = TaskFactory(status="FAILED", finished_at=now() - ago, **values)
 
@@ -203,7 +207,7 @@ def rows(page: str) -> list[list[str]]:
 def test_permanent_failures_are_counted_by_task_and_code(
     boss: Client,
 ) -> None:
-    """Failures for good are counted by task and code the most frequent first.
+    """Final failures are counted by task and code, the most frequent first.
 
     Fails if: retries and returned errors are counted, or each queue has a row of its own.
     """
@@ -229,8 +233,9 @@ def test_permanent_failures_are_counted_by_task_and_code(
 
 
 def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings: Any) -> None:
-    """Fails if: the row in which the span begins is left out, and half of a night's first hour with
-    it.
+    """Each span includes the row of the history in which it begins.
+
+    Fails if: that row is left out, and with it half of the first hour of a night.
     """
     for hours, minutes in (
         *((hours, 0) for hours in (0, 1, 23, 24, 26, 100, 168, 170, 400)),
@@ -264,7 +269,7 @@ def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings
 
 
 def test_a_group_of_failures_opens_by_class_and_site(boss: Client, monkeypatch: Any) -> None:
-    """A group is opened by class and site with links to just these.
+    """A group of failures opens by exception class and site, with links to exactly these tasks.
 
     Fails if: the first attempts are counted, or "Retry all" retries what failed elsewhere.
     """
@@ -306,7 +311,7 @@ def test_a_group_of_failures_opens_by_class_and_site(boss: Client, monkeypatch: 
 def test_merged_groups_have_no_links(
     boss: Client,
 ) -> None:
-    """What is counted together has no link and a group that is gone says so."""
+    """Groups that are counted together have no links; the page of a deleted group reports that."""
     counted(("mail", OTHER, "OH_NO", 2), ("mail", "shop.pay", OTHER, 1))
 
     page = body(boss, PAGE)
@@ -332,7 +337,7 @@ def posted(client: Client, page: str, **values: str) -> str:
 
 
 def begun(client: Client, status: str, **how: Any) -> str:
-    """Return a signed act of the user of this browser, as their page has it."""
+    """Return a signed act of the user of this browser, as the page of that user has it."""
     me = User.objects.get(pk=client.session["_auth_user_id"]).get_username()
     return acts.Progress(me, selection.matching(status), 1, False, **how).signed()
 
@@ -342,7 +347,7 @@ def statuses() -> Counter[str]:
 
 
 def test_a_nights_failures_are_retried_in_four_clicks(boss: Client) -> None:
-    """The list of failed tasks, the link, "Count them", "Retry all"."""
+    """The clicks are: the list of failed tasks, the link, "Count them" and "Retry all"."""
     failures(3, task_name="shop.pay")
     failures(2, task_name="shop.ship", error_code="NO_ROOM")
     failures(1, finished_at=now() - dt.timedelta(days=2))
@@ -369,9 +374,9 @@ def test_a_nights_failures_are_retried_in_four_clicks(boss: Client) -> None:
 def test_a_long_act_shows_its_progress_and_continues(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An act that takes long or is refused says how far it is and why and goes on.
+    """An act that takes long or is refused shows its progress and the reason, and can be continued.
 
-    Fails if: a page that only says why, and nobody knows what was done.
+    Fails if: the page shows only the reason, so that the user cannot see how much was done.
     """
 
     monkeypatch.setattr(selection, "BATCH", 2)
@@ -408,7 +413,7 @@ def test_a_long_act_shows_its_progress_and_continues(
 def test_a_page_counts_the_first_entries_and_an_act_reads_all(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: nothing can be done to tasks that are behind those that were counted."""
+    """Fails if: an act does not reach the tasks beyond those that were counted."""
     monkeypatch.setattr(selection, "DEEPEST", 2)
     failures(3, task_name="shop.pay")
     failures(1, task_name="shop.late", finished_at=now())
@@ -436,7 +441,7 @@ def test_a_page_counts_the_first_entries_and_an_act_reads_all(
 def test_each_verb_needs_its_permission_and_a_matching_status(
     boss: Client, status: str, verb: str, permissions: tuple[str, ...], allowed: bool
 ) -> None:
-    """Each verb needs its permission and a status that allows it."""
+    """Each verb needs its permission and a status that allows the verb."""
     task = TaskFactory(status=status, sent_at=now() - dt.timedelta(seconds=1))
     client = client_with(*permissions)
 
@@ -455,7 +460,7 @@ def test_each_verb_needs_its_permission_and_a_matching_status(
 def test_an_act_without_a_valid_signature_is_refused(
     boss: Client,
 ) -> None:
-    """What was not signed here for this user or may not be any more is refused."""
+    """An act is refused without a signature for this user, or if the user lacks the permission."""
     failures(1)
     page = body(boss, ALL, status="FAILED")
     client = client_with(*OPERATOR)
@@ -475,14 +480,14 @@ def test_an_act_without_a_valid_signature_is_refused(
     assert not Task.objects.exclude(redacted_at=None).exists()
 
 
-# The audit: who changed what, when and why
+# The audit: each change with its user, time and reason
 
 AUDIT = "admin:horsies_auditentry_changelist"
 
 
 @pytest.fixture
 def empty(db: None) -> None:
-    """Empty the audit: the declarations of the settings are in it."""
+    """Empty the audit, which contains the declarations of the settings."""
     AuditEntry.objects.all().delete()
 
 
@@ -493,7 +498,7 @@ def entries(client: Client, **query: str) -> list[tuple[str, str]]:
 
 
 def test_the_audit_lists_changes_by_subject_and_by_action(boss: Client, empty: None) -> None:
-    """The audit tells who changed what and why by subject and by action."""
+    """The audit lists each change with its user and reason, filtered by subject and action."""
     queues.change("mail", {"max_concurrency": 8}, actor="ada", reason="eight is plenty")
     queues.override("mail", {"max_concurrency": 4}, actor="grace", reason="four is safe")
 
@@ -549,7 +554,7 @@ def test_changes_are_told_in_a_line_whatever_an_entry_holds(
 
 
 def test_all_audit_lists_are_read_down_an_index(boss: Client, empty: None) -> None:
-    """All audit lists are read down an index and counted nowhere."""
+    """All lists of the audit are read through an index, and no list counts its entries."""
     sql(
         "INSERT INTO horsies_audit (id, actor, action, subject, at)"
         " SELECT horsies_uuid7(n), 'ada', 'queue.set', 'queue-' || n %% 50, now() - n * interval "

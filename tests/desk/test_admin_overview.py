@@ -1,6 +1,4 @@
-"""The overview at the admin's page of the app: what it says, to whom, with which links, and at
-which cost.
-"""
+"""The overview on the admin's page of the app: its content, permissions, links and cost."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 MINUTE = dt.timedelta(minutes=1)
 HOUR = dt.timedelta(hours=1)
-# A problem and the sections that somebody with a permission sees.
+# By permission: a problem and the sections that a user with it sees.
 SEEN: dict[str, tuple[str, set[str]]] = {
     "view_queue": ("Queue mail has 3 tasks", {"Queues"}),
     "view_task": ("25 tasks shop.pay failed", {"Most failures"}),
@@ -52,7 +50,7 @@ SEEN: dict[str, tuple[str, set[str]]] = {
         "1 run of workflow order was paused",
         {"Runs that stand still", "Gates that wait"},
     ),
-    "view_auditentry": ("could not be written", set()),  # of which there is none
+    "view_auditentry": ("could not be written", set()),  # the test has no such problem
 }
 
 
@@ -101,8 +99,9 @@ def cells(html: str, queue: str) -> dict[str, str]:
 def counted(
     *rows: tuple[str, str, str, int], ago: dt.timedelta = dt.timedelta(0), seconds: int = 5
 ) -> None:
-    """Count results of tasks in the history: queue, task, result, how often, all in the bucket of
-    half a second.
+    """Add results of tasks to the history, each row as (queue, task, result, number).
+
+    All have the same duration, about half a second unless ``seconds`` names another bucket.
     """
     worker = WorkerFactory(stopped_at=now(), seen_at=now() - HOUR)
     buckets = [tuple(n * (place == seconds) for place in range(len(BOUNDS))) for *_, n in rows]
@@ -115,7 +114,7 @@ def counted(
 
 @pytest.fixture
 def troubled(transactional_db: None) -> dict[str, Any]:
-    """A system in which something of each kind is wrong."""
+    """Make a system that has a problem of each kind."""
     flow = Workflow("order", on_error="pause")
     other = Workflow("parcel")
     flow.add(flows.odd_fails, 1)
@@ -180,7 +179,7 @@ def troubled(transactional_db: None) -> dict[str, Any]:
 
 
 def test_the_overview_lists_problems_the_worst_first(boss: Client, troubled: Any) -> None:
-    """It says what is wrong the worst first with the link that shows it."""
+    """The overview lists the problems, the worst first, each with a link to its page."""
     html = sections(seen(boss))["Problems"]
     told = [text(one) for one in re.findall(r"<li>(.*?)</li>", html, re.DOTALL)]
 
@@ -206,7 +205,7 @@ def test_the_overview_lists_problems_the_worst_first(boss: Client, troubled: Any
 
 
 def test_the_overview_shows_figures_of_each_queue_with_links(boss: Client, troubled: Any) -> None:
-    """It tells the figures of each queue with links to its tasks."""
+    """The overview shows the figures of each queue, with links to its tasks."""
     limit("mail", max_concurrency=8)
     TaskFactory.create_batch(2, status="RUNNING", queue_name="mail")
 
@@ -265,7 +264,7 @@ def test_it_tells_workers_schedules_runs_gates_and_failures(boss: Client, troubl
 def test_the_span_that_is_chosen_is_that_of_the_figures(
     boss: Client, troubled: Any, monkeypatch: Any
 ) -> None:
-    """And a page takes no more than 25 queries."""
+    """The figures are those of the chosen span, and a page takes at most 25 queries."""
     ran: list[str] = []
     monkeypatch.setattr(base, "watchers", [lambda _connection, name, _params: ran.append(name)])
 
@@ -286,7 +285,7 @@ def test_the_span_that_is_chosen_is_that_of_the_figures(
 
 @pytest.mark.parametrize("codename", SEEN)
 def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> None:
-    """Fails if: all of it for everybody who may view one of the models."""
+    """Fails if: a user who may view one of the models sees all of the overview."""
     viewer = client_with(codename, "operate_task", "configure_queue", "view_payload")
 
     html = seen(viewer)
@@ -305,10 +304,10 @@ def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> No
 
 @pytest.mark.urls("tests.support.backstage")
 def test_links_on_a_site_of_the_project_stay_on_that_site(boss: Client, troubled: Any) -> None:
-    """On a site of the project links stay there and its pages say who may view.
+    """On an admin site of the project, links stay on that site, and its pages decide what is shown.
 
-    Fails if: links lead to Django's own site, and a permission is enough where
-    has_view_permission says no.
+    Fails if: links lead to Django's own site, or a permission is enough although
+    ``has_view_permission`` returns False.
     """
     html = boss.get(reverse("backstage:app_list", args=("horsies",))).content.decode()
     html = html.partition('class="horsies-overview"')[2].partition('id="content-main"')[0]
@@ -321,13 +320,13 @@ def test_links_on_a_site_of_the_project_stay_on_that_site(boss: Client, troubled
     assert [link for link in found if not link.startswith("/backstage/")] == []
 
 
-# How it is read
+# Reading the figures
 
 
 def test_the_database_is_read_once_in_five_seconds(
     boss: Client, troubled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database is read once in five seconds and nobody sees what was read for others."""
+    """The database is read once in five seconds, and each user sees only what they may view."""
     html = seen(boss)
     viewer = client_with("view_worker")
     put(4, queue="mail")
@@ -356,7 +355,7 @@ def test_the_database_is_read_once_in_five_seconds(
 def test_a_lock_on_the_tables_is_reported_as_a_problem(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    """A lock that keeps it from the tables is the problem that it tells."""
+    """If a lock prevents reading the tables, the overview reports the lock as a problem."""
     monkeypatch.setattr(reading, "STATEMENT_TIMEOUT_MS", 500)
     conn = connect()
 
@@ -375,7 +374,10 @@ def test_a_lock_on_the_tables_is_reported_as_a_problem(
 def test_a_database_that_refuses_is_told_and_not_asked_again(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so is one whose tables are not migrated."""
+    """The overview reports a database that refuses or is not migrated.
+
+    It does not repeat the failed reading at once.
+    """
     with monkeypatch.context() as patch:
         patch.setitem(connection.settings_dict, "PORT", "1")
         patch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
@@ -395,7 +397,10 @@ def test_a_database_that_refuses_is_told_and_not_asked_again(
 def test_the_overview_shows_when_it_was_read(
     boss: Client,
 ) -> None:
-    """It says when it was read and the models stand below and other apps are as they were."""
+    """The overview shows when it was read, above the list of models.
+
+    The pages of other apps are unchanged.
+    """
     (told,) = re.findall(r"Read at (\S+ \S+)<", seen(boss))
     # TIME_ZONE is Istanbul.
     clock = dt.datetime.now(dt.timezone(dt.timedelta(hours=3))).replace(tzinfo=None)
@@ -409,13 +414,13 @@ def test_the_overview_shows_when_it_was_read(
     assert f'href="{reverse("admin:horsies_worker_changelist")}"' in models
 
 
-# What people on call ask: docs/howto/incidents.md says where the answers are, within four pages and
-# by links alone
+# Questions of people on call: docs/howto/incidents.md lists the links to the answers, at most four
+# pages away
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "incidents.md"
 UNKNOWN = "No live worker of its queue knows the task 'shop.gone'"
-JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and what is said
+JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and expected texts
     "What would have woken me?": (
         [],
         ["Critical", "Queue mail has 3 tasks due and no live worker"],
@@ -446,8 +451,9 @@ JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and
 
 
 def walk(client: Client, *steps: str) -> str:
-    """Follow links from the overview, each the first one with its text; return what all these pages
-    say.
+    """Follow links from the overview, each the first one with its text.
+
+    Return the text of all pages.
     """
     address = reverse("admin:app_list", args=("horsies",))
     said = ""
@@ -475,7 +481,7 @@ def walk(client: Client, *steps: str) -> str:
 
 
 def test_each_question_on_call_is_answered_in_a_few_links(boss: Client, troubled: Any) -> None:
-    """What people on call ask is on the overview or a few links away."""
+    """The answer to each question of people on call is on the overview or a few links away."""
     assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= JOURNEYS.keys()
 
     for question, (links_, told) in JOURNEYS.items():

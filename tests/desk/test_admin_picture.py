@@ -1,6 +1,4 @@
-"""The admin draws a run: its nodes as boxes with their states, the lines between them, and what
-waits for a decision.
-"""
+"""The picture of a run: nodes as boxes with their states, lines, and gates that wait."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ def drawing(client: Client, handle: Any) -> ElementTree.Element:
 
 
 def labels(client: Client, handle: Any) -> dict[int, str]:
-    """Return what the boxes say to those who do not see them, by the numbers of their nodes."""
+    """Return the labels of the boxes for screen readers, by the numbers of their nodes."""
     links = drawing(client, handle).iter(f"{SVG}a")
     found = {link.get("id", ""): link.get("aria-label", "") for link in links}
     return {
@@ -65,7 +63,7 @@ def texts(client: Client, handle: Any, number: int) -> list[str]:
 def test_every_node_is_a_link_in_the_order_of_the_layers(
     boss: Client,
 ) -> None:
-    """Every node is a link with its name kind and state in the order of the layers."""
+    """Every node is a link with its name, kind and state, in the order of the layers."""
     flow = Workflow("picture")
     last = flow.add(
         flows.total, [flow.add(flows.number, 1, name="one"), flow.add(flows.number, 2, name="two")]
@@ -213,7 +211,7 @@ def test_an_undo_is_below_what_it_undoes_on_a_dashed_line(boss: Client) -> None:
 def test_nodes_that_a_task_added_are_drawn_below_it(
     boss: Client,
 ) -> None:
-    """Nodes that a task added are below it and edges to deleted nodes are left out."""
+    """Nodes that a task added are drawn below it, and edges to deleted nodes are left out."""
     flow = Workflow("grows")
     flow.add(flows.grows, 2)
     handle = flow.send()
@@ -235,7 +233,7 @@ def test_nodes_that_a_task_added_are_drawn_below_it(
 def test_every_status_has_its_own_icon(
     boss: Client,
 ) -> None:
-    """Every status has an icon of its own and the legend names those there are."""
+    """Every status has an icon of its own, and the legend lists the statuses of the run."""
     html = body(boss, url(failed(), "picture"))
     icons = dict(re.findall(r'<symbol id="horsies-icon-(\w+)"[^>]*>(.*?)</symbol>', html))
 
@@ -254,7 +252,7 @@ def test_every_status_has_its_own_icon(
 
 
 def test_only_what_is_known_is_said_to_be_live(boss: Client) -> None:
-    """The script goes on while ``data-live`` is there."""
+    """Only the response for an active run has ``data-live``, without which the script stops."""
     handle = sent()
 
     live = body(boss, url(handle, "picture"), live="")
@@ -317,7 +315,7 @@ def gated(permission: str | None = None) -> Any:
 def test_open_gates_are_listed_for_users_who_may_decide(
     boss: Client,
 ) -> None:
-    """Gates that wait are listed above the picture for those who may decide."""
+    """Gates that wait are listed above the picture, with a link for users who may decide."""
     handle = gated("horsies.configure_queue")
     link = f'<a class="button" href="{node_url(handle, 0)}#horsies-decision">'
 
@@ -363,9 +361,9 @@ def test_a_gate_is_skipped_with_its_permission_only() -> None:
 
 @pytest.mark.parametrize(("verb", "after"), [("approve", "COMPLETED"), ("reject", "FAILED")])
 def test_the_form_of_a_gate_decides_with_the_user_and_the_reason(verb: str, after: str) -> None:
-    """The form of a gate decides with the user and the reason which is payload.
+    """The form of a gate decides under the name of the user, and the reason is treated as payload.
 
-    Fails if: the value of the gate is hidden, and the audit beside it tells the reason.
+    Fails if: the value of the gate is hidden, but the audit on the same page shows the reason.
     """
     handle = gated("horsies.configure_queue")
     may = ("view_workflowrun", "view_auditentry", "operate_workflow")
@@ -445,7 +443,7 @@ def test_nobody_decides_about_what_is_no_gate(boss: Client) -> None:
 def test_the_page_of_a_run_shows_which_node_took_a_signal(
     boss: Client,
 ) -> None:
-    """The page of a run tells which node took a signal and which signals none took."""
+    """The page of a run shows which node took each signal, and which signals are unused."""
     flow = Workflow("paying")
     flow.add(flows.number, 1, after=flow.signal("paid", timeout=dt.timedelta(days=1)), name="ship")
     handle = flow.send()

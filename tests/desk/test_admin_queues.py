@@ -1,6 +1,4 @@
-"""The admin shows which limits of queues hold and why, and changes them for those who may, under
-their name.
-"""
+"""The admin shows the limits of queues and their reasons; permitted users change them by forms."""
 
 from __future__ import annotations
 
@@ -45,14 +43,14 @@ def messages(response: Any) -> list[tuple[str, str]]:
 
 
 def post(client: Client, verb: str, name: str = "mail", **values: str) -> Any:
-    """Post a form as its page gave it, with other values; follow to the page that it leads to."""
+    """Post a form with the given values, as its page gave it, and follow the redirect."""
     page = client.get(url(verb, name))
     return client.post(url(verb, name), {"seen": page.context["seen"], **values}, follow=True)
 
 
 @pytest.mark.promise("S4.18")
 def test_an_override_sets_the_given_limits_under_the_users_name(boss: Client) -> None:
-    """An override takes the limits that were given under the users name."""
+    """An override has the limits that the form gives and the name of the user."""
     until = (timezone.localtime(dt.datetime.now(dt.UTC)) + dt.timedelta(days=1)).replace(
         second=0, microsecond=0
     )
@@ -101,9 +99,7 @@ def test_an_override_sets_the_given_limits_under_the_users_name(boss: Client) ->
 
 
 def as_rendered(html: str) -> dict[str, str]:
-    """Return what a browser would send for a form nobody touched: it leaves out seconds that are
-    zero.
-    """
+    """Return what a browser sends for an unchanged form; it leaves out seconds that are zero."""
     found = {}
     for tag in re.findall(r"<input [^>]*>", html):
         attributes = dict(re.findall(r'(\w+)="([^"]*)"', tag))
@@ -125,7 +121,7 @@ UNTIL = dt.datetime(2037, 5, 6, 14, 3, 27, 123_456, tzinfo=dt.UTC)
     [
         UNTIL,
         UNTIL.replace(second=0),
-        # This one comes twice by the clock of Berlin.
+        # By the clock of Berlin, this moment occurs twice.
         dt.datetime(2037, 10, 25, 1, 30, 5, 7, tzinfo=dt.UTC),
     ],
     ids=str,
@@ -150,7 +146,7 @@ def test_an_until_that_nobody_touched_keeps_its_seconds(
 
 
 def test_an_edited_until_is_stored_as_written(boss: Client) -> None:
-    """An until that somebody changed is taken as it was written."""
+    """If a user edits the end of an override, it is stored as it was written."""
     queues.override("mail", {"max_concurrency": 3}, actor="ada", reason=WHY, until=UNTIL)
 
     for written in ("2036-01-02T03:04:05", ""):
@@ -193,7 +189,7 @@ def test_an_edited_until_is_stored_as_written(boss: Client) -> None:
         ("until", "0000-00-00T00:00"),
         ("until", "9999-12-31T23:59"),
         ("until", "10000-01-01T00:00"),
-        # What the queue refuses is told above the form.
+        # Values that the queue refuses are reported above the form.
         ("__all__", ""),
         ("__all__", "2001-01-01T10:00"),
         ("__all__", "0001-01-02T00:00"),
@@ -222,7 +218,7 @@ def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
 def test_a_queue_is_paused_and_resumed_from_its_page(
     boss: Client,
 ) -> None:
-    """A queue is paused resumed and its override cleared by the ways that it offers."""
+    """The page of a queue offers to pause and resume it and to clear its override."""
 
     def offered() -> set[str]:
         html = body(boss, url("change"))
@@ -259,7 +255,7 @@ def test_a_queue_is_paused_and_resumed_from_its_page(
     assert messages(post(boss, "clear")) == [(unchanged, "info")]
     assert list(written.all()) == done
 
-    # A form that lost its place is taken all the same.
+    # A form with an invalid ``seen`` is accepted.
     for seen in ("", "-1", "9" * 40, "1' OR 1=1", "٣"):
         response = boss.post(url("pause"), {"seen": seen, "reason": repr(seen)}, follow=True)
         assert [level for _text, level in messages(response)] == ["success"]
@@ -270,7 +266,10 @@ def test_a_queue_is_paused_and_resumed_from_its_page(
 def test_a_refusal_of_the_database_is_an_error_on_the_form(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the database refuses or holds is an error on the form and a lost audit entry a warning."""
+    """A refusal or a lock of the database is an error on the form.
+
+    A lost entry of the audit is a warning.
+    """
 
     def said() -> str:
         response = post(boss, "pause", reason=WHY)
@@ -312,7 +311,7 @@ def test_the_cluster_has_one_limit_and_its_own_page(boss: Client) -> None:
     assert Queue.objects.get(name="*").override == {"max_concurrency": 8}
 
 
-# How queues stand
+# The state of queues
 
 
 @pytest.mark.promise("S4.23")
@@ -339,7 +338,7 @@ def test_the_list_shows_the_limits_in_force_and_whence_they_come(boss: Client) -
 
 
 def test_a_queue_shows_declared_override_and_effective_limits(boss: Client) -> None:
-    """A queue shows declared override and what holds side by side."""
+    """A queue shows its declared limits, its override and the limits in force side by side."""
     limit(
         "mail",
         max_concurrency=8,
@@ -368,7 +367,7 @@ def test_a_queue_shows_declared_override_and_effective_limits(boss: Client) -> N
 def test_a_queue_shows_its_own_permits_and_busiest_partitions(
     boss: Client,
 ) -> None:
-    """A queue shows its permits its busiest partitions and what waits and no other queues."""
+    """A queue shows its own permits, busiest partitions and waiting tasks, and none of others."""
     limit("mail", partition_by_args=["customer"], partition_max_concurrency=2)
     alive = living_worker("mail", hostname="web-1", pid=11)
     silent = living_worker("mail", hostname="web-2", pid=22)
@@ -430,8 +429,10 @@ def test_a_queue_shows_its_own_permits_and_busiest_partitions(
 
 
 def test_a_queue_shows_its_last_day_as_a_chart_with_figures(boss: Client) -> None:
-    """Fails if: of the minutes, which are kept for hours only; or of all queues; or waits with what
-    else has no duration.
+    """The chart and the figures are those of the queue's last 24 hours.
+
+    Fails if: they are made of the rows by minute, which are kept for hours only; or of all queues;
+    or waits and results without a duration are counted together.
     """
     assert table(body(boss, url("change")), "horsies-day") == []
 

@@ -1,6 +1,4 @@
-"""The admin shows when schedules fire and what became of it, and changes them for those who may,
-under their name.
-"""
+"""The admin shows schedules, their fire times and results; permitted users change them by forms."""
 
 from __future__ import annotations
 
@@ -52,13 +50,13 @@ def url(page: str, name: str = "report") -> str:
 
 
 def make(name: str = "report", **definition: Any) -> Schedule:
-    """Make a schedule that the admin made."""
+    """Create a schedule as the admin does, not in the code."""
     schedules.create(name, {**DEFINITION, **definition}, actor="ada")
     return row(name)
 
 
 def declare(name: str = "report", **definition: Any) -> Schedule:
-    """Write a schedule as the scheduler does that finds it in the code."""
+    """Write a schedule as the scheduler writes one that it finds in the code."""
     columns = schedules.in_wire_form({**DEFINITION, **definition})
     how = {
         "action": "schedule.declare",
@@ -71,7 +69,7 @@ def declare(name: str = "report", **definition: Any) -> Schedule:
 
 
 def force(name: str = "report", **columns: Any) -> None:
-    """Write columns of a schedule as they are, whatever the rules say."""
+    """Write columns of a schedule as they are, without validation."""
     sets = ", ".join(f"{column} = %s" for column in columns)
     values = [json.dumps(value) if isinstance(value, dict) else value for value in columns.values()]
     sql(f"UPDATE horsies_schedules SET {sets} WHERE name = %s", [*values, name])
@@ -82,7 +80,7 @@ def row(name: str = "report") -> Schedule:
 
 
 def fired(name: str, statuses: list[str]) -> list[Task]:
-    """Note hourly fire times of a schedule, the newest last, with tasks of these statuses."""
+    """Record hourly fire times of a schedule, the newest last, with tasks of these statuses."""
     begin = now().replace(microsecond=0) - dt.timedelta(hours=len(statuses))
     sent = [TaskFactory(task_name=NAME, status=status) for status in statuses]
     for number, task in enumerate(sent):
@@ -98,7 +96,7 @@ def fired(name: str, statuses: list[str]) -> list[Task]:
 def test_the_list_shows_patterns_and_fire_times_in_their_zone(
     boss: Client,
 ) -> None:
-    """The list tells patterns fire times in their zone where they are defined and changes."""
+    """The list shows patterns, fire times in their zone, places of definition, and changes."""
     make()
     make("tidy", pattern="every 15 minutes", zone="UTC")
     force(next_fire_at="2126-03-01T01:30:00Z", next_at="2126-03-01T01:30:00Z")
@@ -124,7 +122,7 @@ def test_the_list_shows_patterns_and_fire_times_in_their_zone(
 def test_the_last_twenty_fire_times_link_to_their_tasks(
     boss: Client,
 ) -> None:
-    """What became of the last twenty fire times is shown with links to their tasks."""
+    """The results of the last twenty fire times are shown with links to their tasks."""
     make()
     sent = fired("report", ["EXPIRED"] + ["COMPLETED"] * 17 + ["FAILED", "COMPLETED", "RUNNING"])
 
@@ -196,7 +194,7 @@ def found(client: Client, **query: str) -> list[str]:
 def test_schedules_are_found_by_the_values_in_force(
     boss: Client,
 ) -> None:
-    """Schedules are found by what is in force not by what a change replaced."""
+    """Schedules are found by the values in force, not by the values that a change replaced."""
     keys: list[dict[str, Any]] = [{}, {"enabled": True}, {"enabled": False}]
     for number, (declared, changes) in enumerate(itertools.product(keys, keys)):
         declare(f"of-{number}")
@@ -220,7 +218,7 @@ def test_schedules_are_found_by_the_values_in_force(
 def test_schedules_show_why_they_do_not_fire(
     boss: Client,
 ) -> None:
-    """Schedules say why they do not fire and are found by state and name and task."""
+    """Schedules show why they do not fire, and are found by state, by name and by task."""
     make("report for the board")
     make("off", enabled=False)
     make("broken", pattern="every minute")
@@ -269,7 +267,7 @@ def test_schedules_show_why_they_do_not_fire(
 def test_the_list_shows_the_running_schedulers(
     boss: Client,
 ) -> None:
-    """The list says which schedulers run and when one last had the schedules of the code."""
+    """The list shows the running schedulers and when one last had the schedules in its code."""
     make("by hand")
 
     with direct_connection("default", application_name=session_name()):
@@ -289,7 +287,7 @@ def test_the_list_shows_the_running_schedulers(
 def test_a_schedule_shows_its_next_five_fire_times_in_its_zone(
     boss: Client,
 ) -> None:
-    """A schedule shows its next five fire times in its zone also where the clock jumps."""
+    """A schedule shows its next five fire times in its zone, even across a change of the clock."""
     # In eight months the clock jumps at least once.
     make(pattern="0 9 1 */2 *", zone="Europe/Berlin")
 
@@ -327,7 +325,7 @@ def test_a_schedule_shows_its_next_five_fire_times_in_its_zone(
 
 
 def test_a_schedule_shows_where_it_differs_from_the_code(boss: Client) -> None:
-    """A schedule shows what holds and where the code says another thing."""
+    """A schedule shows the values in force, and the declared values where they differ."""
     declare(good_for_ms=60_000)
     schedules.change("report", {"priority": 3, "queue": "bulk"}, actor="ada", reason=WHY)
 
@@ -345,7 +343,7 @@ def test_a_schedule_shows_where_it_differs_from_the_code(boss: Client) -> None:
 
 
 def opened(client: Client, address: str) -> dict[str, Any]:
-    """Return what a browser would post of a form that nobody touched."""
+    """Return what a browser would post of an unchanged form."""
     page = client.get(address)
     assert page.status_code == 200
 
@@ -371,8 +369,9 @@ def opened(client: Client, address: str) -> dict[str, Any]:
 
 
 def post(client: Client, page: str, name: str = "report", /, **values: Any) -> Any:
-    """Post a form as its page gave it, with other values; None takes one out; follow to the page
-    that it leads to.
+    """Post a form with the given values, as its page gave it, and follow the redirect.
+
+    A value of None removes its field.
     """
     address = reverse(ADD) if page == "add" else url(page, name)
     posted = {**opened(client, address), **values}
@@ -406,7 +405,7 @@ def test_a_schedule_or_a_queue_of_any_name_is_found_by_its_links(boss: Client, n
 
 
 def test_hidden_arguments_survive_an_edit_of_another_field() -> None:
-    """Arguments that a user may not see stay when they edit something else."""
+    """Arguments that a user may not see are unchanged when the user edits another field."""
     declare()
     schedules.change("report", {"kwargs": {"to": "secret@example.org"}}, actor="ada")
     plain = client_with("view_schedule", "configure_queue", "view_auditentry")
@@ -478,7 +477,7 @@ def test_a_definition_that_cannot_be_read_can_be_corrected(
 
 
 def test_run_now_sends_one_task_and_records_the_reason() -> None:
-    """Run now sends one task and is written down with the reason."""
+    """ "Run now" sends one task and is audited with the reason."""
     make()
     client = client_with("view_schedule", "configure_queue", "view_payload", "view_task")
 
@@ -517,7 +516,7 @@ def test_what_cannot_be_sent_now_is_told_and_nothing_is_written(
 def test_a_schedule_is_disabled_and_deleted_from_its_page(
     boss: Client,
 ) -> None:
-    """A schedule is disabled enabled reverted and deleted by the ways that it offers."""
+    """The page of a schedule offers to disable, enable, revert and delete it."""
 
     def offered(name: str = "report") -> set[str]:
         html = body(boss, url("change", name))
@@ -588,7 +587,7 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
 
 
 def test_arguments_with_custom_types_are_edited_as_json(boss: Client) -> None:
-    """The arguments of a task with types of its own are edited as JSON."""
+    """The arguments of a task that have types of the project are edited as JSON."""
     declare(task=tasks.mirror.name, kwargs={"point": tasks.Point(1, 2)})
 
     told = "Schedule report: nothing was changed, because its state did not need or allow it."
@@ -606,7 +605,7 @@ def test_arguments_with_custom_types_are_edited_as_json(boss: Client) -> None:
 
 
 def test_a_change_made_while_the_form_was_open_is_kept(boss: Client) -> None:
-    """What others changed while the form was open stays and is told."""
+    """A change that another user made while the form was open is kept and reported."""
     declare()
     values = {**opened(boss, url("edit")), "priority": "8", "reason": WHY}
     schedules.change("report", {"pattern": "daily at 05:00", "most": 5}, actor="ada")
@@ -670,7 +669,7 @@ def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
 
 
 def test_the_form_offers_only_tasks_of_the_code(boss: Client) -> None:
-    """Only tasks of the code are offered and what no code has is named."""
+    """The form offers only tasks of the code; a task that is missing there is marked."""
     make()
     force(changes={**DEFINITION, "task": "shop.tasks.gone"})
 
@@ -731,7 +730,7 @@ def test_a_schedule_is_added_and_fires_from_then_on(boss: Client) -> None:
 def test_a_schedule_needs_a_name_of_its_own(
     boss: Client,
 ) -> None:
-    """A schedule needs a name that no other has and all that is wrong is told at once."""
+    """A schedule needs a name that no other one has, and all errors are reported at once."""
     make()
 
     for name in ("", "report", "x" * 256, "a\x00b", "two\nlines"):

@@ -1,4 +1,4 @@
-"""The admin's pages cost the same however many tasks there are."""
+"""The cost of the admin's pages does not depend on the number of tasks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def about_tasks(ran: list[str]) -> list[str]:
 def test_a_list_costs_the_same_queries_for_many_rows_as_for_one(
     boss: Client,
 ) -> None:
-    """A list costs the same few queries for many rows as for one and loads no payload."""
+    """A list needs the same few queries for many rows as for one, and loads no payload."""
 
     def fill_up(count: int) -> None:
         for status in Status:
@@ -96,8 +96,9 @@ READ = (
 
 
 def rows_read(client: Client, address: str, *tables: str) -> int:
-    """Return how many rows of tables, or else of horsies_tasks, a page read; the transaction of the
-    test counts them.
+    """Return how many rows of tables, by default of ``horsies_tasks``, a page read.
+
+    The transaction of the test counts them.
     """
     names = [list(tables or ["horsies_tasks"])]
     ((before,),) = sql(READ, names)
@@ -112,7 +113,7 @@ def test_pages_count_tasks_in_flight_or_up_to_a_bound(
     bound = 100
     monkeypatch.setattr(overviews, "PENDING_BOUND", bound)
     fill(pending=1_000, finished=1_000)
-    # As autovacuum does: what the tests before left may mislead the planner.
+    # As autovacuum does: statistics that earlier tests left may mislead the planner.
     sql("ANALYZE horsies_tasks")
 
     worker = WorkerFactory()
@@ -130,7 +131,7 @@ def test_pages_count_tasks_in_flight_or_up_to_a_bound(
 
     read = {page: rows_read(boss, page) for page in pages}
 
-    # Queues and the cluster are counted.
+    # The tasks of each queue and of the cluster are counted.
     assert {page: count for page, count in read.items() if count > 4 * (bound + 1)} == {}
 
     queues = reverse("admin:horsies_queue_changelist")
@@ -139,7 +140,7 @@ def test_pages_count_tasks_in_flight_or_up_to_a_bound(
 
 
 def plan_of(query: str) -> list[str]:
-    """Return the indexes and tables that a statement reads, as its plan names them."""
+    """Return the indexes and tables that a statement reads, as its plan lists them."""
     sql("SELECT set_config('enable_seqscan', 'off', true)")
     ((found,),) = sql(f"EXPLAIN (FORMAT JSON) {query.replace('%', '%%')}")
     plan = json.loads(found) if isinstance(found, str) else found
@@ -174,7 +175,7 @@ def fill(pending: int = 0, finished: int = 0) -> None:
     "statistics", ["none", "of an empty table", "of a backlog", "of a history", "true"]
 )
 def test_a_rare_status_is_read_through_its_index(boss: Client, statistics: str) -> None:
-    """A rare status is read through its index whatever the statistics say."""
+    """A rare status is read through its index, whatever the statistics are."""
     if statistics == "of an empty table":
         sql("ANALYZE horsies_tasks")
     if statistics == "of a backlog":
@@ -208,9 +209,9 @@ def test_the_newest_tasks_are_read_down_the_primary_key(boss: Client) -> None:
 def test_waiting_tasks_are_listed_in_the_order_of_their_start(
     boss: Client,
 ) -> None:
-    """Waiting tasks are listed in the order in which they start those of a full partition last.
+    """Waiting tasks are listed in the order in which they will start; parked tasks are last.
 
-    Fails if: 200,000 that wait are all read and sorted for a page of fifty.
+    Fails if: all of 200,000 waiting tasks are read and sorted for a page of fifty.
     """
     moment = now()
     kinds: list[dict[str, Any]] = [
@@ -248,7 +249,7 @@ def test_a_list_that_is_given_up_leaves_no_settings_behind(
 
 
 COUNTS = "The counts are missing, because counting took longer than three seconds."
-SLOW = {  # a page, the table that somebody has locked, and what the page says
+SLOW = {  # a page, the table that is locked, and the texts on the page
     "queue_changelist": ("tasks", [COUNTS]),
     "queue_change": (
         "tasks",
@@ -271,10 +272,10 @@ SLOW = {  # a page, the table that somebody has locked, and what the page says
 def test_a_part_that_times_out_is_left_out_with_a_message(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """What takes too long to read is left out of a page that says so.
+    """A part that takes too long to read is left out of the page, which shows a message.
 
-    Fails if: a page of the queues that nobody can open while a table is locked; or a list that
-    seems to be empty.
+    Fails if: a page of the queues cannot be opened while a table is locked; or a list appears to be
+    empty.
     """
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 100)
     monkeypatch.setattr(sections, "PATIENCE_MS", 100)
@@ -292,7 +293,7 @@ def test_a_part_that_times_out_is_left_out_with_a_message(
     assert "Nothing to show" not in html
 
 
-MOST = {  # the queries of each page
+MOST = {  # the greatest number of queries of each page
     reverse("admin:horsies_queue_changelist"): 13,
     reverse("admin:horsies_schedule_changelist"): 14,
     reverse("admin:horsies_workflowrun_changelist"): 18,
@@ -303,7 +304,7 @@ MOST = {  # the queries of each page
 
 
 def test_pages_cost_the_same_few_queries_for_many_rows(boss: Client) -> None:
-    """Pages cost the same few queries for many rows as for few."""
+    """Pages need the same few queries for many rows as for few."""
 
     def make(many: int) -> dict[str, int]:
         for number in range(many):

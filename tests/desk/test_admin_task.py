@@ -1,6 +1,4 @@
-"""The page of a task says in a sentence how it stands and why it is not running, and acts on it by
-buttons, each once.
-"""
+"""The page of a task: a sentence about its state, why it does not run, and its buttons."""
 
 from __future__ import annotations
 
@@ -77,13 +75,13 @@ def failed(**columns: Any) -> Task:
     return task
 
 
-# The sentence
+# The sentence about the state
 
 
 def test_a_finished_task_shows_its_end_and_its_attempts(
     boss: Client,
 ) -> None:
-    """A finished task says when and where it ended and how often it was tried."""
+    """A finished task shows when and where it ended and the number of its attempts."""
     task = failed(max_retries=2, retry_count=1)
     for attempt, function in enumerate(("parse_left", "parse_right"), 1):
         site = f"orders/tasks.py in {function}"
@@ -123,7 +121,7 @@ def test_a_finished_task_shows_its_end_and_its_attempts(
 
 
 def test_a_waiting_task_shows_how_many_tasks_are_ahead(boss: Client) -> None:
-    """A waiting task says since when and for what and how many are ahead."""
+    """A waiting task shows how long it has waited, for what, and how many tasks are ahead of it."""
     limit("mail", max_concurrency=3)
     TaskFactory.create_batch(3, queue_name="mail", status="RUNNING")
     TaskFactory.create_batch(7, queue_name="mail", enqueued_at=ago(minutes=9))
@@ -141,7 +139,7 @@ def test_a_waiting_task_shows_how_many_tasks_are_ahead(boss: Client) -> None:
 
 
 def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) -> None:
-    beat = {"sent_at": now() + dt.timedelta(hours=1)}  # it lives for as long as this takes
+    beat = {"sent_at": now() + dt.timedelta(hours=1)}  # the worker lives until the test ends
     worker = living_worker("mail", hostname="web-1", pid=988, beat=beat)
     survivor = TaskFactory()
 
@@ -185,7 +183,7 @@ def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) ->
 def test_a_running_task_that_is_cancelled_tells_one_story(
     verb: str, asked: str, did: str, boss: Client
 ) -> None:
-    """Fails if: a message says that it is cancelled, while it runs and may be killed."""
+    """Fails if: a message reports it as cancelled, while it runs and may be killed."""
     task = TaskFactory(status="RUNNING", claimed_by=living_worker().pk)
 
     page = act(boss, verb, task)
@@ -230,7 +228,7 @@ def blocks(page: str) -> list[str]:
 def test_a_traceback_shows_the_frames_of_the_project_first(
     boss: Client,
 ) -> None:
-    """A traceback shows the frames of the project first and all when unfolded."""
+    """A traceback shows the frames of the project first, and all frames when unfolded."""
     task = failed(result=error("BROKE"))
     TaskAttemptFactory(task_id=task.pk, error_code="BROKE", error_message="no", traceback=TRACE)
     TaskAttemptFactory(
@@ -269,7 +267,7 @@ def test_a_traceback_shows_the_frames_of_the_project_first(
 
 
 def test_attempts_are_a_timeline_with_waits_and_durations(boss: Client) -> None:
-    """Attempts are a timeline with how long each waited and ran."""
+    """Attempts are a timeline that shows how long each waited and ran."""
     sent = ago(minutes=10)
     worker = WorkerFactory(hostname="web-1", pid=77)
     task = failed(sent_at=sent)
@@ -336,7 +334,10 @@ def test_buttons_are_those_that_the_status_allows() -> None:
 
 
 def test_each_button_acts_with_the_user_and_the_reason() -> None:
-    """Each button acts with the user and the reason and returns to the task or says why not."""
+    """Each button acts under the name of the user, with the reason, and returns to the task.
+
+    An act that is impossible is reported with the cause.
+    """
     client = client_with(*EVERYTHING, "view_auditentry")
     later = now() + dt.timedelta(hours=1)
     waits = TaskFactory(next_retry_at=later, enqueued_at=later, retry_count=1, max_retries=2)
@@ -397,8 +398,10 @@ def test_each_button_acts_with_the_user_and_the_reason() -> None:
 
 
 def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
-    """Fails if: the second click on "Send a copy" sends another one, and "Retry" runs a task that
-    failed again meanwhile.
+    """A form acts once, and only if the task is unchanged since the form was opened.
+
+    Fails if: a second click on "Send a copy" sends another one, or "Retry" runs a task that failed
+    again meanwhile.
     """
     task = failed()
     given = opened(boss, "copy", task)
@@ -465,7 +468,10 @@ def test_two_clicks_at_once_send_one_copy(boss: Client) -> None:
 def test_every_reason_has_a_line_with_links(
     boss: Client,
 ) -> None:
-    """Every reason has a line with links to the few that hold it up and a finished task none."""
+    """Every reason has a line with links to a few rows that cause it.
+
+    A finished task has no such lines.
+    """
     gone = WorkerFactory(queues=["mail"], hostname="web-9", pid=99, stopped_at=now())
     limit("mail", max_concurrency=7)
     held = TaskFactory.create_batch(
@@ -502,9 +508,9 @@ def test_every_reason_has_a_line_with_links(
 def test_arguments_of_a_django_task_are_shown_by_parameter(
     boss: Client,
 ) -> None:
-    """Arguments and priority of a task of Django are shown as Django names them.
+    """Arguments and priority of a task of Django are shown under Django's names and values.
 
-    Fails if: they are shown as stored, so that nobody sees for which parameter a value is.
+    Fails if: they are shown as they are stored, without the names of the parameters.
     """
     call = {"args": ["Ann"], "kwargs": {"loud": True}, "names": ["name"]}
 

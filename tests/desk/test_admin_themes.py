@@ -1,6 +1,4 @@
-"""Each page and each form of the admin in several themes and languages: numbers that a machine
-reads, forms, buttons.
-"""
+"""Each page and form of the admin in several themes and languages: numbers, forms and buttons."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ NUMERIC = {
     "y2",
 }
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(rem|px|%)?")
-GIVEN = {  # what somebody enters
+GIVEN = {  # the values that a user enters
     "override": {"max_concurrency": "1"},
     "skip": {"number": "2"},
     "edit": {"priority": "7"},
@@ -78,14 +76,14 @@ GIVEN = {  # what somebody enters
 
 
 class Form(NamedTuple):
-    """A form of a page: its address, and what a browser posts if nobody touches it."""
+    """A form of a page: its address, and what a browser posts if it is unchanged."""
 
     action: str
     values: dict[str, str]
 
 
 class PageParser(HTMLParser):
-    """Reads the forms, and the attributes that should be numbers and are none."""
+    """Parses the forms of a page, and its attributes that should be numbers but are not."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -144,7 +142,7 @@ def form_with(page: PageParser, field: str) -> Form:
 
 
 def site_of(theme: str) -> admin.AdminSite:
-    """Return the site as a theme wants it, with our pages."""
+    """Return the admin site that a theme needs, with our pages."""
     if not theme.startswith("unfold"):
         return admin.site
 
@@ -165,10 +163,7 @@ def site_of(theme: str) -> admin.AdminSite:
 def site(
     request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> admin.AdminSite:
-    """The admin of the theme, and in the language, that the test names.
-
-    With thousands separators.
-    """
+    """Return the admin in the theme and the language of the test, with thousands separators."""
     theme, settings.LANGUAGE_CODE = request.param
     settings.USE_THOUSAND_SEPARATOR = True
     app = theme.partition(",")[0]
@@ -207,7 +202,7 @@ each_theme = pytest.mark.parametrize("site", THEMES, indirect=True, ids=" in ".j
 
 
 def grown_gate() -> WorkflowNode:
-    """Return an open gate that a running task added, so that its number is above a million."""
+    """Return an open gate that a running task added, whose number is therefore above a million."""
     flow = Workflow("grows")
     flow.add(flows.adds_a_gate, "later")
     flow.send()
@@ -216,13 +211,15 @@ def grown_gate() -> WorkflowNode:
 
 
 def posted(page: Page, found: PageParser) -> dict[str, str]:
-    """Return what somebody posts who gives a reason."""
+    """Return what a user posts who gives a reason."""
     return {**form_with(found, "seen").values, **GIVEN.get(page.verb, {}), "reason": "why"}
 
 
 @each_theme
 def test_each_page_and_each_form_works_in_each_theme(site: admin.AdminSite, boss: Client) -> None:
-    """Fails if: a page or a form misses what a theme's templates read, or a number that is read has
+    """Each page and each form works, and attributes that programs read are plain numbers.
+
+    Fails if: a page or a form lacks what the templates of a theme read, or such a number has
     separators.
     """
     grown_gate()
@@ -301,7 +298,7 @@ def test_the_progress_of_an_act_is_a_number(site: admin.AdminSite, boss: Client)
 
 
 def test_breadcrumbs_are_written_as_django_writes_them(boss: Client) -> None:
-    """Fails if: the list of Django 6.1 and later contains what earlier versions write."""
+    """Fails if: the list of Django 6.1 and later contains the markup of earlier versions."""
     flow = Workflow("order")
     flow.add(flows.number, 1)
     run = flow.send().workflow_id

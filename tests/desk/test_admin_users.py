@@ -1,6 +1,4 @@
-"""Each URL of the app, as each kind of user: what it answers, that it changes only what they may
-change, and shows no payload.
-"""
+"""Each URL of the app as each kind of user: its answer, its changes, and no payload."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ from tests.support.factories import (
 
 pytestmark = pytest.mark.django_db
 
-PAYLOAD = "s3cret-4711"  # in all that only those with view_payload may see
+PAYLOAD = "s3cret-4711"  # in each value that only users with view_payload may see
 KEY = f'{{"customer": "{PAYLOAD}"}}'
 VIEWS = {
     f"view_{model}"
@@ -51,7 +49,7 @@ VIEWS = {
 }
 ACTS = {"operate_task", "operate_workflow", "configure_queue"}
 EVERYTHING = {*VIEWS, *ACTS, "view_payload"}
-USERS: dict[str, set[str] | None] = {  # None: nobody is logged in
+USERS: dict[str, set[str] | None] = {  # None: not logged in
     "anonymous": None,
     "not staff": EVERYTHING,
     "without permissions": set(),
@@ -59,18 +57,18 @@ USERS: dict[str, set[str] | None] = {  # None: nobody is logged in
     **{f"all but {one}": EVERYTHING - {one} for one in sorted(EVERYTHING)},
 }
 
-Statuses = tuple[int, int]  # of GET and POST for those who may
+Statuses = tuple[int, int]  # of GET and POST for permitted users
 Given = dict[str, dict[str, Any]]  # what forms post, by URL
 LOOK = (200, 200)
 FORM = (200, 302)
 READ_ONLY = (200, 403)
-OF_ALL: dict[str, Statuses] = {  # the pages that each model has, for those with its view permission
+OF_ALL: dict[str, Statuses] = {  # the pages of each model, for users with its view permission
     "": LOOK,
     "<path:object_id>/": (302, 302),
     "<path:object_id>/change/": READ_ONLY,
     "<path:object_id>/history/": LOOK,
 }
-FORMS = {  # the forms of a model, and what they need beside its view permission
+FORMS = {  # the forms of a model, and what they need in addition to its view permission
     "task": ({"retry", "skip", "copy", "cancel", "kill", "redact"}, "operate_task"),
     "queue": ({"override", "clear", "resume", "pause"}, "configure_queue"),
     "schedule": (
@@ -95,7 +93,7 @@ ACTIONS = {
 
 
 class Page(NamedTuple):
-    """A URL, and what it needs; None: nobody may. ``verb``: of a form."""
+    """A URL and the permissions that it needs; None: no user may open it. ``verb``: of a form."""
 
     url: str
     model: str
@@ -105,9 +103,9 @@ class Page(NamedTuple):
 
 
 def needed(route: str) -> tuple[str, set[str] | None, Statuses]:
-    """Return the verb of a route, and what it needs and answers.
+    """Return the verb of a route, the permissions that it needs, and its statuses.
 
-    Fails for one that stands in no table.
+    Fails for a route that is in no table.
     """
     model, _slash, rest = route.partition("/")
     verb = rest.removeprefix("<path:object_id>/").removesuffix("/")
@@ -130,9 +128,9 @@ def needed(route: str) -> tuple[str, set[str] | None, Statuses]:
 
 
 def tasks_with_payload() -> dict[str, Any]:
-    """Make tasks of all kinds, with payload wherever one has it.
+    """Make tasks of all kinds, with payload in each column that can have it.
 
-    Return the first page's by verb, all of them as "".
+    Return the ids for the pages by verb, and all ids under "".
     """
     ordered = {
         "partition_by_args": ["customer"],
@@ -252,8 +250,9 @@ def pages() -> list[Page]:
 
 
 def pages_of(site: admin.AdminSite) -> list[Page]:
-    """Return all pages of the app with rows for each of them, as the site has them: a new one is
-    here, too.
+    """Return all pages that the site has of the app, with rows for each.
+
+    A new page is included.
     """
     rows: dict[str, dict[str, Any]] = {
         "workflowrun": runs_with_payload(),
@@ -324,7 +323,7 @@ def browser(kind: str) -> Client:
 
 @pytest.fixture
 def given(boss: Client, pages: list[Page]) -> Given:
-    """What a form of each page posts, by URL, as a superuser gets it."""
+    """Return what the form of each page posts, by URL, as a superuser receives it."""
     found: dict[str, dict[str, Any]] = {page.url: {} for page in pages}
     more: dict[str, dict[str, Any]] = {
         "override": {"max_concurrency": "1"},
@@ -343,7 +342,7 @@ def given(boss: Client, pages: list[Page]) -> Given:
 
 
 def posted(page: Page, given: Given, pages: list[Page], name: str) -> dict[str, Any]:
-    """Return what to post: of lists an action on a row, of the page for all tasks a signed act."""
+    """Return what to post: to lists an action on a row, to the page for all tasks a signed act."""
     if page.url.endswith("/task/all/"):
         return {
             "act": Progress(name, selection.matching("FAILED"), 2, False).signed(),
@@ -372,7 +371,7 @@ def everything() -> list[Any]:
 def ask(
     client: Client, method: str, url: str, values: dict[str, Any], before: list[Any]
 ) -> tuple[Any, bool]:
-    """Return the response, and whether anything is not as it was ``before``, which is undone."""
+    """Return the response, and whether any row differs from ``before``; all changes are undone."""
     summaries.kept.clear()
     with transaction.atomic():
         response = getattr(client, method)(url, values)
@@ -383,7 +382,7 @@ def ask(
 
 
 def changes(page: Page, permissions: set[str]) -> bool:
-    """Return whether a POST changes something for those who may see the page."""
+    """Return whether a POST changes something for users who may see the page."""
     if page.url.endswith(f"/{page.model}/") and page.model in ACTIONS:
         return ACTIONS[page.model][0] in permissions
     return bool(page.verb) or page.url.endswith("/task/all/")
@@ -393,8 +392,10 @@ def changes(page: Page, permissions: set[str]) -> bool:
 def test_each_page_answers_each_kind_of_user(
     kind: str, boss: Client, pages: list[Page], given: Given
 ) -> None:
-    """Fails if: a page that forgot to ask, or asks for one of two permissions; or whose POST does
-    not ask; or shows payload.
+    """Each page answers GET and POST according to the permissions of the user.
+
+    Fails if: a page checks no permission, or one of two; or its POST checks none; or it shows
+    payload.
     """
     permissions = USERS[kind]
     name = "boss" if kind == "superuser" else kind
@@ -448,7 +449,7 @@ def test_each_page_answers_each_kind_of_user(
 def test_links_and_buttons_lead_only_where_the_user_may_go(
     missing: str, boss: Client, pages: list[Page]
 ) -> None:
-    """Fails if: the page of a node offers to skip it to whoever may look."""
+    """Fails if: the page of a node offers a user who may only view it to skip the node."""
     client = client_with(*EVERYTHING - {missing})
     found = False
 
@@ -480,9 +481,9 @@ SECRET = {  # columns by table
 def test_pages_read_no_payload_without_the_permission(
     boss: Client, pages: list[Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without view payload it is not even read and pages say that it is hidden.
+    """Without ``view_payload``, pages do not even read payload, and show that it is hidden.
 
-    The pages of pictures have tables of nodes, as those of runs that are too large for a
+    The pages of pictures have tables of nodes here, as those of runs that are too large for a
     picture.
     """
     monkeypatch.setattr(picture, "MOST_NODES", 0)
@@ -514,7 +515,7 @@ def test_pages_read_no_payload_without_the_permission(
     )
 
 
-# In a transaction, the locks of the rows would hold up the connections that these open.
+# In a transaction, the locks of the rows would block the connections that these views open.
 @pytest.mark.django_db(transaction=True)
 def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page]) -> None:
     before = everything()
@@ -551,7 +552,7 @@ def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page])
             assert ask(client, "post", address, {}, before)[0].status_code == 405, (kind, address)
 
 
-NAMES = {  # what a user model of a project's own calls its users, and what the audit calls them
+NAMES = {  # names of users in a user model of a project, and their names in the audit
     "a number": (905551234567, "905551234567"),
     "a UUID": (uuid.UUID(int=7), str(uuid.UUID(int=7))),
     "empty": ("", "user {pk}"),

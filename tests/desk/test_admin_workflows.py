@@ -1,4 +1,4 @@
-"""The admin shows workflow runs and their nodes, and lets those who may change them."""
+"""The admin shows workflow runs and their nodes; permitted users change them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def messages(response: Any) -> list[str]:
 
 
 def test_the_list_shows_status_key_and_progress_of_runs(boss: Client) -> None:
-    """The list shows status key progress and error the newest first."""
+    """The list shows status, key, progress and error of each run, the newest first."""
     bad = failed()
     book = sent(key="book 7")
     book.pause()
@@ -87,7 +87,7 @@ def test_the_list_shows_status_key_and_progress_of_runs(boss: Client) -> None:
 def test_the_list_shows_the_reason_why_each_run_waits(
     boss: Client,
 ) -> None:
-    """The list says what each run waits for and finds those that need somebody."""
+    """The list shows what each run waits for, and a filter finds the runs that need a person."""
 
     def waits_of(**query: str) -> dict[Any, str]:
         return {
@@ -268,7 +268,7 @@ def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(
 
 
 def test_a_node_shows_why_it_does_not_run(boss: Client) -> None:
-    """A node says why it does not run and links its neighbours."""
+    """A node shows why it does not run, with links to its neighbours."""
     flow = Workflow("node")
     page = flow.add(flows.page, "en", 3)
     other = flow.add(flows.number, 1)
@@ -319,7 +319,7 @@ def tools(client: Client, handle: Any) -> set[str]:
 def test_operators_pause_resume_cancel_and_retry_a_run(
     boss: Client,
 ) -> None:
-    """A run is paused resumed cancelled and retried by the ways that it offers to operators."""
+    """The page of a run offers operators to pause, resume, cancel and retry it."""
     handle = sent()
     client = client_with("view_workflowrun", "operate_workflow", name="ada")
 
@@ -350,7 +350,7 @@ def test_operators_pause_resume_cancel_and_retry_a_run(
 
 
 def test_a_form_that_changes_nothing_reports_it(boss: Client) -> None:
-    """A form that changes nothing says so and one that cannot says why."""
+    """A form that changes nothing reports that, and one that fails shows the cause."""
     handle = sent()
 
     assert "nothing was changed" in messages(boss.post(url(handle, "resume"), follow=True))[0]
@@ -388,7 +388,7 @@ def test_a_node_is_skipped_from_its_page(boss: Client) -> None:
 
 @pytest.mark.parametrize("kind", ["task", "workflowrun"])
 def test_lists_offer_no_action_of_the_whole_site(boss: Client, kind: str) -> None:
-    """Fails if: the project's export reads arguments and results for those who may not see them."""
+    """Fails if: an export of the project shows payload to users who may not see it."""
     sent()
     admin.site.add_action(lambda *_of: None, "export")
 
@@ -404,7 +404,7 @@ def test_lists_offer_no_action_of_the_whole_site(boss: Client, kind: str) -> Non
 def test_actions_change_the_selected_runs_with_a_reason(
     boss: Client,
 ) -> None:
-    """Actions change the selected runs with a reason and report what was left."""
+    """Actions change the selected runs with a reason and report how many were left unchanged."""
     bad = failed()
     first = sent()
     second = sent()
@@ -459,8 +459,7 @@ def rows_of_runs(client: Client, **query: str) -> int:
 
 @pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
 def test_a_list_reads_no_more_rows_the_larger_the_table_is(boss: Client, analyzed: str) -> None:
-    # Pages without rows, and statistics of the tests before, are another case: a scan of them looks
-    # cheap.
+    # Empty pages and statistics that earlier tests left would make a scan of the table look cheap.
     sql("TRUNCATE horsies_workflows")
     sql("DELETE FROM pg_statistic WHERE starelid = 'horsies_workflows'::regclass")
     if analyzed == "when empty":
@@ -500,7 +499,7 @@ def test_a_filter_without_an_index_searches_the_newest_runs(
 
 @pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
 def test_the_tasks_of_a_map_are_listed_in_their_order(boss: Client, analyzed: str) -> None:
-    """The tasks of a map are listed in their order and no others are read."""
+    """The tasks of a map are listed in their order, and no other tasks are read."""
     if analyzed == "when empty":
         sql("ANALYZE horsies_tasks")
 
@@ -519,7 +518,7 @@ def test_the_tasks_of_a_map_are_listed_in_their_order(boss: Client, analyzed: st
     assert listed_tasks(boss, workflow=f"{handle.workflow_id}:{2**70}") == []
 
 
-# What is slow, the page, what it says, and what it leaves out.
+# The slow function, the page, the text that it shows, and the text that it leaves out.
 SLOW: dict[str, tuple[Any, str, str, str]] = {
     "reasons": (
         (pages, "explain_node"),
@@ -558,11 +557,11 @@ def test_what_takes_too_long_to_read_is_left_out_of_the_page(
     assert (said in html, left_out in html) == (True, False)
 
 
-# Runs that are undone, and runs that continue as others
+# Runs that are undone, and runs that continue as other runs
 
 
 def test_an_undone_run_shows_its_undos_and_offers_no_retry(boss: Client) -> None:
-    """A run that is undone shows its undos and is not retried afterwards."""
+    """A run that is undone shows its undos, and cannot be retried afterwards."""
     handle = saga()
 
     assert listed(boss, status="COMPENSATING") == [handle.workflow_id]

@@ -1,6 +1,4 @@
-"""HorsiesBackend where a site uses it: what ``enqueue`` writes and refuses, and what ``manage.py
-check`` says.
-"""
+"""``HorsiesBackend`` in a site: what ``enqueue`` writes and refuses, and what the checks report."""
 
 from __future__ import annotations
 
@@ -51,10 +49,10 @@ def row(result: Any) -> Task:
 
 
 def test_a_task_is_one_row_that_workers_find() -> None:
-    """A task is one row that workers find and the result says so.
+    """``enqueue`` writes one row that workers find, and the result agrees with the row.
 
-    Fails if: ``enqueued_at`` is Python's clock, the arguments are those of ``@task``, or the id
-    is longer than 64 characters.
+    Fails if: ``enqueued_at`` is Python's clock, the arguments are those of ``@task``, or the id is
+    longer than 64 characters.
     """
     result = tasks.note.using(priority=30, queue_name="mail").enqueue(1, ("two",), three={"f": 4})
 
@@ -99,11 +97,13 @@ def test_a_task_is_one_row_that_workers_find() -> None:
 
 
 def test_a_task_belongs_to_the_transaction_of_its_caller() -> None:
-    """Fails if: it is sent after the commit (``on_commit``), so it is lost if the process dies
-    between the two.
+    """A task is sent inside the transaction of its caller.
+
+    Fails if: it is sent after the commit (``on_commit``), and is lost if the process dies in
+    between.
     """
     with pytest.raises(LookupError), transaction.atomic():
-        # It is there inside the transaction already.
+        # The row exists inside the transaction already.
         assert row(tasks.note.enqueue("lost")).task_name.endswith("note")
         assert connection.run_on_commit == []
         raise LookupError
@@ -135,7 +135,9 @@ def test_async_code_sends_and_reads_without_blocking_its_loop() -> None:
 def test_run_after_takes_a_moment_or_a_timedelta(
     settings: Any,
 ) -> None:
-    """Run after may be a moment or a time from now and naive only without time zones.
+    """``run_after`` may be a moment or a timedelta.
+
+    A naive moment is valid only without time zones.
 
     Fails if: a timedelta raises AttributeError in the validation, or counts from Python's clock.
     """
@@ -192,8 +194,10 @@ def test_an_option_that_cannot_be_is_refused_where_it_is_written(name: str) -> N
 
 
 def test_what_cannot_be_sent_breaks_no_transaction() -> None:
-    """Fails if: the database refuses it, and all else in the caller's transaction; or it fails in
-    the worker.
+    """A call that cannot be sent raises before anything is written.
+
+    Fails if: the database refuses it, and the transaction of the caller breaks; or the worker
+    fails.
     """
     for task_, args, error, said in (
         (tasks.note, ["a\x00b"], TaskSendError, "tests.apps.errands.tasks.note: .*NUL byte"),
@@ -212,7 +216,7 @@ def test_what_cannot_be_sent_breaks_no_transaction() -> None:
 
 
 def test_an_argument_that_contains_itself_is_named() -> None:
-    """Fails if it ends as a RecursionError with a thousand lines of traceback and no argument."""
+    """Fails if: it ends as a RecursionError, whose long traceback does not name the argument."""
     cycle: list[Any] = []
     cycle.append({"again": cycle})
     deep: list[Any] = []
@@ -240,11 +244,12 @@ def counts():  # type: ignore[no-untyped-def]
 
 
 def test_functions_that_cannot_be_tasks_are_refused() -> None:
-    """Functions that cannot be tasks are refused and nothing is sent while modules of tasks are
-    imported.
+    """Functions that cannot be tasks are refused.
 
-    Fails if: a wrapper has the name of the function that it wraps, so the worker runs that one,
-    or whichever came last.
+    No task is sent while modules of tasks are imported.
+
+    Fails if: a wrapper has the name of the function that it wraps, so that the worker runs the
+    wrapped function, or the one that was defined last.
     """
 
     @functools.wraps(tasks.add.func)
@@ -273,10 +278,12 @@ def test_functions_that_cannot_be_tasks_are_refused() -> None:
 
 
 def test_the_queues_in_tasks_are_validated_at_the_send() -> None:
-    """The queues in tasks as they are at the send may be named and without them each declared one.
+    """The queues in the setting ``TASKS`` are validated at the send.
 
-    Fails if: only the construction of the task is validated; or Django's default, which allows
-    no queue of an app's own.
+    Without such a list, each declared queue is valid.
+
+    Fails if: only the construction of the task is validated; or Django's default applies, which
+    allows no queue of an app's own.
     """
     elsewhere = tasks.note.using(queue_name="bulk")
 
@@ -304,8 +311,9 @@ def test_a_task_and_its_result_can_be_pickled() -> None:
 
 
 def test_our_decorator_makes_a_task_of_the_backend_that_it_names() -> None:
-    """Fails if: with Django's own backends, as in tests, the options make the import of the module
-    fail.
+    """Options of ours are ignored by Django's own backends, as in tests.
+
+    Fails if: they break the import of the module.
     """
     assert isinstance(tasks.tried, HorsiesTask)
     assert (tasks.tried.max_attempts, tasks.tried.retry_on) == (3, (ValueError,))
@@ -408,10 +416,10 @@ def test_options_that_are_right_are_no_problem_and_read_once(settings: Any) -> N
     django.VERSION < (6, 0), reason="the app of the backport registers its own check"
 )
 def test_django_runs_the_check_without_an_import_of_django_tasks() -> None:
-    """Django runs the check though nothing imports Django tasks.
+    """Django runs the check even if no module imports ``django.tasks``.
 
-    Fails if: Django's check of TASKS is registered when django.tasks is imported, which no
-    module of the site may do.
+    Fails if: Django's check of TASKS is registered only when ``django.tasks`` is imported, which no
+    module of the site has to do.
     """
     with configured(OPTIONS={"MAX_ATTEMPTS": 0}):
         assert "horsies.E025" in [message.id for message in run_checks()]
@@ -423,7 +431,7 @@ def test_django_runs_the_check_without_an_import_of_django_tasks() -> None:
 
 
 def output(code: str, **settings: str) -> str:
-    """Run code in a fresh interpreter with the settings of the tests, and return what it prints."""
+    """Run code in a fresh interpreter, with the settings of the tests; return its output."""
     environment = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
@@ -445,9 +453,7 @@ def output(code: str, **settings: str) -> str:
 
 
 def test_decorating_while_apps_load_imports_no_model() -> None:
-    """Fails if: AppRegistryNotReady, because the backend imports models, and Django makes it at the
-    first @task.
-    """
+    """Fails if: the backend, which Django makes at the first ``@task``, imports models."""
     code = (
         "import django\nfrom django.conf import settings\n"
         "settings.INSTALLED_APPS += ['tests.apps.errands.early.Early']\n"
@@ -461,7 +467,7 @@ def test_decorating_while_apps_load_imports_no_model() -> None:
 
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the module outside of the tasks modules, as a process does that never imported it."""
+    """Remove the module that only workers import, as if this process had not imported it."""
     monkeypatch.setattr(
         registry, "_tasks", {name: task for name, task in registry._tasks.items() if name != FAR}
     )
@@ -483,9 +489,7 @@ def test_a_module_of_the_options_that_cannot_be_imported_is_told(module: str) ->
 def test_a_name_imports_nothing_and_so_ends_nobody(
     forgotten: None, settings: Any, name: str
 ) -> None:
-    """Fails if: whoever can write a row makes workers import any module of an installed app, one
-    that calls sys.exit as well.
-    """
+    """Fails if: a row makes workers import any module of an installed app, even one that exits."""
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.apps.errands"]
     before = set(sys.modules)
 
@@ -511,7 +515,7 @@ def test_what_stops_this_process_is_no_problem_of_the_module(
 def test_a_result_has_the_task_of_a_module_only_workers_import(
     forgotten: None,
 ) -> None:
-    """The result of a task whose module only workers import has its task."""
+    """The result of a task has its task, even if only workers import the module of the task."""
     from tests.apps.errands.elsewhere import far_away
 
     result = far_away.enqueue(4)

@@ -1,6 +1,4 @@
-"""Results of ``django.tasks``: each of our endings in Django's four statuses, and how often, when
-and for what it is retried.
-"""
+"""Results of ``django.tasks``: each of our endings in Django's four statuses, and the retries."""
 
 from __future__ import annotations
 
@@ -87,9 +85,11 @@ def test_a_success_has_its_value_its_times_and_its_worker() -> None:
 def test_a_failure_has_the_class_and_traceback_of_its_exception(
     task: Any, argument: str, raised: type[BaseException], end: str
 ) -> None:
-    """A failure or a value that cannot be stored has the class and the traceback of its exception.
+    """A failed task has the class and the traceback of its exception.
 
-    Fails if: the task counts as successful, and the database refuses its result.
+    So has a task whose value cannot be stored.
+
+    Fails if: such a task counts as successful, and the database refuses its result.
     """
     result = ran(task, argument)
 
@@ -159,10 +159,10 @@ def plain_row(**columns: Any) -> Task:
 
 
 def test_a_task_that_waits_for_a_retry_keeps_its_errors() -> None:
-    """A task that waits for its next attempt is ready and keeps its errors.
+    """A task that waits for its next attempt has the status READY and keeps its errors.
 
-    Fails if: the next attempt overwrites the error of the one before, or ``started_at`` is that
-    of the last attempt.
+    Fails if: the next attempt overwrites the error of the one before, or ``started_at`` is that of
+    the last attempt.
     """
     result = ran(tasks.waits, "first")
 
@@ -182,10 +182,9 @@ NO_IDS = (None, 123, "'; DROP TABLE", "0190a9b2-0000-7000-8000-000000000000", "x
 
 
 def test_a_result_belongs_to_its_task_and_its_backend() -> None:
-    """A result belongs to the task and the backend through which it was sent and what is no id to
-    none.
+    """A result is found only through its own task and backend; a text that is no id finds nothing.
 
-    Fails if: the database refuses what is no id, and every later query of the transaction fails.
+    Fails if: the database refuses such a text, and every later query of the transaction fails.
     """
     first = tasks.add.enqueue(1)
     second = tasks.add.using(backend="second").enqueue(1)
@@ -202,9 +201,9 @@ def test_a_result_belongs_to_its_task_and_its_backend() -> None:
 
 
 def test_a_result_outlives_the_function_and_queue_of_its_task() -> None:
-    """A result outlives the function and the queue of its task.
+    """A result can be read after the function and the queue of its task were removed.
 
-    Fails if: ImportError, or a ``task`` of None, whose ``module_path`` cannot be read.
+    Fails if: reading it raises ImportError, or its ``task`` is None, which has no ``module_path``.
     """
     result = ran(tasks.add.using(queue_name="mail", priority=4), 20, 1)
     Task.objects.filter(pk=result.id).update(task_name="shop.tasks.gone")
@@ -226,7 +225,10 @@ def test_a_result_outlives_the_function_and_queue_of_its_task() -> None:
 
 
 def test_a_redacted_task_keeps_only_its_status() -> None:
-    """A redacted task keeps its status and nothing else and a running one counts its attempt."""
+    """A redacted task keeps only its status.
+
+    A running task counts its current attempt.
+    """
     result = ran(tasks.fails, "ValueError", "the secret")
     redact(result.id, actor="a test", reason="asked for")
 
@@ -248,7 +250,7 @@ def test_a_redacted_task_keeps_only_its_status() -> None:
 
 
 def test_a_task_learns_its_id_and_attempt_without_a_query() -> None:
-    """A task learns its id and attempt without a query and its times when it asks.
+    """A task reads its id and attempt without a query; only its times need one.
 
     Fails if: the result for the context is read from the table before each task.
     """
@@ -273,7 +275,7 @@ def test_a_task_learns_its_id_and_attempt_without_a_query() -> None:
 
 @pytest.mark.parametrize("alias", ["default", "second"])
 def test_a_task_knows_through_which_backend_it_was_sent(alias: str) -> None:
-    """Fails if: it is the one that the decorator names, and a refresh in the task finds nothing."""
+    """Fails if: the backend is the decorator's, and a refresh in the task finds no result."""
     assert ran(tasks.which.using(backend=alias), "backend").return_value == alias
     assert ran(tasks.refreshes.using(backend=alias)).return_value == ["RUNNING", 1]
 
@@ -299,7 +301,7 @@ def delays() -> list[float]:
 
 
 def test_a_backoff_given_as_a_number_is_exact() -> None:
-    """A number is exact a list is one delay for each retry and without either delays double."""
+    """A number is an exact delay, a list has one delay for each retry, and the default doubles."""
     result = ran(tasks.waits, "no")
     assert (result.status, delays()) == (READY, [90])
 
@@ -313,7 +315,10 @@ def test_a_backoff_given_as_a_number_is_exact() -> None:
 
 
 def test_a_function_is_asked_with_the_exception_and_the_result() -> None:
-    """Fails if: it is asked although the attempt was the last one, or twice."""
+    """A backoff function is called once for each retry, with the exception and the result.
+
+    Fails if: it is called after the last attempt, or twice for one retry.
+    """
     result = ran(tasks.paused, "no", until=dt.timedelta(minutes=5))
 
     assert (result.status, result.attempts) == (FAILED, 3)
@@ -328,7 +333,7 @@ def test_a_function_is_asked_with_the_exception_and_the_result() -> None:
 def test_a_function_that_is_wrong_does_not_lose_the_retry(
     message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fails if: its exception takes the place of the task's, or the task is not tried again."""
+    """Fails if: its exception replaces that of the task, or the task is not retried."""
     with caplog.at_level(logging.ERROR, "horsies.task"):
         result = ran(tasks.paused, message)
 
@@ -339,7 +344,7 @@ def test_a_function_that_is_wrong_does_not_lose_the_retry(
 
 
 def test_the_options_of_a_backend_apply_to_tasks_without_options() -> None:
-    """The options of the backend that using names apply where the task says nothing."""
+    """The options of the backend that ``using`` names apply where the task has no options."""
     for task_, expected in (
         (tasks.tried, (2, 90_000, ["builtins.ValueError"], [0])),
         (tasks.fails, (1, 90_000, ["builtins.LookupError"], [120])),
@@ -374,8 +379,8 @@ def test_an_interrupted_process_gives_the_task_back() -> None:
     assert TaskAttempt.objects.get().outcome == "WORKER_FAILURE"
 
 
-# Django's own package and the backport in one project, which is what apps make of it that still
-# import the backport
+# Django's own package and the backport in one project, some apps of which still import the
+# backport
 
 HAVE_BOTH = django.VERSION >= (6, 0) and find_spec("django_tasks") is not None
 with_backport = pytest.mark.skipif(
@@ -414,7 +419,7 @@ def test_an_app_with_the_backport_sends_through_djangos_backend() -> None:
 
 @with_backport
 def test_the_backport_keeps_its_own_classes_and_signals() -> None:
-    """The backend of the backport has its classes and signals beside that of Django."""
+    """The backend of the backport has its own classes and signals, beside Django's backend."""
     from django_tasks.signals import task_finished
 
     from horsies_django.backends.backport import HorsiesBackend

@@ -1,6 +1,4 @@
-"""captured_tasks(), assert_sent() and assert_nothing_sent(): what was sent, and messages that say
-what was sent instead.
-"""
+"""``captured_tasks()``, ``assert_sent()`` and ``assert_nothing_sent()``, and their messages."""
 
 from __future__ import annotations
 
@@ -38,14 +36,14 @@ HOUR = dt.timedelta(hours=1)
 def framed(
     point: tasks.Point, day: dt.date, /, tags: tuple[str, ...] = (), *, loud: bool = False
 ) -> None:
-    """Take arguments that are stored as something else than themselves."""
+    """Take arguments that are stored in another form than their own."""
 
 
 class Both:
-    """What is the same in a TestCase and outside of one."""
+    """Tests that hold in a TestCase and outside of one."""
 
     def test_each_send_tells_what_where_and_when(self) -> None:
-        """Fails if: arguments are those of the JSON, positions are lost, or defaults are made up."""
+        """Fails if: arguments are those of the JSON, positions are lost, or defaults are added."""
         with captured_tasks() as sent:
             first = framed.send(tasks.Point(1, 2), dt.date(2026, 11, 23), loud=True)
             tasks.mail.with_options(priority=3, delay=HOUR).send("a@example.org")
@@ -67,9 +65,10 @@ class Both:
         assert sent[0].handle.get(0).is_ok()
 
     def test_the_block_lists_sent_tasks_in_order(self) -> None:
-        """The block has what was sent in it in that order and can be asked in it.
+        """The list has the tasks that were sent in the block, in that order, and is filled at once.
 
-        Fails if: the list is empty until the block ends, or has what was sent before and after.
+        Fails if: the list is empty until the block ends, or has tasks that were sent before or
+        after it.
         """
         tasks.add.send(0)
 
@@ -86,7 +85,7 @@ class Both:
         )
 
     def test_what_tasks_and_workflows_send_is_sent_too(self) -> None:
-        """Fails if: only calls of send() are noticed, and what SQL sends is not."""
+        """Fails if: only calls of ``send()`` are noticed, and tasks that SQL sends are not."""
         flow = Workflow("two")
         flow.add(flows.plus, a=flow.add(flows.number, 4))
 
@@ -103,10 +102,12 @@ class Both:
         assert sent[3].kwargs == {"a": 4}
 
     def test_a_rolled_back_send_does_not_count_as_sent(self) -> None:
-        """What is rolled back is told apart and a send that finds a task is none.
+        """A send that was rolled back is listed as such, but does not count as sent.
 
-        Fails if: it counts as sent, or nobody can see why the assertion fails; or only plain
-        sends are looked at.
+        A send that finds a task with its key is not listed.
+
+        Fails if: it counts as sent, or is missing in the message of the assertion; or only plain
+        sends are noticed.
         """
         keyed = tasks.echo.with_options(key="once")
 
@@ -139,8 +140,9 @@ class Both:
     def test_a_block_of_only_rolled_back_sends_has_sent_nothing(
         self,
     ) -> None:
-        """A block of only rolled back sends has sent nothing and in travel due times count from
-        there.
+        """A block of only rolled back sends has sent nothing.
+
+        In ``travel()``, due times count from the moved time.
         """
         moment = dt.datetime(2031, 5, 1, tzinfo=dt.UTC)
 
@@ -157,7 +159,7 @@ class Both:
         sent.assert_nothing_sent()
 
     def test_an_unknown_task_is_listed_with_its_plain_arguments(self) -> None:
-        """A task that this code does not know is listed with its plain arguments."""
+        """A task that is missing in the code is listed with its plain arguments."""
         with captured_tasks() as sent:
             put(name="elsewhere.unknown", kwargs=['{"day": "2026-11-23"}'])
             put(name=tasks.add.name, kwargs=['{"c": 1}'])
@@ -167,8 +169,10 @@ class Both:
 
 class InATestCase(Both, TestCase):
     def test_an_error_in_a_broken_transaction_is_not_hidden(self) -> None:
-        """Fails if: the list is read at the end of the block, and the error of that query replaces
-        the one of the test.
+        """An error in a broken transaction leaves the block as it is.
+
+        Fails if: the list is read at the end of the block, and the error of that query replaces
+        that of the test.
         """
         for broken in ("SELECT 1 / 0", None):
             with (
@@ -188,7 +192,7 @@ class InATestCase(Both, TestCase):
     async def test_in_async_tests_the_list_is_filled_after_the_block(
         self,
     ) -> None:
-        """In async tests the list is there after the block and has what was rolled back."""
+        """In async tests the list is filled after the block, and includes what was rolled back."""
 
         @transaction.atomic
         def fail() -> None:
@@ -234,9 +238,9 @@ def test_an_assertion_returns_what_it_has_found() -> None:
 
 
 def test_arguments_are_compared_by_value_with_their_defaults() -> None:
-    """Arguments are compared as a whole with their defaults and by value.
+    """Arguments are compared as a whole, by value, including their defaults.
 
-    Fails if: the row's JSON is compared, in which a default is missing and a list is no tuple.
+    Fails if: the JSON of the row is compared, in which a default is missing and a tuple is a list.
     """
     tasks.add.send(1)
     assert_sent(tasks.add, kwargs={"a": 1, "b": 0})
@@ -262,7 +266,7 @@ def test_arguments_are_compared_by_value_with_their_defaults() -> None:
 
 
 def test_a_failed_assertion_lists_the_sent_tasks() -> None:
-    """A failed assertion says what was sent instead and ends if that is much."""
+    """A failed assertion lists the tasks that were sent instead, and shortens a long list."""
     with pytest.raises(
         AssertionError, match=r"tasks.add\(a=1\) on queue 'mail' was not sent. Nothing was sent.$"
     ):
@@ -292,7 +296,7 @@ def test_a_failed_assertion_lists_the_sent_tasks() -> None:
 def test_an_assertion_that_can_never_hold_raises() -> None:
     """An assertion that can never hold is an error of the test.
 
-    Fails if: assert_sent(count=0) passes for a task that does not exist, and for arguments that
+    Fails if: ``assert_sent(count=0)`` passes for a task that does not exist, or for arguments that
     it does not take.
     """
     with pytest.raises(ValueError, match="cannot be sent with these arguments: .*'user'"):
@@ -306,12 +310,12 @@ def test_an_assertion_that_can_never_hold_raises() -> None:
         assert_sent(len, count=0)  # type: ignore[arg-type]
 
 
-# The twins of Django's Immediate and Dummy backends, in whose place tests put them
+# The twins of Django's Immediate and Dummy backends, which replace them in tests
 
 
 @pytest.fixture(params=["Immediate", "Dummy"])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Use a twin as the default backend."""
+    """Use a twin of one of Django's backends as the default backend."""
     backend = {
         "BACKEND": f"horsies_django.testing.{request.param}Backend",
         "QUEUES": ["default", "mail"],
@@ -322,10 +326,10 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_a_task_with_options_of_ours_runs_without_our_backend(kind: str) -> None:
-    """A task with options of ours is declared and does what the twin does.
+    """A task with options of ours can be declared and runs as the twin runs tasks.
 
-    Fails if: with Django's own backend, the module of the task cannot be imported: unexpected
-    keyword argument.
+    Fails if: the module of the task cannot be imported with such a backend, because of an
+    unexpected keyword argument.
     """
     declare: Any = backends.task(
         max_attempts=3, retry_on=[ConnectionError], backoff=60, timeout_ms=1_000
@@ -358,9 +362,7 @@ def test_a_task_with_options_of_ours_runs_without_our_backend(kind: str) -> None
 
 
 def test_the_kit_takes_tasks_of_django() -> None:
-    """Fails if: the statement of the backend is not noticed, and its arguments are shown as they
-    are stored.
-    """
+    """Fails if: the backend's statement is not noticed, or arguments are shown as stored."""
     with captured_tasks() as sent, immediate():
         result = errands.add.using(queue_name="mail").enqueue(1, b=2)
         result.refresh()

@@ -1,6 +1,4 @@
-"""The system checks: each kind of mistake is named, with its place and its remedy, and without a
-database.
-"""
+"""The system checks report each kind of mistake with its place and remedy, without a database."""
 
 from __future__ import annotations
 
@@ -29,8 +27,8 @@ MODELS = (
 )
 
 
-# Routers of projects: one reads all from ``second``, one migrates nothing, one writes the project's
-# models to ``second``
+# Routers of projects: the first reads all from ``second``, the next one migrates nothing, the last
+# one writes the project's models to ``second``
 REPLICA = SimpleNamespace(db_for_read=lambda model, **hints: "second")
 NO_MIGRATIONS = SimpleNamespace(allow_migrate=lambda db, app_label, **hints: False)
 PARTLY = SimpleNamespace(
@@ -41,9 +39,7 @@ PARTLY = SimpleNamespace(
 
 
 def expect(*expected: tuple[str, ...]) -> None:
-    """Run the checks, and compare each message: its id, its place, and words of its text and of its
-    hint.
-    """
+    """Run the checks and compare the id and place of each message, and words of its texts."""
     messages = run_checks(tags=[checks.TAG])
     assert [(message.id, message.obj) for message in messages] == [
         (f"horsies.{id_}", at) for id_, at, *_ in expected
@@ -57,7 +53,7 @@ def expect(*expected: tuple[str, ...]) -> None:
 def test_the_checks_of_the_settings_need_no_database(
     settings: Any,
 ) -> None:
-    """The checks run in every command need no database and tell each problem of the settings."""
+    """The checks run in every command, without a database, and report each problem."""
     expect()
 
     settings.HORSIES = {
@@ -91,7 +87,7 @@ def test_an_alias_without_postgresql_or_its_driver_is_told(
         expect(("E008", f"HORSIES['{key}']", "django.db.backends.sqlite3"))
 
     settings.HORSIES = {}
-    # Django says so when only psycopg2 can be imported.
+    # Django sets this when only psycopg2 can be imported.
     monkeypatch.setattr(psycopg_any, "is_psycopg3", False)
     expect(("E009", "HORSIES['DATABASE']", "psycopg[binary]"))
 
@@ -101,7 +97,7 @@ def test_an_alias_without_postgresql_or_its_driver_is_told(
 
 @pytest.mark.usefixtures("second_alias")
 def test_a_router_that_contradicts_the_alias_is_an_error(settings: Any) -> None:
-    """Routers that keep the queue elsewhere than its alias are an error."""
+    """A router that keeps the queue on another alias than its own is an error."""
     ours = "horsies_django.routers.HorsiesRouter"
     place = "HORSIES['DATABASE']"
 
@@ -124,7 +120,7 @@ def test_a_router_that_contradicts_the_alias_is_an_error(settings: Any) -> None:
 
 @pytest.mark.usefixtures("second_alias")
 def test_a_warning_when_models_are_written_to_another_alias(settings: Any, add_app: AddApp) -> None:
-    """A warning when the models of the project are written to another alias."""
+    """The check warns if all models of the project are written to another alias than the queue."""
     proxy = "class Team(Group):\n    class Meta:\n        proxy = True\n"
     add_app("shop_l", models=f"from django.contrib.auth.models import Group\n\n{proxy}")
     add_app(
@@ -188,7 +184,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(
 def test_a_task_with_an_undeclared_queue_is_an_error_at_its_line(
     add_app: AddApp,
 ) -> None:
-    """Every task that cannot be one or has an undeclared queue is an error at its line."""
+    """Every task that is invalid or has an undeclared queue is an error at its line."""
     add_app("shop_g", tasks=TASK + "@task(name='pack')\ndef pack() -> None: ...\n")
     add_app("shop_h", tasks=TASK + "@task(name='pack')\ndef wrap() -> None: ...\n")
     add_app("shop_i", tasks=TASK + "\n@task(priority=0)\ndef pack() -> None: ...\n")
@@ -265,7 +261,7 @@ for_direct_calls = transaction.atomic(charge)
 def test_a_transaction_decorator_above_the_task_is_an_error(
     add_app: AddApp, above: str, wrong: bool
 ) -> None:
-    """A transaction above the task is an error that says to swap."""
+    """A transaction decorator above ``@task`` is an error, with the hint to swap the two lines."""
     add_app("shop_m", tasks=WRAPPED.format(above))
     said = (
         "E023",
@@ -291,7 +287,7 @@ CODE = "box_trn".upper()  # nowhere in this file, which is code of the project a
 def test_an_unknown_code_to_retry_is_a_warning(
     add_app: AddApp,
 ) -> None:
-    """A code to retry that nothing produces is a warning that names the nearest."""
+    """A code to retry that the project never produces is a warning with the nearest known code."""
     options = f", exception_mapper={{KeyError: {CODE.replace('RN', 'ORN')!r}}}"
     add_app("shop_o", tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=options))
     said = f"error code {CODE!r}, which nothing in this project produces"
@@ -319,7 +315,7 @@ PRODUCED: dict[str, dict[str, Any]] = {
 def test_a_code_that_the_project_may_produce_is_no_warning(
     settings: Any, add_app: AddApp, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Fails if: the code of a project that was installed like a library is none of its own."""
+    """Fails if: the code of a project that is installed like a library is not searched."""
     monkeypatch.setattr(produced_codes, "INSTALLED", ("/",))
     given = {"produced": "'OTHER'", "options": "", "helpers": "", "late": "", **PRODUCED[how]}
     settings.HORSIES = {
@@ -384,8 +380,9 @@ def test_an_option_that_breaks_the_order_of_a_queue_is_reported(
     said: str,
     advice: str,
 ) -> None:
-    """What does not suit an ordered queue is one message with the way out and what suits it is
-    none.
+    """A task that does not suit an ordered queue is one message with a remedy.
+
+    A task that suits it is no message.
     """
     ordered(settings, "ledger", **rule)
     add_app("shop_r", tasks=IN_ORDER.format(options=options, parameters=parameters))

@@ -1,4 +1,4 @@
-"""The settings: one dict in, one frozen value or all its problems out, as their page says."""
+"""The settings: ``parse`` reads one dict into a frozen value or a list of all its problems."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def problems_of(raw: object) -> list[Problem]:
 
 
 def refused(raw: object, id_: str, where: str, *words: str) -> Problem:
-    """Compare the only problem, its id, its place and words of what it says, and return it."""
+    """Assert that this is the only problem, with its id, place and words of its text.
+
+    Return the problem.
+    """
     [problem] = problems_of(raw)
 
     assert (problem.id, problem.where) == (id_, f"HORSIES{where}")
@@ -69,7 +72,7 @@ def test_every_setting_may_be_left_out_and_so_may_all_of_them(settings: Any) -> 
     assert parsed({"RECOVERY": {"ON_CUT_OFF": "kill"}}).recovery == Recovery(on_cut_off="kill")
 
     del settings.HORSIES
-    config.cache_clear()  # Django tells nobody of a setting that is deleted
+    config.cache_clear()  # Django sends no signal when a setting is deleted
     assert config() == Config()
 
     for size in (2_000, 3_000):
@@ -80,7 +83,7 @@ def test_every_setting_may_be_left_out_and_so_may_all_of_them(settings: Any) -> 
 
 @pytest.mark.promise("S0.12", "S1.33")
 def test_declared_queues_have_their_priority_and_limit() -> None:
-    """Declared queues have their priority and limit and the default queue stays."""
+    """Declared queues have their priority and limit, and the queue ``default`` still exists."""
     found = parsed({"QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}, "bulk": {}}})
 
     assert found.queue_mode == "CUSTOM"
@@ -98,9 +101,9 @@ def test_declared_queues_have_their_priority_and_limit() -> None:
 
 
 def read_page() -> dict[str, str]:
-    """Return what the page of the settings says that each of them may be.
+    """Return the range of each setting as the page of the settings gives it.
 
-    Keys and defaults: tests/meta/test_docs.py.
+    Keys and defaults are tested in ``tests/meta/test_docs.py``.
     """
     spans: dict[str, str] = {}
     for section in ("HORSIES", "RECOVERY", "RESILIENCE", "RETENTION", "QUEUES", "partition"):
@@ -115,7 +118,7 @@ def read_page() -> dict[str, str]:
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text()
 SPANS = read_page()
-# The least value is compared with the shortest heartbeat, of which it must be twice as long.
+# These must be at least twice the shortest interval of heartbeats.
 LEAST = {"CLAIM_LEASE_MS": 2_000, "RUNNING_STALE_THRESHOLD_MS": 2_000}
 
 
@@ -135,9 +138,7 @@ def path_to(rule: str) -> list[str]:
 
 
 def with_number(rule: str, value: object) -> dict[str, Any]:
-    """Return settings with this value, and with others that fit the least and the greatest of each
-    number.
-    """
+    """Return settings with this value, and with others that fit both ends of its range."""
     raw: dict[str, Any] = {
         "QUEUES": {
             "mail": {"partition": {"by_task": True, "max_concurrency": 1, "local_limit": 1}}
@@ -164,7 +165,7 @@ def with_number(rule: str, value: object) -> dict[str, Any]:
 def test_each_number_is_limited_to_its_range(
     rule: str,
 ) -> None:
-    """Each number takes its range and nothing beyond and none where it says so."""
+    """Each number accepts exactly its range, and accepts None only where the page allows it."""
 
     def read(value: object) -> object:
         found: Any = parsed(with_number(rule, value))
@@ -233,7 +234,7 @@ def test_a_time_may_be_a_timedelta_of_whole_units() -> None:
 
 
 def test_each_queue_may_have_its_own_retention() -> None:
-    """Each queue may be kept for a time of its own or for ever."""
+    """The tasks of each queue may be kept for a time of their own, or for ever."""
     hours = {"mail": timedelta(hours=1), "payments": None, "default": 43_800}
     raw = {"QUEUES": {"mail": {}, "payments": {}}, "RETENTION": {"QUEUE_RETENTION_HOURS": hours}}
 
@@ -313,7 +314,10 @@ def test_each_bad_value_is_one_problem_at_its_place(raw: object, id_: str, where
 
 
 def test_the_code_of_unhandled_errors_can_be_set() -> None:
-    """The code of unhandled errors can be the projects own and a queue name has 100 characters."""
+    """The code of unhandled errors can be one of the project.
+
+    The name of a queue has at most 100 characters.
+    """
     assert parsed({DEFAULT: "UNHANDLED_ERROR"}) == Config()
 
     for own in ("LOST", OwnCode.LOST):

@@ -1,6 +1,4 @@
-"""The settings of caps: limits of the cluster, of queues and of partitions, and the combinations
-that are refused.
-"""
+"""The settings of caps: limits of the cluster, queues and partitions, and refused combinations."""
 
 from __future__ import annotations
 
@@ -31,8 +29,9 @@ def partition(**options: Any) -> dict[str, Any]:
 
 @pytest.mark.promise("S0.6", "S0.18", "S1.36", "S3.15", "S4.3", "S4.5", "S4.6")
 def test_nothing_is_limited_or_prefetched_by_default() -> None:
-    """Nothing is limited and nothing is prefetched unless set and one entry holds all limits of a
-    queue.
+    """By default nothing is limited and nothing is prefetched.
+
+    One entry holds all limits of a queue.
     """
     found = parsed({"QUEUES": {"mail": {}}})
 
@@ -97,7 +96,7 @@ def test_partitions_are_made_by_arguments_by_task_or_by_both(
 def test_tasks_of_a_partition_are_ordered_without_a_limit(
     rule: dict[str, Any], policy: str | None
 ) -> None:
-    """Tasks of a partition are ordered or coalesced without a limit of their own."""
+    """Tasks of a partition can be ordered or coalesced without a limit of their own."""
     found = mail(partition=rule)
 
     assert (found.policy, found.partition.policy, found.ordered) == (
@@ -226,12 +225,12 @@ def test_tasks_of_a_partition_are_ordered_without_a_limit(
 def test_each_impossible_rule_is_one_problem_at_its_place(
     rule: dict[str, Any], id_: str, key: str | None, said: str, hint: str
 ) -> None:
-    """Each rule that cannot be is one problem at its place with the way out."""
+    """Each invalid rule is one problem at its place, with a remedy."""
     refused(partition(**rule), id_, f"{RULE}[{key!r}]" if key else RULE, said, hint)
 
 
 def test_a_partition_without_split_and_limit_has_two_problems() -> None:
-    """A partition that neither splits nor limits has both problems."""
+    """A partition that neither splits nor limits has two problems."""
     assert [(one.id, one.where) for one in problems_of(partition())] == [
         ("E018", f"HORSIES{RULE}")
     ] * 2
@@ -315,7 +314,7 @@ def test_settings_that_contradict_each_other_are_refused(
     where: str,
     said: str,
 ) -> None:
-    """Settings that do not fit each other are refused and those that just fit are not."""
+    """Settings that contradict each other are refused, and settings that just fit are accepted."""
     parsed(base | sound)
     refused(base | wrong, id_, where, said)
 
@@ -337,7 +336,7 @@ def test_a_bad_value_is_not_compared_with_others_as_well(raw: object, ids: list[
 
 @pytest.mark.promise("S0.27", "S0.28", "S1.39")
 def test_config_names_every_refused_combination_at_once(settings: Any) -> None:
-    """Config raises and names every refused combination at once."""
+    """``config()`` raises an error that names every refused combination."""
     late = {"CLAIMER_HEARTBEAT_INTERVAL_MS": 6_000}
     settings.HORSIES = {"CLUSTER_WIDE_CAP": 15, "PREFETCH_BUFFER": 4, "RECOVERY": late}
 

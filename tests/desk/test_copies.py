@@ -1,6 +1,4 @@
-"""Copies: of rows by ``dumpdata`` and ``loaddata``, of tasks and handles by ``copy`` and
-``pickle``, and of exceptions.
-"""
+"""Copies of rows (``dumpdata``), of tasks, handles and exceptions (``copy`` and ``pickle``)."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ WAYS = pytest.mark.parametrize(
 def test_a_copy_of_a_handle_reads_the_result_with_its_type(
     made_of: Callable[[Any], Any],
 ) -> None:
-    """Copies of handles read the result as their task declares it.
+    """A copy of a handle reads the result in the type that its task declares.
 
     Fails if: a cache refuses the handle, or the value of its copy is plain JSON.
     """
@@ -94,7 +92,7 @@ def test_the_pickle_of_a_task_that_is_gone_names_it() -> None:
 
 @WAYS
 def test_copies_of_exceptions_and_results_keep_what_they_say(made_of: Callable[[Any], Any]) -> None:
-    """Fails if: a process pool, which pickles exceptions, dies of one that takes two arguments."""
+    """Fails if: an exception that takes two arguments breaks a process pool, which pickles it."""
     failed = TaskFailed(TaskError("OH_NO", "said", data={"a": 1}))
     assert (str(made_of(failed)), made_of(failed).error) == (str(failed), failed.error)
 
@@ -134,9 +132,7 @@ def exceptions() -> set[type[BaseException]]:
 
 @WAYS
 def test_every_exception_of_the_package_is_copied(made_of: Callable[[Any], Any]) -> None:
-    """Fails if one takes other arguments than its text, as NotMigrated: it cannot leave its
-    process.
-    """
+    """Fails if: an exception has other arguments than its text, and cannot leave its process."""
     kinds = exceptions()
 
     assert {NotMigrated, errors.Skip, errors.TaskTimeout} <= kinds
@@ -160,7 +156,7 @@ def test_a_copy_of_not_migrated_says_what_to_run(made_of: Callable[[Any], Any]) 
 
 
 def test_a_lazy_text_is_refused_as_an_argument() -> None:
-    """A lazy text says so and an async task counts as an async function."""
+    """A lazy text is refused with a remedy, and an async task counts as an async function."""
     with pytest.raises(
         errors.TaskSendError, match=r"expected str, got a lazy text, .*: give str\(\) of it"
     ):
@@ -172,8 +168,9 @@ def test_a_lazy_text_is_refused_as_an_argument() -> None:
 
 
 def a_row_of_every_model() -> Any:
-    """Write them, also with JSON's null where a column is not NULL; return the handle of a task
-    that waits.
+    """Write a row of every model, with JSON's null in columns that are not NULL.
+
+    Return the handle of a waiting task.
     """
     flow = Workflow("asks")
     flow.add(flows.number, 1, after=flow.signal("go"))
@@ -218,7 +215,7 @@ def a_row_of_every_model() -> Any:
 
 def dump(place: Path) -> list[Any]:
     call_command("dumpdata", "horsies", output=str(place), verbosity=0)
-    # A dump cuts to milliseconds, and the next one cuts nothing.
+    # A dump cuts times to milliseconds; a dump of the loaded rows cuts nothing more.
     text = re.sub(r'\.000(Z?")', r"\1", place.read_text())
     found: list[Any] = json.loads(text)
     return sorted(found, key=lambda one: (one["model"], str(one["pk"])))
@@ -240,7 +237,7 @@ def test_a_dump_of_every_table_is_loaded_into_an_empty_database(tmp_path: Path) 
     assert models.Schedule.objects.get().definition["enabled"] is False
     assert models.WorkflowSignal.objects.filter(data=None).count() == 1
 
-    # It is loaded again, over the rows that are there.
+    # The dump can be loaded again over the existing rows.
     call_command("loaddata", str(tmp_path / "before.json"), verbosity=0)
     assert dump(tmp_path / "after.json") == before
 

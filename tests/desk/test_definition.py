@@ -1,6 +1,4 @@
-"""@task: what it makes of a function, what it refuses, and tasks in modules that workers cannot
-import or may not import.
-"""
+"""``@task``: its attributes, its errors, and tasks in modules that workers may not import."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 
 @pytest.mark.promise("S3.11")
 def test_a_task_is_named_by_its_dotted_path() -> None:
-    """A task is known by its dotted path and keeps its functions face."""
+    """A task has its dotted path as its name, and the attributes of its function."""
     assert tasks.add.name == "tests.apps.project.tasks.add"
     assert registry.find("tests.apps.project.tasks.add") is tasks.add.definition
     assert tasks.add.__name__ == "add"
@@ -114,7 +112,7 @@ OPTIONS = {
 
 
 def test_a_verb_of_another_queue_raises_with_the_name_used_here() -> None:
-    """A verb or an option of another queue says what it is called here."""
+    """A verb or an option of another task queue raises an error with its name in this one."""
     for verb, said in VERBS.items():
         for sender in (tasks.add, tasks.add.with_options(priority=1)):
             with pytest.raises(AttributeError, match=f"object has no attribute '{verb}': .*{said}"):
@@ -133,10 +131,10 @@ def test_a_verb_of_another_queue_raises_with_the_name_used_here() -> None:
 
 
 def test_the_public_names_can_be_imported_before_django_setup() -> None:
-    """The public names are there before Django is set up and naming the app imports nothing of it.
+    """The public names can be imported before Django is set up, without importing Django.
 
-    A settings module, or an app's ``__init__``, may import them: no model may be imported on the
-    way.
+    A settings module, or an app's ``__init__``, may import them, so no model may be imported with
+    them.
     """
     program = (
         "import horsies_django as front, sys; print([m for m in sys.modules if "
@@ -211,8 +209,9 @@ def test_a_task_that_no_worker_can_import_is_refused_when_sent(
 
 
 def test_a_task_of_a_script_needs_a_name_of_its_own() -> None:
-    """A name of its own makes a task of a script one for a worker in this process but not one of a
-    shell.
+    """A task of a script with a name of its own can be sent, for a worker in this process.
+
+    A task of a shell cannot be sent even with such a name.
     """
     code = own("welcome", "(name='shop.welcome')") + "welcome.send()"
 
@@ -242,7 +241,7 @@ URLS = "from depot import views\nurlpatterns = []"
 
 @pytest.fixture
 def depot(add_app: AddApp, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
-    """Give a function that writes the modules of an installed app ``depot``, by their names."""
+    """Yield a function that writes the modules of an installed app ``depot``, by their names."""
 
     def write(**modules: str) -> None:
         add_app("depot", **modules)
@@ -260,8 +259,9 @@ def depot(add_app: AddApp, monkeypatch: pytest.MonkeyPatch, settings: Any) -> It
 
 
 def warned(first: str = "") -> list[tuple[str, str, Any]]:
-    """Return message, hint and place of each warning of the check, before which the URLconf may
-    have been imported.
+    """Return message, hint and place of each warning of the check.
+
+    The URLconf is imported first if ``first`` requires that.
     """
     if first == "the urlconf":
         assert get_resolver().url_patterns == []
@@ -275,9 +275,9 @@ FIRST = pytest.mark.parametrize("first", ["the urlconf", "the modules of tasks"]
 
 @FIRST
 def test_tasks_that_only_the_urlconf_imports_are_named(depot: Site, first: str) -> None:
-    """Tasks that only the urlconf imports are named with what to do.
+    """Tasks that only the URLconf imports are named, with a remedy.
 
-    Fails if: whether the check knows them depends on which check Django happens to run first.
+    Fails if: the result depends on which check Django happens to run first.
     """
     depot(urls=URLS, views=f"from depot import jobs{own('remind')}", jobs=plain("tidy"))
 
@@ -313,8 +313,10 @@ IMPORTS = {
 def test_tasks_that_a_module_of_tasks_imports_are_not_named(
     depot: Site, form: str, first: str
 ) -> None:
-    """Fails if: a task that is defined beside tasks.py and imported there counts as one that no
-    worker knows.
+    """Tasks that a module of tasks imports are not named.
+
+    Fails if: a task that is defined beside ``tasks.py`` and imported there counts as unknown to
+    workers.
     """
     line, kind = IMPORTS[form]
     between = "from .jobs import tidy\nclass Between: ..."
@@ -327,8 +329,9 @@ def test_tasks_that_a_module_of_tasks_imports_are_not_named(
 def test_tasks_that_django_imports_when_it_starts_are_not_named(
     depot: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: the tasks of a module that AppConfig.ready() imports are named, though each process
-    knows them.
+    """Tasks of a module that ``AppConfig.ready()`` imports are not named.
+
+    Fails if: they are named although each process imports them.
     """
     depot(urls="urlpatterns = []", jobs=own("tidy"))
 
@@ -341,9 +344,9 @@ def test_tasks_that_django_imports_when_it_starts_are_not_named(
 
 
 def test_lazy_objects_of_a_module_of_tasks_are_not_evaluated(depot: Site) -> None:
-    """Lazy objects of a module of tasks are not asked what they are.
+    """Lazy objects in a module of tasks are not evaluated.
 
-    Fails if: isinstance() evaluates them, with a query while manage.py checks.
+    Fails if: ``isinstance()`` evaluates them, with a query during ``manage.py check``.
     """
     lazy = (
         "from django.utils.functional import SimpleLazyObject\nLAZY = SimpleLazyObject(lambda: 1 / "
@@ -355,8 +358,10 @@ def test_lazy_objects_of_a_module_of_tasks_are_not_evaluated(depot: Site) -> Non
 
 
 def test_tasks_of_tests_are_not_named(depot: Site) -> None:
-    """Fails if: test runners run the checks, too, and then each project with tasks in its tests is
-    warned.
+    """Tasks that are defined in tests are not named.
+
+    Fails if: a test runner runs the checks, and each project with tasks in its tests gets a
+    warning.
     """
     for place in (
         "shop.tests.test_mail",
@@ -377,10 +382,11 @@ def test_tasks_of_tests_are_not_named(depot: Site) -> None:
 def test_a_task_that_workers_may_not_import_is_logged_once(
     depot: Site, caplog: pytest.LogCaptureFixture, imports: str, lines: int
 ) -> None:
-    """The first send of a task that no worker is sure to import is logged once with the line for
-    the settings.
+    """The first send of a task that workers may not import is logged.
 
-    Fails if: a site imports no module of tasks, so it does not know what they import.
+    The message contains the line for the settings.
+
+    Fails if: a site imports no module of tasks, and so cannot find what these modules import.
     """
     depot(jobs=plain("tidy"), tasks=imports)
     tidy = import_module("depot.jobs").tidy
@@ -411,7 +417,7 @@ def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCapture
 
 
 def test_the_error_of_an_unknown_task_names_the_remedy() -> None:
-    """The error of an unknown task says what makes workers import it."""
+    """The error of an unknown task contains the setting that makes workers import its module."""
     put(name="depot.jobs.tidy")
     drain(raise_errors=False)
 

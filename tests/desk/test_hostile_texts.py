@@ -1,6 +1,4 @@
-"""Texts that PostgreSQL cannot store, such as those with NUL bytes, wherever a caller gives an
-actor, a reason or a key.
-"""
+"""Texts that PostgreSQL cannot store, such as those with NUL bytes, as actor, reason or key."""
 
 from __future__ import annotations
 
@@ -142,7 +140,7 @@ def test_an_actor_that_cannot_be_stored_changes_nothing(
     "change", sorted(set(CHANGES) - {"resume of a queue", "end of an override"})
 )
 def test_a_lazy_reason_is_stored_in_the_active_language(change: str) -> None:
-    """Fails if the reason of a view, marked for translation, has to be made a str before."""
+    """Fails if: the reason of a view, marked for translation, has to be made a ``str`` before."""
     begin, act, _error = CHANGES[change]
     subject = begin()
     AuditEntry.objects.all().delete()

@@ -1,4 +1,4 @@
-"""immediate(): what is sent runs as soon as a worker could see it, in every kind of test."""
+"""``immediate()``: a sent task runs as soon as a worker could see it, in every kind of test."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def names() -> list[str]:
 
 
 class Both:
-    """What is the same in a TestCase, in which nothing is committed, and outside of one."""
+    """Tests that hold in a TestCase, in which nothing is committed, and outside of one."""
 
     def test_a_task_runs_before_its_send_returns(self) -> None:
-        """A task runs before its send returns and its result is there.
+        """When a send returns, its task has run and the result exists.
 
-        Fails if: it runs when the block ends, so the next line of the test sees nothing of it.
+        Fails if: the task runs when the block ends, after the next lines of the test.
         """
         with immediate():
             handle = tasks.note.send("one")
@@ -37,10 +37,10 @@ class Both:
             assert handle.get(0).is_ok()
 
     def test_a_task_runs_after_the_outermost_transaction(self) -> None:
-        """A task runs after the outermost transaction and not before.
+        """A task runs after the outermost transaction, and not before.
 
-        Fails if: it runs at the send, in the middle of what its sender has not finished; or in a
-        TestCase never.
+        Fails if: it runs at the send, inside the transaction of its sender; or, in a TestCase,
+        never.
         """
         with immediate():
             with transaction.atomic():
@@ -52,8 +52,10 @@ class Both:
             assert names() == ["from inside", "written later"]
 
     def test_the_end_of_a_transaction_without_a_savepoint_counts_too(self) -> None:
-        """Fails if: only RELEASE SAVEPOINT is watched, which the atomic() of delete() does not send
-        in a TestCase.
+        """The end of an ``atomic()`` without a savepoint runs the tasks, too.
+
+        Fails if: only RELEASE SAVEPOINT is watched, which the ``atomic()`` of ``delete()`` does not
+        send in a TestCase.
         """
 
         def receiver(**kwargs: Any) -> None:
@@ -82,9 +84,9 @@ class Both:
         assert names() == ["once"]
 
     def test_tasks_that_tasks_send_run_after_them(self) -> None:
-        """Tasks that tasks send run after them but not those for later.
+        """Tasks that a task sends run after it, except those with a delay.
 
-        Fails if: the send of a running task runs what it has sent, inside of that task.
+        Fails if: the send of a running task runs the sent task inside of that task.
         """
         with immediate():
             tasks.sends_more.send(3)
@@ -97,7 +99,7 @@ class Both:
         ]
 
     def test_send_many_in_chunks_and_async_tasks_run(self) -> None:
-        """Send many in chunks and async tasks and those of async code run."""
+        """Tasks of ``send_many`` in chunks, async tasks and tasks that async code sends are run."""
         with immediate():
             handles = tasks.add.send_many({"a": number} for number in range(5_001))
             assert handles[-1].get(0).ok_value == 5_000
@@ -105,7 +107,10 @@ class Both:
             assert async_to_sync(tasks.add.asend)(1).get(0).ok_value == 1
 
     def test_workflows_signals_gates_and_second_chances_run_on(self) -> None:
-        """Fails if: only sends are noticed, so a workflow that waits for a person stops halfway."""
+        """Workflows, signals, gates, retries and copies run on without a further send.
+
+        Fails if: only sends are noticed, so that a workflow that waits for a person stops halfway.
+        """
         flow = Workflow("order")
         paid = flow.signal("paid", annotation=dict[str, int])
         flow.gate("ship", after=paid)
@@ -131,8 +136,10 @@ class Both:
             assert retried.get(0).ok_value == 2
 
     def test_failures_are_raised_by_the_block_and_not_by_the_send(self) -> None:
-        """Fails if: send() raises what the task raises, and the code under test takes a path that
-        it has only in tests.
+        """A failure is raised when the block ends.
+
+        Fails if: ``send()`` raises the exception of the task, so that the code under test takes a
+        path that it takes only in tests.
         """
         went_on = []
 
@@ -153,9 +160,10 @@ class Both:
         assert "immediate(raise_errors=False)" in caught.value.__notes__[0]
 
     def test_the_error_of_the_test_comes_before_failed_tasks(self) -> None:
-        """The error of the test comes first and names the tasks that failed.
+        """The error of the test is raised, with a note that names the tasks that failed.
 
-        Fails if: the failed task hides the assertion, or the assertion hides why it failed.
+        Fails if: the failed task hides the assertion, or the assertion hides the cause of the
+        failure.
         """
         with pytest.raises(AssertionError, match="nothing was noted") as caught, immediate():
             tasks.raises.send("no such thing")
@@ -177,7 +185,9 @@ class Both:
             pass
 
     def test_a_task_whose_orm_call_breaks_a_constraint_fails_alone(self) -> None:
-        """Fails if: the savepoint of the attempt cannot be rolled back once Django has marked the
+        """An error of the database fails its task and no other one.
+
+        Fails if: the savepoint of the attempt cannot be rolled back once Django has marked the
         transaction as broken.
         """
         with immediate(raise_errors=False):
@@ -189,7 +199,7 @@ class Both:
         assert names() == ["once", "twice"]
 
     def test_after_the_block_nothing_runs_by_itself_any_more(self) -> None:
-        """Fails if: what the block has changed stays changed for the next test."""
+        """Fails if: what the block has patched stays patched for the next test."""
         leave = transaction.Atomic.__exit__
         with immediate():
             pass
@@ -202,7 +212,7 @@ class Both:
         assert handle.info().status == "PENDING"  # type: ignore[union-attr]
 
     def test_blocks_may_be_nested_and_drain_may_be_called_in_them(self) -> None:
-        """Blocks may be nested and drain may be called in them and in travel."""
+        """Blocks may be nested, also in ``travel()``, and ``drain()`` may be called in them."""
         with immediate(queues=["mail"]), immediate():
             assert tasks.sends_more.send(2).get(0).is_ok()
             tasks.add.schedule(60, 1)
@@ -217,9 +227,9 @@ class Both:
 
     @immediate()
     def test_the_decorator_opens_a_block_for_each_call(self) -> None:
-        """As a decorator it is a block for each call and refuses classes.
+        """As a decorator it opens a block for each call, and it refuses classes.
 
-        Fails if: it wraps a class in a function, too, and unittest finds no test in it.
+        Fails if: it wraps a class in a function, and unittest finds no test in it.
         """
         assert tasks.add.send(1).get(0).ok_value == 1
 
@@ -229,7 +239,7 @@ class Both:
 
 class InATestCase(Both, TestCase):
     def test_tasks_run_after_a_transaction_around_the_block(self) -> None:
-        """A transaction around the block does not keep tasks back for ever."""
+        """A transaction around the block delays the tasks only until its end."""
         with transaction.atomic(), immediate():
             handle = tasks.add.send(1)
             assert handle.info().status == "PENDING"  # type: ignore[union-attr]
@@ -258,7 +268,7 @@ class InATestCase(Both, TestCase):
         assert names() == [], "nor does its end raise TransactionManagementError"
 
     async def test_in_async_tests_it_runs_what_async_code_sends(self) -> None:
-        """Fails if: it watches the connection of the event loop's thread, on which nothing is sent."""
+        """Fails if: it watches the connection of the event loop's thread, which sends no task."""
 
         @transaction.atomic
         def inside() -> str:
@@ -275,7 +285,7 @@ class InATestCase(Both, TestCase):
         assert [group.name async for group in Group.objects.order_by("name")] == ["async", "inside"]
 
     async def test_in_async_tests_a_plain_with_or_drain_is_refused(self) -> None:
-        """In async tests a plain with and a plain drain are refused."""
+        """In async tests a plain ``with`` and a plain ``drain()`` are refused."""
         with pytest.raises(RuntimeError, match="async with immediate"), immediate():
             pass
         with pytest.raises(RuntimeError, match="await adrain"):
@@ -308,8 +318,9 @@ class InATransactionTestCase(Both, TransactionTestCase):
 
 @pytest.mark.django_db
 def test_an_ordered_key_stops_and_goes_on_when_it_is_skipped() -> None:
-    """Fails if: what waits behind a failed task runs nevertheless, or does not run when somebody
-    has decided.
+    """A failed task stops its key until it is skipped.
+
+    Fails if: the task behind it runs nevertheless, or does not run after the skip.
     """
     queues.change(
         "mail", {"partition_by_args": ["message"], "partition_policy": "stop"}, actor="ann"

@@ -1,4 +1,4 @@
-"""``manage.py horsies_import_beat``: what becomes of Celery's schedules, and what it leaves out."""
+"""``manage.py horsies_import_beat``: the import of Celery's schedules, and what is left out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NIGHTLY = {"task": tasks.noop.name, "schedule": crontab(minute=30, hour=4, day_o
 
 
 def left_out(*words: str) -> str:
-    """Run the command, which leaves something out, and return what it printed."""
+    """Run the command, which leaves a schedule out, and return the printed text."""
     out = io.StringIO()
     with pytest.raises(CommandError, match="left out"):
         call_command("horsies_import_beat", *words, stdout=out, stderr=out)
@@ -69,8 +69,9 @@ def beat(settings: Any) -> dict[str, Any]:
 
 
 def fields(least: int, greatest: int, names: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
-    """Give a field of a crontab as Celery takes it: a star, a number, a list, a range, steps, or
-    names.
+    """Return values for a field of a crontab as Celery accepts it.
+
+    These are a star, a number, a set, a range, steps, or names.
     """
     number = st.integers(least, greatest)
     bounds = st.tuples(number, number)
@@ -87,7 +88,7 @@ def fields(least: int, greatest: int, names: tuple[str, ...] = ()) -> st.SearchS
 
 
 def made(**given: Any) -> crontab:
-    """Return a crontab; that of a day which no month has is refused by Celery, too."""
+    """Return a crontab; a day that no month has is refused by Celery, too, and rejected here."""
     try:
         return crontab(**given)
     except ValueError:
@@ -105,8 +106,9 @@ crontabs = st.builds(
 
 
 def next_of_celery(tab: crontab, after: dt.datetime) -> dt.datetime | None:
-    """Return when a crontab of Celery fires next, in UTC: by the numbers to which Celery itself
-    expands it.
+    """Return when a crontab of Celery fires next, in UTC.
+
+    The moment is computed from the numbers to which Celery expands the crontab.
     """
     for days in range(15_000):  # a 29 February is a Monday every 28 years, or every 40 around 2100
         day = after.replace(hour=0, minute=0, second=0) + dt.timedelta(days=days)
@@ -134,8 +136,10 @@ MOMENTS = st.datetimes(
 def test_a_crontab_fires_when_celery_would_fire_it(
     tab: crontab, moments: list[dt.datetime]
 ) -> None:
-    """Fails if: the text of the fields is taken over, and days match either of two fields, or a
-    range that wraps is refused.
+    """An imported crontab fires at the moments of Celery, or is refused.
+
+    Fails if: the text of the fields is copied, so that days match either of two fields, or a range
+    that wraps is refused.
     """
     try:
         pattern = pattern_of(tab, "UTC")
@@ -171,10 +175,10 @@ def test_a_crontab_keeps_the_text_that_means_the_same(tab: crontab, text: str) -
 def test_entries_become_schedules_with_their_zone_and_options(
     beat: dict[str, Any],
 ) -> None:
-    """Entries become schedules with their zone arguments and options.
+    """Entries become schedules with their zone, arguments and options.
 
-    Fails if: the crontab moves to UTC, positional arguments are lost, or the seconds of
-    ``expires`` are milliseconds.
+    Fails if: the crontab moves to UTC, positional arguments are lost, or the seconds of ``expires``
+    are milliseconds.
     """
     beat["nightly"] = NIGHTLY
     more = {"args": (1,), "kwargs": {"b": 2}, "options": {"expires": 60}}
@@ -228,7 +232,7 @@ def test_entries_become_schedules_with_their_zone_and_options(
             "match both day_of_month and day_of_week",
         ),
         ({"schedule": object()}, "object has no counterpart"),
-        # To make a real one, Celery needs ephem.
+        # Celery can make a real one only if ephem is installed.
         ({"schedule": object.__new__(solar)}, "it follows the sun"),
         ({"schedule": dt.timedelta(days=400)}, "seconds must be a whole number from 0 to 31536000"),
         ({"task": "shop.tasks.gone"}, "there is no task 'shop.tasks.gone'"),
@@ -245,7 +249,10 @@ def test_entries_become_schedules_with_their_zone_and_options(
 def test_what_cannot_be_imported_is_named(
     beat: dict[str, Any], entry: dict[str, Any], why: str
 ) -> None:
-    """Fails if: one entry ends the import, or is created in another meaning and nobody hears of it."""
+    """An entry that cannot be imported is named, and the others are imported.
+
+    Fails if: one entry ends the import, or is created with another meaning and without a message.
+    """
     beat["good"] = NIGHTLY
     beat["odd"] = {**NIGHTLY, **entry}
 
@@ -259,10 +266,11 @@ def test_what_cannot_be_imported_is_named(
 def test_a_second_import_changes_nothing(
     beat: dict[str, Any],
 ) -> None:
-    """A second run changes nothing a schedule of ours is kept and names choose.
+    """A second import changes nothing and keeps a changed schedule, unless ``--replace`` is given.
 
-    Fails if: what somebody changed here since is overwritten by the next run, or the run fails
-    on the first name.
+    Names select the entries to import.
+
+    Fails if: the second import overwrites a change that was made here, or fails at the first name.
     """
     beat["nightly"] = NIGHTLY
     run()
@@ -298,7 +306,7 @@ def test_a_second_import_changes_nothing(
 def test_the_printed_settings_declare_the_same_schedules(
     beat: dict[str, Any], settings: Any
 ) -> None:
-    """What is printed for the settings is what would be created.
+    """The printed settings declare the same schedules that an import creates.
 
     Fails if: the printed arguments are JSON, and the settings declare another schedule than the
     table would have.
@@ -342,8 +350,8 @@ def test_an_app_is_read_with_its_zone_and_tasks_added_by_code(
 ) -> None:
     """An app is read with its zone and the tasks that its code adds.
 
-    Fails if: only ``beat_schedule`` is read before the signals of the app have run; or the zone
-    is that of the site.
+    Fails if: ``beat_schedule`` is read before the signals of the app have run; or the zone is that
+    of the site.
     """
     run("--app", f"{__name__}.app")
 
@@ -358,7 +366,10 @@ def test_an_app_is_read_with_its_zone_and_tasks_added_by_code(
 
 
 def test_a_path_without_an_app_is_named() -> None:
-    """A path that is no app is named and without anything to import where the command looked."""
+    """A path that is no app is named.
+
+    Without schedules to import, the error lists the places that were searched.
+    """
     for path in ("shop.celery", "tests.apps.project.tasks.add", "nothing", ":", "..x"):
         assert "Name a Celery app, such as shop.celery.app" in refusal("--app", path)
 
@@ -370,7 +381,7 @@ def test_a_path_without_an_app_is_named() -> None:
 
 @pytest.fixture
 def models(db: None) -> Iterator[Any]:
-    """Give the models of django-celery-beat, whose tables are made for this test."""
+    """Yield the models of django-celery-beat, whose tables are made for this test."""
     pytest.importorskip("django_celery_beat", reason="its release refuses this version of Django")
 
     with (
@@ -381,14 +392,15 @@ def models(db: None) -> Iterator[Any]:
         yield apps.get_app_config("django_celery_beat").models_module
 
         for model in apps.get_app_config("django_celery_beat").get_models():
-            if admin.site.is_registered(model):  # by whatever imported the URLs meanwhile
+            if admin.site.is_registered(model):  # by an import of the URLs during the test
                 admin.site.unregister(model)
 
 
 @pytest.fixture
 def add(models: Any) -> Callable[..., Any]:
-    """Give a function that writes a periodic task, which does nothing every two minutes unless told
-    otherwise.
+    """Return a function that writes a periodic task.
+
+    By default it runs a task without effect every two minutes.
     """
     often = models.IntervalSchedule.objects.create(every=2, period="minutes")
 
@@ -403,7 +415,10 @@ def add(models: Any) -> Callable[..., Any]:
 def test_rows_become_schedules_and_win_over_entries(
     models: Any, add: Any, beat: dict[str, Any]
 ) -> None:
-    """Fails if: a row that is switched off starts to fire, or every crontab has the zone of Celery."""
+    """Rows become schedules, and replace entries of the same name.
+
+    Fails if: a row that is switched off starts to fire, or every crontab has the zone of Celery.
+    """
     tokyo = models.CrontabSchedule.objects.create(
         minute="0", hour="9", day_of_week="1-5", timezone="Asia/Tokyo"
     )
@@ -452,7 +467,7 @@ def test_rows_become_schedules_and_win_over_entries(
 def test_what_beat_fires_as_well_after_an_import_is_named(
     models: Any, add: Callable[..., Any], settings: Any
 ) -> None:
-    """Fails if: the tasks of such a row are sent by both, every night."""
+    """Fails if: both send the tasks of such a row, every night."""
     settings.CELERY_BEAT_SCHEDULE = {"nightly": NIGHTLY}
     add("on")
     add("off", enabled=False)
@@ -472,8 +487,10 @@ def test_what_beat_fires_as_well_after_an_import_is_named(
 
 
 def test_rows_that_cannot_be_imported_are_named(models: Any, add: Callable[..., Any]) -> None:
-    """Fails if: a one-off task fires every day, a schedule outlives its end, or a row that is no
-    JSON ends the import.
+    """Rows that cannot be imported are named.
+
+    Fails if: a one-off task fires every day, a schedule outlives its end, or a row that is no JSON
+    ends the import.
     """
     later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
     quick = models.IntervalSchedule.objects.create(every=500, period="microseconds")

@@ -1,6 +1,4 @@
-"""The URLs for monitoring: the metrics of the site and its status, whom they answer, and when the
-answer is 503.
-"""
+"""The URLs for monitoring: the metrics of the site, its status, and who may read them."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture(autouse=True)
 def token(settings: Any) -> Iterator[None]:
-    """Let the token in, and keep no metrics of another test."""
+    """Set the token in the settings, and clear the metrics that another test has cached."""
     settings.HORSIES = {**project.HORSIES, "MONITORING_TOKEN": TOKEN}
     metrics.texts.kept.clear()
     states.kept.clear()
@@ -71,7 +69,7 @@ def scraped(client: Client) -> Metrics:
 def test_the_metrics_of_the_site_are_valid_for_promtool(
     client: Client,
 ) -> None:
-    """The metrics of the site are those of the page and promtool finds nothing to say."""
+    """The metrics of the site are those of the page, and promtool reports no problem."""
     limit("default", max_concurrency=7)
     put(3)
     schedules.create(
@@ -112,7 +110,7 @@ def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(
     assert 290 < oldest["default"] - oldest["mail"] < 400
 
     limit("*", max_concurrency=40)
-    # Of the whole cluster there are only limit and pause, so that a sum counts no task twice.
+    # The whole cluster has only limit and pause, so that a sum counts no task twice.
     found = scraped(client)
 
     for name in found.types:
@@ -125,7 +123,7 @@ def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(
 def test_workers_and_unfinished_runs_are_counted_by_state(
     client: Client,
 ) -> None:
-    """Workers and unfinished runs count by state and schedules show when they fire next."""
+    """Workers and unfinished runs are counted by state, and schedules have their next fire time."""
     for silent in (0, 0, 300):
         living_worker(beat={"sent_at": now() - dt.timedelta(seconds=silent)})
     WorkerFactory(stopped_at=now())
@@ -166,8 +164,9 @@ def test_workers_and_unfinished_runs_are_counted_by_state(
 
 
 def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
-    """Fails if: without a problem there is no series, and nobody can tell that from a site that is
-    down.
+    """Each kind of problem has a series, which is zero without a problem.
+
+    Fails if: without a problem there is no series, which looks the same as a site that is down.
     """
     found = problems(client)
 
@@ -183,9 +182,9 @@ def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
 
 
 def test_a_lock_on_the_tables_is_reported_without_figures(client: Client, connect: Connect) -> None:
-    """While a lock keeps it from the tables it tells of that and no figure.
+    """If a lock prevents reading the tables, the metrics report the lock and no figures.
 
-    Fails if: no worker lives and no task waits, because none could be counted.
+    Fails if: they have zero workers and zero waiting tasks, because none could be counted.
     """
     lock = connect()
 
@@ -208,13 +207,11 @@ def problems(client: Client) -> dict[tuple[str, str], float]:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_simultaneous_requests_share_one_reading(connect: Connect, fails: bool) -> None:
-    """Many who ask at once wait for one reading also for one that fails.
+    """Simultaneous requests wait for one reading, also for one that fails.
 
-    Fails if: each finds the metrics too old, and a slow database gets as many readers as there
-    are scrapers.
-
-    Or each tries again after all before it, and while the database is away scrapers take more and
-    more threads.
+    Fails if: each of them starts a reading of its own, so that a slow database gets as many readers
+    as there are scrapers; or each tries again after a failure, so that scrapers occupy more and
+    more threads while the database is away.
     """
     begun = list[int]()
     opened = list[int]()
@@ -250,7 +247,7 @@ def test_simultaneous_requests_share_one_reading(connect: Connect, fails: bool) 
 
 
 def test_without_prometheus_client_the_response_is_501(client: Client, monkeypatch: Any) -> None:
-    """Without prometheus client it is 501 with what to install."""
+    """Without ``prometheus_client`` the response is 501, with the command to install it."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     response = scrape(client)
@@ -259,7 +256,7 @@ def test_without_prometheus_client_the_response_is_501(client: Client, monkeypat
     assert (response.status_code, response.content) == (501, said)
 
 
-# Whom the URLs answer, and when the answer is 503
+# Permissions, and responses with the status 503
 
 
 @for_monitoring
@@ -268,7 +265,7 @@ def nothing(request: HttpRequest) -> HttpResponse:
 
 
 def ask(client: Client, **headers: str) -> tuple[int, dict[str, Any]]:
-    """Ask for the status as of now, and return the HTTP status and the JSON of the answer."""
+    """Request the status, without its cache, and return the HTTP status and the JSON."""
     states.kept.clear()
     response = client.get(reverse("horsies:status"), headers=headers)
 
@@ -310,7 +307,7 @@ def test_the_token_opens_without_a_query_and_no_other_word_does(
 
 
 def test_strangers_get_401_and_users_without_permission_403(client: Client, settings: Any) -> None:
-    """Strangers get 401 users 403 or an answer and nobody a login."""
+    """Without a user the response is 401, without the permission 403, and never a login page."""
     refused = client.get(reverse("horsies:status"))
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     assert ask(client, Authorization="Bearer wrong")[0] == 401
@@ -340,7 +337,7 @@ def test_strangers_get_401_and_users_without_permission_403(client: Client, sett
 def test_without_the_database_status_and_metrics_are_503(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
-    """Without the database status and metrics are 503 and nothing is told of the server."""
+    """Without the database, status and metrics are 503 and contain no data of the server."""
     assert scrape(client).status_code == 200
 
     past = {
@@ -370,7 +367,7 @@ def test_without_the_database_status_and_metrics_are_503(
 
     states.kept.clear()
     request = RequestFactory().get("/")
-    request.user = User(pk=1, username="somebody")  # whose permissions are still to be read
+    request.user = User(pk=1, username="somebody")  # whose permissions are not read yet
     response = status(request)
 
     assert (response.status_code, json.loads(response.content)["healthy"]) == (503, False)
@@ -388,7 +385,7 @@ def test_the_status_is_read_once_in_a_second(client: Client) -> None:
 
 
 def test_many_who_wait_for_the_status_are_refused(client: Client) -> None:
-    """Fails if: each request takes a thread of the site for as long as the database needs."""
+    """Fails if: each request occupies a thread of the site until the database answers."""
     reading = threading.Event()
     go_on = threading.Event()
 

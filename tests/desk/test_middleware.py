@@ -1,6 +1,4 @@
-"""What a project puts around its tasks: middleware around their bodies, metadata that travels with
-them, and traces.
-"""
+"""Middleware around the bodies of tasks, metadata that is sent with tasks, and traces."""
 
 from __future__ import annotations
 
@@ -74,7 +72,10 @@ def seen(own_registry: None) -> Iterator[list[tuple[Any, ...]]]:
 def test_each_middleware_may_change_arguments_and_result(
     seen: list[Any],
 ) -> None:
-    """Each may change the arguments and the result of a task the first one outermost."""
+    """Each middleware may change the arguments and the result of a task.
+
+    The first middleware is the outermost one.
+    """
 
     @task(name="tests.mixed")
     def mixed(a: int, /, b: int, *, c: int = 3) -> int:
@@ -140,7 +141,7 @@ def test_what_a_task_leaves_for_its_failure_is_told_with_it(
 @pytest.mark.parametrize("name", ["raising", "passes_something_else"])
 @pytest.mark.parametrize("sender", [tasks.noop, tasks.anoop], ids=["sync", "async"])
 def test_an_error_of_a_middleware_is_the_error_of_the_task(sender: Any, name: str) -> None:
-    """What it raises or passes on wrongly is the error of the task.
+    """An exception of a middleware, or a wrong value that it passes on, is the error of the task.
 
     Fails if: an exception outside of the function ends the child, or leaves the task RUNNING.
     """
@@ -161,7 +162,7 @@ def test_an_error_of_a_middleware_is_the_error_of_the_task(sender: Any, name: st
 
 
 def test_an_exception_of_the_function_passes_through_middleware() -> None:
-    """What the function raises passes through it and policies hold."""
+    """An exception of the function passes through the middleware, and the retry policy applies."""
     handle = tasks.mails.send(1)
 
     with using("MIDDLEWARE", "Noting", "doubling"):
@@ -183,7 +184,7 @@ def test_an_exception_of_the_function_passes_through_middleware() -> None:
     ],
 )
 def test_a_factory_without_a_middleware_is_named_at_the_start(name: str, message: str) -> None:
-    """A factory that returns something else is named before the first task.
+    """A factory that does not return a middleware is named before the first task runs.
 
     Fails if: each task fails with "'NoneType' object is not callable".
     """
@@ -214,7 +215,7 @@ def test_a_factory_without_a_middleware_is_named_at_the_start(name: str, message
     ],
 )
 def test_a_bad_path_is_refused_by_a_check_and_a_worker(key: str, path: str, message: str) -> None:
-    """A path that leads nowhere is refused by a check and a worker."""
+    """An invalid path is refused by a check and by the start of a worker."""
     with override_settings(HORSIES={**settings.HORSIES, key: [path]}):
         (found,) = [one for one in checks.check_tasks() if one.id == "horsies.E024"]
         assert found.obj == f"HORSIES[{key!r}]"
@@ -241,9 +242,9 @@ def stored(handle: Any) -> Any:
 
 
 def test_each_attempt_reads_the_metadata_of_its_send() -> None:
-    """Each attempt reads what was sent and its arguments are the same as without.
+    """Each attempt reads the metadata of its send, which does not change the arguments.
 
-    Fails if: it travels in the first message to the child only.
+    Fails if: the metadata is only in the first message to the child.
     """
     handle = tells.with_options(metadata=GIVEN, timeout_ms=500).send(attempts=2)
     without = tells.send()
@@ -288,7 +289,7 @@ def test_redaction_erases_it_and_keeps_the_other_options() -> None:
 
 
 def test_sources_give_metadata_and_the_sender_overrides_them() -> None:
-    """Sources give metadata to every send later ones win and the sender above all."""
+    """Sources add metadata to every send; a later source overrides earlier ones, the sender all."""
     create("nightly", {"task": tasks.noop.name, "pattern": "daily at 04:30"}, actor="ada")
     token = around.trace.set("00-4bf9")
 
@@ -345,7 +346,7 @@ def test_a_source_runs_in_the_context_of_an_async_sender() -> None:
 def test_metadata_that_cannot_be_stored_fails_the_send(
     metadata: Any, sources: list[str], message: str
 ) -> None:
-    """Metadata that cannot travel and a source that fails fail the send."""
+    """A send fails if its metadata cannot be stored or if a source fails."""
     with using("METADATA", *sources), pytest.raises(TaskSendError, match=message) as caught:
         tasks.add.with_options(metadata=metadata).send(1)
 
@@ -354,7 +355,7 @@ def test_metadata_that_cannot_be_stored_fails_the_send(
 
 
 def test_nodes_maps_and_undos_have_the_metadata_of_their_task() -> None:
-    """Nodes maps and undos have what their task was added with."""
+    """Nodes, maps and undos have the metadata with which their task was added."""
     flow = Workflow("import", on_error="fail")
     one = flow.add(flows.number.with_options(metadata={"n": 1}), 4)
     flow.map(flows.plus.with_options(metadata={"n": 2}), a=[1, 2], b=one)
@@ -390,8 +391,10 @@ def keyed(metadata: dict[str, Any] | None, number: int = 1, priority: int = 5) -
 
 
 def test_a_key_finds_its_run_also_with_other_metadata_or_none() -> None:
-    """Fails if: the trace is part of the graph's hash, and a view that is called twice cannot send
-    its workflow again.
+    """A key finds its run, whatever the metadata of the graph is.
+
+    Fails if: the hash of the graph includes the trace, so that a view cannot send its workflow
+    twice.
     """
     first = keyed({"trace": "1"}).send()
 
@@ -416,7 +419,7 @@ def test_the_admin_shows_it_once_and_not_among_the_options(boss: Client) -> None
     assert (timed.count("s3cret"), timed.count("86399123")) == (1, 1)
 
 
-# What OpenTelemetry is told in the process that runs a task
+# The spans of OpenTelemetry in the process that runs a task
 
 IDS = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 PARENT = f"00-{IDS[0]:032x}-{IDS[1]:016x}-01"
@@ -424,7 +427,7 @@ PARENT = f"00-{IDS[0]:032x}-{IDS[1]:016x}-01"
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Collect the spans of this process, whose settings name the middleware and the carrier."""
+    """Collect the spans of this process."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -442,7 +445,7 @@ def hooked() -> Any:
 
 @contextmanager
 def within(state: list[tuple[str, str]] | None = None) -> Iterator[None]:
-    """Be in a span of a request."""
+    """Run the block in a span of a request."""
     flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
     found = trace.SpanContext(
         *IDS, is_remote=False, trace_flags=flags, trace_state=trace.TraceState(state or [])
@@ -456,7 +459,7 @@ class Hostile(Exception):
         raise LookupError("no text")
 
 
-# What a task raises, the type of the error, and its code.
+# The exception of a task, the type of the error, and its code.
 HOW: dict[str, tuple[Any, str | None, str | None]] = {
     "skip": (Skip("no"), None, None),
     "snooze": (Snooze(60), None, None),
@@ -478,7 +481,7 @@ def ended(exporter: InMemorySpanExporter) -> ReadableSpan:
 
 
 def test_the_carrier_holds_only_the_span_of_the_sender() -> None:
-    """The carrier gives the span of the sender alone and what is too long not at all.
+    """The carrier contains only the span of the sender, and leaves out a state that is too long.
 
     Fails if: it is the propagator of the project, and baggage of any size, or a state of 10 KiB,
     fails the send.
@@ -501,7 +504,7 @@ def test_the_carrier_holds_only_the_span_of_the_sender() -> None:
 def test_the_span_of_the_sender_is_the_parent_of_sent_tasks(
     spans: InMemorySpanExporter,
 ) -> None:
-    """The span of the sender is the parent also of what tasks send."""
+    """The span of the sender is the parent of the tasks, including those that tasks send."""
     with hooked():
         with within([("vendor", "a")]):
             async_to_sync(tasks.anoop.asend)()
@@ -545,10 +548,10 @@ def test_metadata_of_others_under_these_names_fails_no_task(
 def test_the_span_of_an_attempt_that_fails_is_an_error(
     spans: InMemorySpanExporter, how: str
 ) -> None:
-    """An attempt that raises is an error unless it skips or snoozes.
+    """The span of an attempt that raises is an error, except for a skip and a snooze.
 
-    Fails if: the text of the exception raises while it is recorded, and the task fails for
-    another reason.
+    Fails if: the text of the exception raises while it is recorded, and the task fails for another
+    reason.
     """
     _, kind, code = HOW[how]
 

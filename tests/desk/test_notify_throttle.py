@@ -1,4 +1,4 @@
-"""Which sends notify: a clock that tests move goes in, and who may be quiet comes out."""
+"""``NotifyThrottle`` decides which sends notify, by a clock that the tests move."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ TICK = 0.000_1
 
 
 def sent(throttle: NotifyThrottle, queue: str = "default", table: int = TABLE) -> int | None:
-    """Send at once and return what went into the statement."""
+    """Send without a delay and return the value that is passed to the statement."""
     turn = throttle.begin(queue, "sync")
     assert not throttle.end(turn, table)
     return turn.notified
 
 
 def burst(clock: list[float]) -> NotifyThrottle:
-    """Return a throttle after so many sends that others may be quiet, from now on."""
+    """Return a throttle after so many sends that the next ones may be quiet."""
     throttle = NotifyThrottle(lambda: clock[0])
     assert [sent(throttle) for _ in range(BURST)] == [None] * BURST
     return throttle
 
 
 def test_workers_look_again_later_than_a_quiet_send_may_return() -> None:
-    """Workers look again later than the last quiet send may return."""
+    """The last quiet send returns before workers read the table again."""
     assert min(wakeups.AFTER["burst"]) > LOOK_SECONDS > QUIET_SECONDS
     assert wakeups.BURST_SECONDS > BURST_SECONDS + SLOW_SECONDS
 
 
 def test_a_burst_notifies_once_in_five_milliseconds() -> None:
-    """In a burst sends are quiet for five milliseconds and then one notifies and elsewhere all do."""
+    """In a burst, one send in five milliseconds notifies; outside of a burst, each send does."""
     clock = [100.0]
     throttle = NotifyThrottle(lambda: clock[0])
 
@@ -70,7 +70,10 @@ def test_a_burst_is_that_of_one_queue_table_and_process() -> None:
 
 
 def test_a_slow_quiet_send_notifies_at_its_end() -> None:
-    """Behind a send that took long nobody is quiet and a quiet one notifies after all."""
+    """A send that follows a slow one is not quiet.
+
+    A quiet send that ends too long after the last notification notifies at its end.
+    """
     clock = [100.0]
     throttle = burst(clock)
     clock[0] += QUIET_SECONDS + TICK

@@ -1,6 +1,4 @@
-"""What somebody does to tasks: cancel, retry, list, send, purge; from code, in the admin, by
-``manage.py horsies_task``.
-"""
+"""Operations on tasks: cancel, retry, list, send and purge; by code, admin and command."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ def failed() -> TaskHandle[Any]:
 
 
 def test_a_cancel_is_part_of_the_transaction_around_it() -> None:
-    """Cancelling is part of the transaction around it and is told to whoever waits."""
+    """A cancel is part of the transaction around it, and ends the wait for the result."""
     handle = tasks.noop.send()
 
     with pytest.raises(RuntimeError), transaction.atomic():
@@ -87,7 +85,7 @@ def test_five_hundred_are_cancelled_by_one_statement() -> None:
 
 
 def test_a_failed_task_runs_again_under_its_id() -> None:
-    """A failed task runs again under its id and its policy begins anew."""
+    """A failed task runs again under its id, and its retry policy starts again."""
     handle = tasks.asks_again.with_options(good_until=dt.timedelta(hours=1)).send(0, "BUSY")
     drain(raise_errors=False)
     first = handle.get(0)
@@ -151,7 +149,7 @@ def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
     assert copy.get(0).ok_value == 3
 
 
-# A task, why it is not retried, and why it is not copied.
+# The columns of a task, the reason against a retry, and the reason against a copy.
 REFUSED: dict[str, tuple[dict[str, Any] | None, str, str | None]] = {
     "completed": ({"status": "COMPLETED"}, "completed: send a copy", None),
     "pending": ({}, "is PENDING", "is PENDING"),
@@ -168,7 +166,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | None, str, str | None]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_an_impossible_retry_or_copy_is_refused_with_its_reason(what: str) -> None:
-    """What cannot be retried or copied is refused with its reason."""
+    """A retry or a copy that is impossible is refused with the reason."""
     columns, retried, copied = REFUSED[what]
     id_ = uuid.uuid4() if columns is None else TaskFactory(**columns).pk
     before = Task.objects.count()
@@ -207,7 +205,10 @@ def test_the_shell_shows_cancels_and_runs_again() -> None:
 
 
 def test_an_action_on_fifty_ticked_tasks_is_one_statement() -> None:
-    """Fifty ticked tasks and no others are one statement and one entry of the audit."""
+    """An action changes fifty ticked tasks and no others.
+
+    It needs one statement and one entry of the audit.
+    """
     client = client_with("view_task", "operate_task", name="ada")
     failures(51)
     *ticked, other = map(str, Task.objects.values_list("pk", flat=True))
@@ -259,13 +260,13 @@ def test_a_task_that_runs_for_very_long_stands_out_in_the_list(settings: Any, bo
 
 
 DAY = dt.timedelta(days=1)
-# By the names of tasks in a test.
+# Statuses by the names that a test gives to its tasks.
 CANCELLED = dict.fromkeys(("waits", "parked", "later"), "CANCELLED")
 _, machine, refusal = command("horsies_task")
 
 
 def run(*words: Any) -> tuple[str, str]:
-    """Run the command here and return what it printed on both streams."""
+    """Run the command in this process and return the printed text of both streams."""
     return ran("horsies_task", *words)[1:]
 
 
@@ -280,7 +281,7 @@ def statuses() -> dict[uuid.UUID, str]:
 def test_the_list_shows_the_newest_tasks_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The list shows the newest tasks first narrowed by each option."""
+    """The list shows the newest tasks first, and each option restricts it."""
     old = {"queue_name": "mail", "sent_at": now() - 2 * DAY}
     found = {
         status: TaskFactory(status=status, task_name=f"shop.{status}", **old).pk
@@ -329,7 +330,7 @@ def test_the_list_shows_the_newest_tasks_first(
         assert "argument --since" in refusal("list", f"--since={text}")
 
     monkeypatch.setattr(selection, "DEEPEST", 1)
-    # It does not read a hundred million rows for a name that is not there.
+    # A name without tasks does not make the list read a hundred million rows.
     for more in ([], ["--status=FAILED"]):
         said = ("There are no such tasks.\n", "Only the newest 30,000 tasks were searched.\n")
         assert run("list", "--name=shop.EXPIRED", *more) == said
@@ -347,7 +348,7 @@ def test_the_list_shows_the_newest_tasks_first(
     ],
 )
 def test_a_partition_is_named_by_its_arguments(text: str, arguments: dict[str, Any]) -> None:
-    """Fails if: what is not written exactly as it is stored finds nothing, in silence."""
+    """Fails if: a key that is not written exactly as it is stored silently finds nothing."""
     with connection.cursor() as cursor:
         call = "SELECT horsies_partition_key('[]', false, %s, '', NULL)"
         cursor.execute(call, [json.dumps(arguments)])
@@ -374,9 +375,9 @@ def test_durations_are_written_as_elsewhere() -> None:
 
 
 def test_a_task_is_sent_with_arguments_in_their_types() -> None:
-    """A task is sent with arguments by its types and the options of with options.
+    """A task is sent with arguments in their types, and with the options of ``with_options()``.
 
-    Fails if: the dict goes to ``send`` as it is, and is refused because it is no Point.
+    Fails if: the dict is passed to ``send`` as it is, and is refused because it is no Point.
     """
     sent = run("send", tasks.mirror.name, "--kwargs", '{"point": {"x": 1, "y": 2}}')[0].strip()
     drain()
@@ -391,9 +392,10 @@ def test_a_task_is_sent_with_arguments_in_their_types() -> None:
 
 
 def test_a_purge_from_code_uses_transactions_of_five_hundred() -> None:
-    """Code purges what it describes in transactions of five hundred.
+    """``purge()`` deletes the described tasks in transactions of five hundred.
 
-    Fails if: without ``until`` all results go; one transaction; waiting tasks are cancelled.
+    Fails if: without ``until`` all results are deleted; or in one transaction; or waiting tasks are
+    cancelled.
     """
     ended = {
         "queue_name": "mail",
@@ -499,10 +501,10 @@ def failures(count: int, **columns: Any) -> list[Task]:
 def test_a_change_in_bulk_changes_the_matching_tasks_only(
     words: str, counted: str, done: str, after: dict[str, str | None]
 ) -> None:
-    """All that match are counted and then changed under the name of the user and no others.
+    """A change in bulk first counts and then changes the matching tasks, under the user's name.
 
-    Fails if: each of 1,823 tasks by its id; or a purge is also of what a worker has claimed, or
-    of a task of a run.
+    Fails if: each of 1,823 tasks has to be given by its id; or a purge includes claimed tasks or
+    tasks of a run.
     """
     mail = {"queue_name": "mail"}
     pay = {"queue_name": "bulk", "task_name": "shop.pay"}
@@ -538,7 +540,10 @@ def test_a_change_in_bulk_changes_the_matching_tasks_only(
 
 
 def test_matches_are_listed_by_name_and_code_or_as_json() -> None:
-    """What matches is told by names and codes or as JSON and a misspelt name with one that is near."""
+    """Matching tasks are counted by name and code, or as JSON.
+
+    A misspelt name gets a suggestion.
+    """
     failures(2, task_name="shop.pay")
     failures(1, task_name="shop.pay", error_code="NO_ROOM")
     kinds = "3 FAILED tasks\n        2  shop.pay  OH_NO\n        1  shop.pay  NO_ROOM\n"
@@ -594,7 +599,7 @@ def test_what_cannot_be_or_could_be_meant_otherwise_is_refused(words: str, probl
 
 
 class Terminal(io.StringIO):
-    """Somebody at a terminal, who answers."""
+    """The input of a person at a terminal, who answers."""
 
     def isatty(self) -> bool:
         return True
@@ -603,7 +608,7 @@ class Terminal(io.StringIO):
 def test_a_purge_asks_for_confirmation_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It asks before it purges and needs no input where nobody answers."""
+    """A purge requires a confirmation at a terminal, and ``--no-input`` where there is none."""
     id_ = TaskFactory().pk
 
     for stdin, said in [

@@ -1,6 +1,4 @@
-"""Ordered queues: which keys a failed task stops, where people see it and how they skip it; what is
-refused at the send.
-"""
+"""Ordered queues: keys that a failed task stops, skips from each place, and refused sends."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def ordered(policy: str = "stop", **columns: Any) -> None:
 
 
 def stop(key: Any = "acme", behind: int = 2, **columns: Any) -> uuid.UUID:
-    """Put a failed task that stops its key into the table, and tasks behind it; return its id."""
+    """Write a failed task that stops its key, and tasks behind it; return the first one's id."""
     kwargs = {"customer": key}
     held = {
         "queue_name": "mail",
@@ -97,9 +95,9 @@ def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(
 
 @pytest.mark.parametrize("key", [7, "7", True, None, 1.5, [1, "a"], {"b": 1, "a": "ü"}])
 def test_the_values_of_a_key_keep_their_types(key: Any) -> None:
-    """The values of a key are those of the arguments in any type.
+    """The values of a key are those of the arguments, in any type.
 
-    Fails if: 7 and "7" are one key, or the order of the keys of an object counts.
+    Fails if: 7 and "7" are one key, or the order of the keys of an object matters.
     """
     ordered()
     (id_,) = put(queue="mail", kwargs=[json.dumps({"other": 1, "customer": key})])
@@ -179,9 +177,7 @@ def test_a_skip_that_cannot_be_says_why(
 
 
 def test_a_skip_says_which_task_comes_before_the_failed_one() -> None:
-    """Fails if: it denies that one has failed, while an earlier one that was retried runs before
-    it.
-    """
+    """Fails if: the error denies a failure while an earlier, retried task runs before it."""
     ordered()
     (retried,) = put(queue="mail", kwargs=['{"customer": 7}'])
     failed = stop(key=7)
@@ -202,7 +198,7 @@ def test_a_skip_says_which_task_comes_before_the_failed_one() -> None:
 
 
 def test_the_command_skips_by_task_and_arguments() -> None:
-    """The command skips by the task and any arguments in JSON or else texts."""
+    """The command skips by the task and the arguments, which are JSON or else texts."""
     ordered(partition_by_args=[], partition_by_task=True)
     keys = [{"region": "eu", "customer": customer} for customer in (7, "7", "a=b")]
     ids = [stop(partition_key=json.dumps({"": "shop.pay", **key})) for key in keys]
@@ -230,7 +226,7 @@ def test_the_command_skips_by_task_and_arguments() -> None:
 
 
 def test_the_command_sets_and_shows_a_policy() -> None:
-    """The command sets a policy and tells it in words and what is stopped and what to do."""
+    """The command sets a policy, and shows it with the stopped keys and the command to skip."""
     said = run("set", "mail", "--partition-by-args=customer", "--partition-policy=stop")
     assert 'mail: partition_policy: null -> "stop"' in said
     assert "1 per partition; ordered, a failed task stops its key" in run("list")
@@ -260,7 +256,7 @@ def test_the_command_sets_and_shows_a_policy() -> None:
 
 
 def test_the_admin_shows_keys_only_with_the_permission() -> None:
-    """The admin shows the policy and the stopped keys but keys only to those who may."""
+    """The admin shows the policy and the stopped keys, their values only with the permission."""
     everything = client_with("view_queue", "view_task", "view_payload")
     viewer = client_with("view_queue")
 
@@ -297,9 +293,10 @@ def test_the_admin_shows_keys_only_with_the_permission() -> None:
 def test_a_stopped_key_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A key that is stopped is told once and other failures are not.
+    """The signal is sent once for a stopped key, and not for other failures.
 
-    Fails if: every failure of an ordered queue, also a retried one, or one whose policy goes on.
+    Fails if: it is sent for every failure of an ordered queue, also a retried one, or one whose
+    policy continues.
     """
     got: list[dict[str, Any]] = []
 
@@ -337,7 +334,7 @@ def test_a_stopped_key_is_told_once(
     assert Task.objects.get(pk=second.task_id).status == "PENDING"
 
 
-# What is refused at the send
+# Refused sends
 
 LATER = dt.datetime(2300, 1, 1, tzinfo=dt.UTC)
 LIVE = {"partition_by_args": ["account_id"], "partition_policy": "stop"}
@@ -363,7 +360,7 @@ def declared(settings: Any) -> None:
 def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(
     request: Any, send: Callable[[], Any]
 ) -> None:
-    """Fails if: what was ordered live refuses by the error of the driver, as DataError."""
+    """Fails if: a queue that was ordered by a change refuses a send with the driver's DataError."""
     queues.change("mail", LIVE, actor="ann")
     said = 'queue "mail" is ordered: its tasks run in the order'
 
@@ -388,7 +385,7 @@ def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(
 def test_sends_to_an_ordered_queue_run_in_the_order_of_the_calls(
     declared: None,
 ) -> None:
-    """Usual sends to an ordered queue are sent and run in the order of the calls.
+    """Plain sends to an ordered queue are accepted and run in the order of the calls.
 
     Fails if: the rows of one INSERT have the same time, and their ids or the lanes decide.
     """

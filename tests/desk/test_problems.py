@@ -1,4 +1,4 @@
-"""What is wrong, made for real, and told by both doors: the command and the URL."""
+"""Real problems of the system, and how the command and the URL report them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NOOP = "tests.apps.project.tasks.noop"
 
 @pytest.fixture
 def told(boss: Client) -> Told:
-    """Give a function that asks both doors and returns the problems that they tell."""
+    """Return a function that reads the problems from the command and the URL, and compares both."""
 
     def both(*words: str, failing: bool | None = None) -> list[dict[str, Any]]:
         states.kept.clear()
@@ -98,7 +98,7 @@ def age(found: dict[str, Any]) -> dt.timedelta:
     return dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(found["since"])
 
 
-# All and none
+# The report as a whole
 
 
 def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Claimers) -> None:
@@ -146,7 +146,7 @@ def test_warnings_alone_fail_only_if_they_are_asked_for(told: Told) -> None:
 
 
 def test_critical_problems_come_first_then_worse_then_older_ones(told: Told) -> None:
-    """Critical problems come first then worse ones then older ones."""
+    """Critical problems come first, then worse ones, then older ones."""
     for name, minutes in (("default", 40), ("mail", 20), ("bulk", 30)):
         TaskFactory(queue_name=name, sent_at=now() - minutes * MINUTE)
 
@@ -173,7 +173,7 @@ def blockers(**older: Any) -> list[tuple[Any, ...]]:
 def test_a_lock_that_conflicts_with_writing_to_a_table_blocks_it(
     connect: Connect,
 ) -> None:
-    """A lock that conflicts with writing to a table of the queue blocks it."""
+    """A lock that conflicts with writes to a table of the queue is reported as a blocker."""
     conn = connect()
     harmless = ("ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE")
 
@@ -190,10 +190,10 @@ def test_a_lock_that_conflicts_with_writing_to_a_table_blocks_it(
 
 
 def test_a_vacuum_that_truncates_a_table_blocks_no_transaction(connect: Connect) -> None:
-    """A vacuum that holds a lock to shorten a table blocks nobody.
+    """A vacuum that holds a lock to shorten a table is not reported as a blocker.
 
-    A vacuum holds such a lock for moments that no test can catch; so a view of this session says
-    that one is at work.
+    A vacuum holds such a lock only for moments, which a test cannot catch; so a view of this
+    session lists a running vacuum.
     """
     conn = connect()
 
@@ -215,7 +215,7 @@ def test_a_vacuum_that_truncates_a_table_blocks_no_transaction(connect: Connect)
 
 
 def test_a_table_locked_for_five_seconds_is_told_by_both(told: Told, connect: Connect) -> None:
-    """A transaction that has locked a table for five seconds is told by both."""
+    """A transaction that has locked a table for five seconds is reported by both."""
     conn = connect()
 
     with conn.transaction():
@@ -233,10 +233,10 @@ def test_a_table_locked_for_five_seconds_is_told_by_both(told: Told, connect: Co
 
 
 def test_a_transaction_that_waits_for_a_lock_blocks_later_ones(connect: Connect) -> None:
-    """A transaction that waits for a lock blocks those behind it.
+    """A transaction that waits for a lock is reported, because it blocks later transactions.
 
-    Fails if: only who holds a lock is named, and an ALTER TABLE behind a long query stops every
-    worker unnamed.
+    Fails if: only the holder of a lock is named, and an ALTER TABLE behind a long query stops every
+    worker without being named.
     """
     reader = connect()
     waiting = connect()
@@ -257,12 +257,13 @@ def test_a_transaction_that_waits_for_a_lock_blocks_later_ones(connect: Connect)
             ended.result()
 
 
-# Tasks, by what was counted
+# Tasks, by their counted results
 
 
 def count(task: str, queue: str = "default", timed: bool = True, **results: int) -> None:
-    """Add results of a task to the history, as a worker does, each with a duration unless it is not
-    ``timed``.
+    """Add results of a task to the history, as a worker does.
+
+    Each result has a duration unless ``timed`` is False.
     """
     counted(
         *((queue, task, result, n) for result, n in results.items()), seconds=0 if timed else -1
@@ -270,7 +271,7 @@ def count(task: str, queue: str = "default", timed: bool = True, **results: int)
 
 
 def earlier(span: dt.timedelta, width: int) -> None:
-    """Move the history of a width into the past."""
+    """Move the rows of one width in the history into the past."""
     sql("UPDATE horsies_history SET at = at - %s WHERE width = %s", [span, width])
 
 
@@ -314,7 +315,7 @@ def test_a_task_that_fails_often_is_told_by_both(
 def test_failures_of_a_task_count_for_15_minutes_or_a_day(
     told: Told,
 ) -> None:
-    """Failures count for 15 minutes or if nothing else came of the task for a day."""
+    """Failures of a task count for 15 minutes, or for a day if the task has no other results."""
     for queue in ("default", "mail"):
         count("shop.pay", queue=queue, UNHANDLED_ERROR=10, COMPLETED=50)
     count("shop.worse", UNHANDLED_ERROR=50, COMPLETED=50)
@@ -345,7 +346,7 @@ def test_failures_of_a_task_count_for_15_minutes_or_a_day(
 def test_a_task_that_ends_three_children_is_told_by_both(
     told: Told, boss: Client, results: dict[str, int], more: dict[str, int], crashes: bool
 ) -> None:
-    """A task that ends three children is told by both and one whose worker died is not."""
+    """A task that ends three children is reported by both; a task whose worker died is not."""
     count("shop.resize", **results)
     count("shop.resize", timed=False, **more)  # as the reaper counts what a dead worker held
 
@@ -370,7 +371,7 @@ def test_a_task_that_ends_three_children_is_told_by_both(
 
 
 def test_a_partition_that_waits_at_a_limit_is_told_by_both(told: Told) -> None:
-    """A partition that waits at a limit is told by both without its value."""
+    """A partition that waits at a limit is reported by both, without its value."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     limit("mail", partition_by_args=["tenant"], partition_policy="continue")
     living_worker("default", "mail")
@@ -386,7 +387,7 @@ def test_a_partition_that_waits_at_a_limit_is_told_by_both(told: Told) -> None:
     assert told() == []
 
     Task.objects.update(enqueued_at=now() - 39 * MINUTE)
-    # An order, as of mail, is no limit.
+    # The order of the queue "mail" is no limit.
     found = only(told(), "PARTITION_WAITS", "queue default", "waiting for 39 min")
     assert 39 * MINUTE <= age(found) < 40 * MINUTE
     assert "acme" not in json.dumps(found)
@@ -398,7 +399,7 @@ def test_a_partition_that_waits_at_a_limit_is_told_by_both(told: Told) -> None:
 def test_the_oldest_partition_counts_in_any_lane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The oldest of so many partitions counts whatever its lane."""
+    """The oldest of the partitions that are read counts, whatever its lane is."""
     for place, (lane, priority, minutes) in enumerate(
         (("async", 1, 1), ("async", 9, 5), ("sync", 5, 3))
     ):
@@ -423,7 +424,7 @@ def test_the_oldest_partition_counts_in_any_lane(
 
 @pytest.mark.parametrize("reason", ["unknown", "known", "young", "elsewhere", "silent", "newer"])
 def test_tasks_without_a_worker_that_knows_them_are_told_by_both(told: Told, reason: str) -> None:
-    """Tasks that no living worker of their queue knows are told by both."""
+    """Tasks that no living worker of their queue can run are reported by both."""
     living_worker("default", task_names=["shop.pay"], wire=1)
     living_worker("mail", task_names=["shop.gone"])
     if reason == "silent":
@@ -449,7 +450,7 @@ def test_tasks_without_a_worker_that_knows_them_are_told_by_both(told: Told, rea
 
 
 def test_tasks_that_failed_because_no_worker_knew_them_are_told(told: Told) -> None:
-    """Fails if: idle workers fail them at the moment at which it would be told that they wait."""
+    """Fails if: idle workers fail such tasks just before their waiting would be reported."""
     count("shop.gone", WORKER_RESOLUTION_ERROR=2, COMPLETED=900)
     count("shop.pay", UNHANDLED_ERROR=2, COMPLETED=900)
 
@@ -459,7 +460,7 @@ def test_tasks_that_failed_because_no_worker_knew_them_are_told(told: Told) -> N
 
 
 def test_a_waiting_task_with_an_unknown_name_is_told_once(told: Told) -> None:
-    """A task that waits and failed for its unknown name is told once."""
+    """An unknown task that waits and has failed before is reported once."""
     living_worker("default", task_names=["shop.pay"])
     TaskFactory(task_name="shop.gone", sent_at=now() - 4 * MINUTE)
     count("shop.gone", WORKER_RESOLUTION_ERROR=2, COMPLETED=900)
@@ -475,8 +476,9 @@ Tick = Callable[[dt.datetime], None]
 
 @pytest.fixture
 def tick(connect: Connect) -> Tick:
-    """Give a function that lets a scheduler look at the schedule ``nightly`` at a moment, and then
-    lets none be due.
+    """Return a function that makes a scheduler run the schedule ``nightly`` at a moment.
+
+    Afterwards no schedule is due.
     """
     conn = connect()
     scheduler = Scheduler(dt.timedelta(0))
@@ -498,7 +500,7 @@ def make(name: str, since: dt.datetime, **definition: Any) -> None:
 
 
 def test_schedules_without_a_scheduler_are_told_by_both(told: Told, settings: Any) -> None:
-    """Schedules that no scheduler loads or keeps are told by both."""
+    """Both report schedules that no scheduler has loaded, or has no more in its code."""
     nightly = {"task": NOOP, "pattern": "daily at 04:30", "zone": "UTC"}
     settings.HORSIES = {
         **project.HORSIES,
@@ -531,8 +533,9 @@ def test_schedules_without_a_scheduler_are_told_by_both(told: Told, settings: An
 def test_a_schedule_that_nobody_has_imported_counts(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: no module of tasks is imported where nothing sends them, and their schedules are
-    not known.
+    """A schedule of a task counts even if its module is not imported yet.
+
+    Fails if: no module of tasks is imported where no task is sent, and their schedules are missing.
     """
     text = (
         'from horsies_django import task\n@task(name="shop.late", schedule="every hour")\ndef '
@@ -591,7 +594,7 @@ def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, tick
 
 @pytest.mark.parametrize("how", ["late", "all", "cannot", "punctual"])
 def test_skipped_fire_times_are_told_by_both_for_a_day(told: Told, tick: Tick, how: str) -> None:
-    """Fire times that were left out are told by both for a day."""
+    """Fire times that were missed are reported by both for a day."""
     begin = (now() - 9 * HOUR).replace(minute=0, second=0, microsecond=0)
     make("nightly", begin, catch_up="all" if how == "all" else "latest")
     if how == "cannot":
@@ -621,7 +624,7 @@ def test_skipped_fire_times_are_told_by_both_for_a_day(told: Told, tick: Tick, h
 def test_a_run_that_an_error_paused_is_told_by_both(
     told: Told,
 ) -> None:
-    """A run that an error paused is told by both and one that somebody paused is not."""
+    """A run that an error paused is reported by both; a run that a person paused is not."""
     wanted = Workflow("wanted")
     flow = Workflow("order", on_error="pause")
     wanted.add(flows.number, 1)
@@ -645,7 +648,7 @@ def test_a_run_that_an_error_paused_is_told_by_both(
 
 
 def test_a_failed_undo_is_told_by_both_until_its_retry(told: Told) -> None:
-    """A run that was not undone is told by both until it is retried."""
+    """A run with a failed undo is reported by both until it is retried."""
     flow = Workflow("order")
     flow.add(flows.broken, after=flow.add(flows.charge, 1, undo=flows.broken_undo))
     handle = flow.send()
@@ -682,7 +685,7 @@ def test_a_gate_in_the_last_tenth_of_its_time_is_told_by_both(told: Told) -> Non
 
 
 def retention(key: str, done: dt.timedelta) -> None:
-    """Let nothing have been left to delete of a kind so long ago."""
+    """Record that the retention of a kind last finished so long ago."""
     Pruning.objects.create(key=key, done_at=now() - done)
 
 
@@ -707,7 +710,7 @@ def test_retention_that_does_not_come_to_its_end_is_told(told: Told, key: str, w
 
 
 def test_retention_that_ended_lately_is_not_behind(told: Told) -> None:
-    """Retention is not behind if it ended lately or is in no setting."""
+    """Retention is not reported if it finished lately or if it is in no setting."""
     living_worker("default")
     retention(EVERYTHING.key, 23 * HOUR)
     retention("only: gone 0123", 300 * HOUR)

@@ -1,6 +1,4 @@
-"""Changes and overrides of queues: what they write, what they refuse, that passes obey them, and
-when overrides end.
-"""
+"""Changes and overrides of queues: writes, refusals, effects on claims, and their end."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ ORDERED = {"partition_by_args": ["account_id"], "partition_policy": "stop"}
 
 @pytest.fixture(autouse=True)
 def no_audit(transactional_db: None) -> None:
-    """Start with an empty audit: the declarations of the settings are in it."""
+    """Start with an empty audit, without the declarations of the settings."""
     AuditEntry.objects.all().delete()
 
 
@@ -42,7 +40,7 @@ def in_force(name: str) -> int | None:
 def test_a_change_applies_at_once_and_is_audited(
     connect: Connect,
 ) -> None:
-    """A change is in force at once wakes workers and is audited with before and after."""
+    """A change applies at once, wakes workers and is audited with the values before and after."""
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
 
@@ -223,7 +221,7 @@ def test_a_value_that_cannot_be_is_refused_and_nothing_changes(
 
 
 def test_an_invalid_override_is_refused_and_changes_nothing() -> None:
-    """An override that cannot be is refused and nothing changes."""
+    """An invalid override is refused and changes nothing."""
     for given, words in (
         ({"limits": {}}, "an override needs at least one of max_concurrency"),
         ({"reason": "  "}, "an override needs a reason"),
@@ -261,7 +259,7 @@ def test_an_invalid_override_is_refused_and_changes_nothing() -> None:
 def test_a_change_is_compared_with_what_the_queue_has_already(
     columns: dict[str, Any], words: str
 ) -> None:
-    """Fails if: each column is valid by itself, and the queue has a policy without a rule."""
+    """Fails if: each column is valid by itself, but the queue has a policy without a rule."""
     queues.change("mail", ORDERED, actor="ann")
 
     with pytest.raises(QueueError, match=words):
@@ -279,7 +277,7 @@ def test_a_change_is_compared_with_what_the_queue_has_already(
 
 
 def test_soft_mode_refuses_a_policy_and_a_cap_of_the_cluster() -> None:
-    """In soft mode no queue has a policy and the cluster no cap but it can be paused."""
+    """In soft mode no queue can have a policy and the cluster no cap, but it can be paused."""
     with override_settings(HORSIES={**HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}):
         with pytest.raises(
             QueueError, match=r"not possible while HORSIES\['PREFETCH_BUFFER'\] is set"
@@ -299,7 +297,7 @@ def test_soft_mode_refuses_a_policy_and_a_cap_of_the_cluster() -> None:
 def test_a_pause_starts_no_task_and_keeps_the_limits(
     claimer: Claimers,
 ) -> None:
-    """A pause starts nothing whatever the limits say and forgets none of them."""
+    """During a pause no task starts, whatever the limits are, and all limits are kept."""
     queues.change("default", {"max_concurrency": 3}, actor="ann")
     queues.override("default", {"max_concurrency": 5}, actor="ann", reason="sale")
     queues.pause("default", actor="bob", reason="full disk")
@@ -327,7 +325,7 @@ def test_a_pause_starts_no_task_and_keeps_the_limits(
 
 
 def test_a_sync_keeps_overrides_and_pauses() -> None:
-    """A sync writes the settings and leaves overrides and pauses alone."""
+    """``sync()`` writes the settings and keeps overrides and pauses."""
     queues.change("mail", {"max_concurrency": 3}, actor="ann")
     queues.override("mail", {"max_concurrency": 9}, actor="ann", reason="sale")
     queues.pause("bulk", actor="ann")
@@ -370,7 +368,7 @@ def test_a_sync_keeps_overrides_and_pauses() -> None:
 def test_an_override_stands_beside_the_declared_limits(
     claimer: Claimers,
 ) -> None:
-    """An override stands beside the declared limits until it is removed."""
+    """An override applies beside the declared limits until it is removed."""
     queues.change("default", {"max_concurrency": 2, "local_limit": 9}, actor="ann")
     queues.override("default", {"max_concurrency": 4}, actor="bob", reason="sale")
     put(10)
@@ -408,11 +406,10 @@ def test_an_override_stands_beside_the_declared_limits(
 def test_an_override_ends_with_its_time_or_without_a_worker(
     connect: Connect,
 ) -> None:
-    """An override ends with its time or when nobody served its queue for long unless the settings
-    say never.
+    """An override ends at its time, or when no worker has served its queue for long.
 
-    Of which queues they end, ``tests/worker/test_maintenance_thread.py`` asks; this is about
-    never, and the audit.
+    The second end can be switched off. Which queues are concerned is tested in
+    ``tests/worker/test_maintenance_thread.py``; this test is about that setting and the audit.
     """
     for name in ("mail", "bulk"):
         queues.override(name, {"max_concurrency": 3}, actor="ann", reason="sale")

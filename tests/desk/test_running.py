@@ -1,6 +1,4 @@
-"""What came of a task: each way to return, to fail, to misbehave and to be tried again, and what is
-kept of a result.
-"""
+"""Outcomes of a task: each way to return, to fail and to be retried, and which results are kept."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def test_a_plain_return_is_the_ok_value() -> None:
 
 @pytest.mark.promise("S2.21", "S3.8")
 def test_a_returned_error_keeps_its_code_message_and_data() -> None:
-    """An error that a task returns keeps its code message and data."""
+    """An error that a task returns keeps its code, message and data."""
     handle = tasks.mail.send("nobody")
 
     assert outcome(handle) == TaskResult(
@@ -107,7 +105,7 @@ def trap() -> unspeakable.Trapped:
 
 
 def changed(handle: TaskHandle[Any], **columns: Any) -> TaskHandle[Any]:
-    """Write what the row of a task has in the queue of another release of the code."""
+    """Write columns of a row as another release of the code would have written them."""
     Task.objects.filter(pk=handle.task_id).update(**columns)
     return handle
 
@@ -163,7 +161,7 @@ def test_a_result_beyond_the_limit_is_refused_and_data_left_out(
 def test_an_exception_that_cannot_be_read_fails_its_task_alone(
     kind: str,
 ) -> None:
-    """An exception that raises when it is looked at fails its task and nothing else."""
+    """An exception that raises when it is read fails its task and no other one."""
     assert code_of(unspeakable.raises.send(kind)) == "UNHANDLED_ERROR"
     assert code_of(unspeakable.araises.send(kind)) == "UNHANDLED_ERROR"
 
@@ -176,7 +174,10 @@ def test_an_error_that_a_task_returns_may_hold_anything(kind: str) -> None:
 def test_a_long_text_of_an_exception_is_cut(
     settings: Any,
 ) -> None:
-    """An exception without a text keeps its type and code and one with too much text is cut."""
+    """A long text of an exception is cut.
+
+    An exception whose text cannot be read keeps its type and code.
+    """
     settings.HORSIES = {
         **settings.HORSIES,
         "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE"},
@@ -194,7 +195,7 @@ def test_a_long_text_of_an_exception_is_cut(
 
 
 def test_a_task_that_fails_with_a_listed_code_is_retried() -> None:
-    """A task that fails with a listed code is tried again until it succeeds or its policy ends."""
+    """A task that fails with a listed code is retried until it succeeds or its policy ends."""
     handle = tasks.mails.send(2)
     assert drain() == 3
     assert handle.get(0).ok_value == 3
@@ -224,7 +225,7 @@ def listing(*kinds: Any) -> RetryPolicy:
     ("send", "args", "policy", "ran"),
     [
         (tasks.mails, [9], USUAL, 3),  # without a list: any exception
-        (tasks.mails, [9], listing(tasks.MailDown), 3),  # whatever code its mapper gives it
+        (tasks.mails, [9], listing(tasks.MailDown), 3),  # whatever its code in the mapper is
         (tasks.mails, [9], listing("tests.apps.project.tasks.MailDown"), 3),
         (tasks.mails, [9], listing(LookupError, "OTHER"), 1),
         (tasks.araises, [], USUAL, 3),
@@ -237,15 +238,16 @@ def listing(*kinds: Any) -> RetryPolicy:
 def test_an_exception_is_retried_by_its_class_or_a_base_class(
     send: Any, args: Any, policy: Any, ran: int
 ) -> None:
-    """An exception is tried again by its class or a base class."""
+    """An exception is retried if its class or a base class is listed."""
     send.with_options(retry_policy=policy).send(*args)
 
     assert drain(raise_errors=False) == ran
 
 
 def test_a_task_requests_its_own_retry() -> None:
-    """A task asks for its retry itself and fails with what it asked if too often or with what to
-    write.
+    """A task can request its own retry, with a delay and a code.
+
+    It fails with that code after its last attempt, and without a policy with a hint to add one.
     """
     handles = [tasks.asks_again.send(delay, code) for delay, code in ((7.5, None), (None, "BUSY"))]
     drain()
@@ -279,7 +281,7 @@ def test_a_task_requests_its_own_retry() -> None:
 def test_the_mapper_of_the_settings_holds_for_all_tasks(
     settings: Any,
 ) -> None:
-    """The mapper of the settings holds for all tasks and each wrong entry is a problem."""
+    """The mapper of the settings applies to all tasks, and each invalid entry is a problem."""
     mapper = {
         "builtins.LookupError": "NOT_THERE",
         OSError: "WORKER_CRASHED",
@@ -340,9 +342,9 @@ def stored(handle: Any) -> Any:
 
 
 def test_a_value_that_is_not_kept_is_not_stored() -> None:
-    """A value that is not kept is not stored but an error and that the task completed are.
+    """With ``keep_result=False`` no value is stored, but errors and the status are.
 
-    Fails if: the typed handle decodes null as an int, and tells of a result that does not fit.
+    Fails if: the typed handle decodes null as an int, and reports a result of the wrong type.
     """
     handle = tasks.add.with_options(keep_result=False).send(40, b=2)
     coroutine = tasks.anoop.with_options(keep_result=False).send()
@@ -366,7 +368,10 @@ def test_a_value_that_is_not_kept_is_not_stored() -> None:
 
 
 def test_an_option_of_the_send_overrides_the_decorator() -> None:
-    """What is said at the send counts more than the decorator and true undoes it."""
+    """An option of the send overrides the decorator.
+
+    ``keep_result=True`` keeps a result that the decorator would drop.
+    """
 
     @task(name="tests.keep.dropped", keep_result=False)
     def dropped() -> int:
@@ -449,7 +454,7 @@ def test_a_node_whose_result_is_taken_cannot_drop_it(taker: str) -> None:
 
 
 def test_a_node_without_consumers_drops_its_value() -> None:
-    """A node that nobody takes anything from drops its value and others keep theirs."""
+    """A node whose value no other node uses drops it, and the other nodes keep theirs."""
     flow = Workflow("drops")
     flow.returns(flow.add(flows.number, 5, after=flow.add(plus_dropped, 1, name="dropped")))
 

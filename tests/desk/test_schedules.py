@@ -1,6 +1,4 @@
-"""What the code declares of schedules: how it is read, checked, and written into the table; and
-``horsies_schedule``.
-"""
+"""Schedules that the code declares: reading, checks and rows; and ``horsies_schedule``."""
 
 from __future__ import annotations
 
@@ -41,7 +39,10 @@ def reported() -> str:
 
 
 def test_a_schedule_on_a_task_has_its_name_and_arguments() -> None:
-    """A schedule on a task has its name and arguments as they travel or is a pattern alone."""
+    """A schedule of a task has the name of the task, and its arguments in their wire form.
+
+    It may be a pattern alone.
+    """
 
     @task(
         name="shop.turn",
@@ -86,7 +87,7 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments() -> None:
     ],
 )
 def test_an_invalid_schedule_is_refused_at_the_task_definition(schedule: Any, says: str) -> None:
-    """A task with a schedule that cannot be is refused where it is defined."""
+    """A task with an invalid schedule is refused where it is defined."""
     with pytest.raises(TaskDefinitionError, match=says):
 
         @task(name="shop.tidy", schedule=schedule)
@@ -94,7 +95,7 @@ def test_an_invalid_schedule_is_refused_at_the_task_definition(schedule: Any, sa
 
 
 def test_the_checks_report_every_error_in_schedules(settings: Any) -> None:
-    """The checks report everything that is wrong with schedules."""
+    """The checks report every error in schedules."""
     wrong = {
         **NIGHTLY,
         "pattern": "0 0 31 4 *",
@@ -142,7 +143,7 @@ def test_the_checks_report_every_error_in_schedules(settings: Any) -> None:
 def test_a_change_overrides_the_code_until_it_is_reverted(
     settings: Any,
 ) -> None:
-    """What somebody changed lies over what the code declares until it is reverted."""
+    """A change by a person overrides the declaration of the code until it is reverted."""
 
     def held(*keys: str) -> list[Any]:
         definition = Schedule.objects.get(pk="nightly").definition
@@ -183,7 +184,7 @@ def test_a_change_overrides_the_code_until_it_is_reverted(
 def test_the_default_overlap_is_not_stored(
     settings: Any,
 ) -> None:
-    """Overlap is declared and changed and its default not stored for the last release."""
+    """``overlap`` can be declared and changed; its default is not stored, for the last release."""
 
     def held() -> dict[str, Any]:
         return {row.name: row.definition.get("overlap") for row in Schedule.objects.all()}
@@ -211,7 +212,7 @@ def test_the_default_overlap_is_not_stored(
 
 
 def test_a_pattern_object_changes_the_zone_of_its_schedule() -> None:
-    """A pattern may be changed to an object which brings its zone."""
+    """A pattern can be changed to an object, which also sets the zone."""
     schedules.create("by hand", {**NIGHTLY, "zone": "Europe/Berlin"}, actor="ann")
 
     for pattern, zone in (
@@ -228,7 +229,7 @@ def test_a_pattern_object_changes_the_zone_of_its_schedule() -> None:
 
 
 def test_a_schedule_outside_the_code_is_deleted_but_not_reverted(settings: Any) -> None:
-    """A schedule that is not in the code can be deleted and not reverted."""
+    """A schedule that is not in the code can be deleted, but not reverted."""
     declare(settings, {"nightly": NIGHTLY})
     schedules.declare(actor="a scheduler")
 
@@ -269,7 +270,7 @@ def make(name: str, **definition: Any) -> None:
 
 
 def test_the_list_describes_fire_times_results_and_problems() -> None:
-    """The list says when each fires in words what came last and what is wrong."""
+    """The list describes the fire times in words, and shows the last results and the problems."""
     assert "horsies_scheduler" in run(), "without schedules it says where they come from"
 
     make("nightly", zone="Europe/Istanbul")
@@ -327,7 +328,7 @@ def test_the_list_describes_fire_times_results_and_problems() -> None:
 
 
 def test_next_gives_fire_times_in_the_zone_and_in_utc() -> None:
-    """Next gives the coming fire times in the zone of the schedule and in utc."""
+    """``next`` prints the coming fire times in the zone of the schedule and in UTC."""
     make("hourly", pattern="hourly at :05", zone="Asia/Kolkata")
 
     found = machine("next", "hourly", "--count=3")
@@ -341,7 +342,7 @@ def test_next_gives_fire_times_in_the_zone_and_in_utc() -> None:
 
 
 def test_switches_run_now_and_delete_are_audited() -> None:
-    """Switches run now and delete say what they did and are audited."""
+    """``enable``, ``disable``, ``run-now`` and ``delete`` print their effect and are audited."""
     make("nightly")
     assert run("disable", "nightly", "--reason=holidays") == "nightly is disabled.\n"
     assert run("disable", "nightly") == "Nothing changed: nightly is disabled already.\n"
@@ -363,14 +364,14 @@ def test_switches_run_now_and_delete_are_audited() -> None:
 
 
 def test_an_unknown_schedule_is_named() -> None:
-    """A schedule that does not exist is named and an option that makes no sense is refused."""
+    """An unknown schedule is named in the error, and an invalid option is refused."""
     for verb in ("next", "run-now", "enable", "disable", "delete"):
         assert "there is no schedule 'nowhere'" in refusal(verb, "nowhere")
     assert "whole number of at least 1" in refusal("next", "nightly", "--count=0")
 
 
 def test_arguments_that_are_nested_too_deeply_are_refused() -> None:
-    """Fails if the form of a schedule answers with a RecursionError."""
+    """Fails if: the form of a schedule answers with a RecursionError."""
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]

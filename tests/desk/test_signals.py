@@ -1,6 +1,4 @@
-"""Signals where tasks are sent and in drain(), ours and Django's: their moments, their arguments,
-and receivers that fail.
-"""
+"""Signals of sends and of ``drain()``, ours and Django's: their order, values and receivers."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ pytestmark = pytest.mark.django_db
 def test_a_send_is_told_after_its_insert(
     watch: Watch,
 ) -> None:
-    """A send is told after its insert with plain values and a refused one is not."""
+    """``task_sent`` is sent after the INSERT, with plain values, and not for a refused send."""
     got = watch("task_sent")
     with pytest.raises(Exception, match="priority must be"):
         tasks.add.with_options(priority=0).send(1)
@@ -77,7 +75,7 @@ def test_it_is_told_in_the_sender_s_transaction(watch: Watch) -> None:
 def test_each_way_to_send_is_one_signal_with_all_its_ids(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: a signal for each of 100,000 rows, or one for each INSERT."""
+    """Fails if: there is a signal for each of 100,000 rows, or one for each INSERT."""
     got = watch("task_sent")
     monkeypatch.setattr("horsies_django.tasks.enqueue.CHUNK", 2)
 
@@ -131,7 +129,7 @@ def refuses(metadata: Any, **values: Any) -> None:
 
 
 def test_a_receiver_can_be_connected_to_one_task(watch: Watch) -> None:
-    """A receiver can be connected to one task and disconnected."""
+    """A receiver can be connected to one task and be disconnected."""
     watch()
     got: list[Any] = []
 
@@ -202,8 +200,9 @@ def connected(receiver: Any, *names: str) -> Iterator[None]:
 
 @pytest.fixture
 def told() -> Iterator[Told]:
-    """Collect the signals that name the backend class as their sender: name, id, status, attempts,
-    the exception on its way.
+    """Collect the signals whose sender is the backend class.
+
+    Each is (name, id, status, attempts, the class of the exception that is being handled).
     """
     found: Told = []
     signal_names = {getattr(django_signals, name): name for name in NAMES}
@@ -238,9 +237,9 @@ def told() -> Iterator[Told]:
 def test_the_sender_of_each_start_and_end_is_the_backend_class(
     told: Told, task: Any, args: tuple[Any, ...], starts: int, end: Any
 ) -> None:
-    """Each start and the end if there is one are told with the backend class as sender.
+    """The sender of each start, and of the end if there is one, is the backend class.
 
-    Fails if: the sender is an instance, or the end is told when the exception can no longer be
+    Fails if: the sender is an instance, or the end is sent when the exception can no longer be
     reported.
     """
     errands.CALLS.clear()
@@ -259,7 +258,7 @@ def test_the_sender_of_each_start_and_end_is_the_backend_class(
 def test_a_receiver_of_the_end_reads_errors_and_times(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Who listens to the end reads errors and times and the log has them.
+    """A receiver of the end can read errors and times, and the log has the signals.
 
     Fails if: ``finished_at`` is Python's clock, which may be before ``started_at``.
     """

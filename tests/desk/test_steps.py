@@ -1,6 +1,4 @@
-"""What code asks for while it runs: durable steps, and snoozes, by which a task runs again later
-and uses no attempt.
-"""
+"""Durable steps of a running task, and snoozes, which delay a task without using an attempt."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ transactional = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def rows(db: None) -> Iterator[Rows]:
-    """Have the table of the tasks for the time of a test; give a function that tells the steps that
-    wrote into it.
-    """
+    """Create the table of the tasks for a test; yield a function that lists the steps in it."""
     sql(stepping.TABLE)
     yield lambda: [step for (step,) in sql("SELECT step FROM step_rows ORDER BY step")]
     sql("DROP TABLE step_rows")
@@ -76,7 +72,7 @@ def steps() -> dict[str, Any]:
 
 @transactional
 def test_a_step_is_one_transaction() -> None:
-    """A step is one transaction and only the first one of a later claim looks for recorded ones."""
+    """A step is one transaction; only the first step of a later claim reads the recorded ones."""
     task = TaskFactory(status="RUNNING")
     for generation, looks in ((1, 0), (2, 1)):
         current = attempt(generation, task)
@@ -98,9 +94,10 @@ def test_a_step_is_one_transaction() -> None:
 def test_a_repeated_step_returns_the_recorded_result_in_its_type(
     rows: Rows,
 ) -> None:
-    """A repeated step gets the recorded result in the type of the annotation and runs nothing.
+    """A repeated step returns the recorded result in the annotated type, and runs nothing.
 
-    A value that would come back as another has to show in the first attempt, not in a retry.
+    The first attempt has the same types, so that a value that changes its type is noticed before a
+    retry.
     """
 
     def several() -> list[Decimal]:
@@ -141,7 +138,7 @@ def rolls_back(name: str) -> str:
 def test_a_step_that_raises_or_rolls_back_runs_again(
     function: Callable[..., Any], atomic: bool, left: list[str]
 ) -> None:
-    """A function that raises or asks for a rollback is not recorded and is run again."""
+    """A step whose function raises or requests a rollback is not recorded, and runs again."""
     task = TaskFactory(status="RUNNING")
 
     with pytest.raises((LookupError, transaction.TransactionManagementError)):
@@ -153,7 +150,7 @@ def test_a_step_that_raises_or_rolls_back_runs_again(
 
 @pytest.mark.parametrize("inside", [True, pytest.param(False, marks=transactional)])
 def test_drain_runs_each_step_once_over_all_attempts(rows: Rows, inside: bool) -> None:
-    """Drain runs steps once over all attempts in a transaction or none."""
+    """``drain()`` runs each step once over all attempts, in a transaction and without one."""
     assert connection.in_atomic_block is inside
 
     handle = stepping.steps.send(fails=2)
@@ -186,7 +183,10 @@ def test_async_tasks_take_steps_too(rows: Rows) -> None:
 def test_a_task_that_is_called_records_no_steps(
     rows: Rows,
 ) -> None:
-    """A task that is called runs its steps and records nothing and anything to call is a step."""
+    """A task that is called runs its steps and records none of them.
+
+    Any callable can be a step.
+    """
     assert [each.amount for each in stepping.steps()] == [0, 1, 2]
     assert async_to_sync(stepping.asteps.definition.function)()[1:] == [1, 1]
     assert rows() == ["charge 0", "charge 1", "charge 2", "inside"]
@@ -227,7 +227,7 @@ def by_sql() -> Iterator[None]:
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("opened", [transaction.atomic, by_hand, by_sql])
 def test_a_step_in_an_open_transaction_is_refused(opened: Callable[..., Any], atomic: bool) -> None:
-    """A step in an open transaction is refused whoever opened it."""
+    """A step in an open transaction is refused, however the transaction was opened."""
     current = attempt()
 
     with opened():
@@ -239,7 +239,7 @@ def test_a_step_in_an_open_transaction_is_refused(opened: Callable[..., Any], at
 
 @transactional
 def test_a_call_that_leaves_a_transaction_open_is_not_recorded() -> None:
-    """A call to the outside that leaves a transaction open is not recorded."""
+    """A step with ``atomic=False`` that leaves a transaction open is not recorded."""
     with (
         ExitStack() as left,
         pytest.raises(StepError, match="its function left a transaction open"),
@@ -250,7 +250,7 @@ def test_a_call_that_leaves_a_transaction_open_is_not_recorded() -> None:
 
 
 def test_a_repeated_step_with_other_arguments_is_refused() -> None:
-    """The same name with other arguments or another result is refused."""
+    """A repeated step with other arguments or another type of result is refused."""
 
     def number() -> int:
         return 1
@@ -277,7 +277,10 @@ def test_a_repeated_step_with_other_arguments_is_refused() -> None:
 
 
 def test_a_step_with_a_bad_name_arguments_or_result_is_refused() -> None:
-    """A step in a block of the test with a bad name bad arguments or too large a result is refused."""
+    """A step is refused for a bad name, bad arguments or a result that is too large.
+
+    It is refused in a transaction of the test, too.
+    """
     with transaction.atomic():  # of the test itself
         refused("open transaction", "make", make, "a")
 
@@ -313,7 +316,7 @@ def test_a_step_with_a_bad_name_arguments_or_result_is_refused() -> None:
 def test_a_result_that_cannot_be_stored_is_refused(
     atomic: bool,
 ) -> None:
-    """A result that cannot be stored is refused with what to do and nothing is recorded."""
+    """A result that cannot be stored is refused with a remedy, and nothing is recorded."""
 
     def returns(value: Any) -> Callable[[], Any]:
         return lambda: (make("a"), value)[1]
@@ -340,7 +343,7 @@ def test_a_result_that_cannot_be_stored_is_refused(
 
 
 def test_a_step_that_does_not_fit_async_code_is_refused() -> None:
-    """What cannot be in async code is refused with what to write."""
+    """A step that does not fit async code is refused, with the form to use."""
     current = attempt()
 
     with pytest.raises(
@@ -413,7 +416,10 @@ def test_snoozes_use_no_attempt_and_are_one_row_and_are_told(
 
 
 def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime() -> None:
-    """A snooze takes seconds a timedelta or an aware datetime and one that is over is due at once."""
+    """A snooze takes seconds, a timedelta or an aware datetime.
+
+    After a time in the past the task is due at once.
+    """
     today = dt.datetime.now(dt.UTC)
     two_minutes = dt.timedelta(minutes=2)
 
@@ -434,7 +440,7 @@ def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime() -> None:
 
 
 def test_an_invalid_snooze_is_refused_at_its_line() -> None:
-    """What is no time to snooze is refused where it is written."""
+    """An invalid time to snooze is refused where the code creates the snooze."""
     for until, said in (
         *(
             (wrong, "from 0 to 2_592_000 s")
@@ -476,8 +482,9 @@ def test_a_task_that_snoozes_too_often_fails(
 
 
 def test_a_node_of_a_workflow_snoozes_and_a_pause_keeps_its_task() -> None:
-    """Fails if: the pause takes it for a task that nobody has tried, and deletes it with its steps
-    and its snoozes.
+    """A pause of the run keeps the task of a snoozing node, with its steps and snoozes.
+
+    Fails if: the pause deletes it like a task that has had no attempt.
     """
     flow = Workflow[int]("asks later")
     flow.returns(flow.add(flows.plus, flow.add(tasks.snoozes, 2)))

@@ -1,4 +1,4 @@
-"""What commands print: no row and no message of an error controls the terminal of its reader."""
+"""Output of commands: no row and no message of an error controls the terminal of its reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER_LANGUAGES = "ü 漢字 می‌خواهم 👩‍💻 שלום"
 
 
 def unsafe(text: str) -> set[str]:
-    """Return control and format characters of a text, but for ends of lines, tabs and joiners."""
+    """Return the control and format characters of a text, except line ends, tabs and joiners."""
     kept = {"\n", "\t", "\u200c", "\u200d"}
     return {each for each in text if unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp")} - kept
 

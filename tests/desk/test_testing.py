@@ -1,6 +1,4 @@
-"""drain(), fail_next() and travel(): a project's own tests run tasks, let them fail, and choose
-their time.
-"""
+"""``drain()``, ``fail_next()`` and ``travel()``, by which tests run, fail and time tasks."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ pytestmark = pytest.mark.django_db
     "inside", [True, pytest.param(False, marks=pytest.mark.django_db(transaction=True))]
 )
 def test_tasks_and_their_test_see_the_writes_of_the_others(inside: bool) -> None:
-    """In a transaction or none tasks and test see what the others wrote."""
+    """Tasks and their test see what the others wrote, inside a transaction and outside of one."""
     handles = [
         tasks.note.send("written"),
         tasks.breaks_sql.send(),
@@ -74,7 +72,7 @@ def test_tasks_and_their_test_see_the_writes_of_the_others(inside: bool) -> None
 
 
 def test_final_failures_are_raised_once_all_tasks_have_run() -> None:
-    """What fails for good is raised with task and traceback once all have run."""
+    """Final failures are raised, with task and traceback, when all tasks have run."""
     retried = tasks.mails.send(1)
     raises = tasks.raises.send("no such thing")
     tasks.araises.send()
@@ -102,7 +100,7 @@ def test_final_failures_are_raised_once_all_tasks_have_run() -> None:
 
 
 def test_retries_and_later_tasks_run_in_the_order_of_their_times() -> None:
-    """Retries and later tasks run at their moments in their order."""
+    """Retries and later tasks run at their times, in that order."""
     policy = RetryPolicy.exponential(base_seconds=100, max_retries=5, jitter=False)
     retried = tasks.mails.with_options(retry_policy=policy).send(2)
     between = tasks.note.schedule(200, "between")
@@ -129,7 +127,7 @@ def test_retries_and_later_tasks_run_in_the_order_of_their_times() -> None:
 
 
 def test_sends_of_a_task_count_from_the_moment_of_its_run() -> None:
-    """What tasks send counts from the moment at which they ran."""
+    """The delay of a task that a task sends counts from the moment of the sender's run."""
     tasks.comes_again.send(600)
     assert drain(until=HOUR + dt.timedelta(seconds=30)) == 7
 
@@ -137,7 +135,7 @@ def test_sends_of_a_task_count_from_the_moment_of_its_run() -> None:
     assert waiting.enqueued_at - waiting.sent_at == dt.timedelta(minutes=10)
 
     tasks.add.send(1)
-    assert Task.objects.latest("id").sent_at < waiting.sent_at  # time is what it was
+    assert Task.objects.latest("id").sent_at < waiting.sent_at  # the time is back
 
 
 def test_what_is_later_or_not_drained_is_not_touched() -> None:
@@ -155,9 +153,9 @@ def test_what_is_later_or_not_drained_is_not_touched() -> None:
 def test_a_run_that_cannot_be_advanced_ends_the_drain(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that cannot be advanced ends the drain with what the database says.
+    """A run that cannot be advanced ends the drain with the error of the database.
 
-    Fails if: it is tried again and again, and the test never ends.
+    Fails if: the advance is repeated again and again, and the test never ends.
     """
     monkeypatch.setattr(advancer, "BUSY_TRIES", 3)
     flow = Workflow("refused")
@@ -199,7 +197,7 @@ def attempts(handle: Any) -> list[tuple[str, str | None]]:
 
 
 def test_the_next_attempts_fail_without_running_their_task() -> None:
-    """The next attempts of that task fail without running and the later ones run."""
+    """The next attempts of the task fail without running it, and the later ones run."""
     handle = record.send("done")
 
     with fail_next(record, "BUSY", times=2, message="the line is busy"):
@@ -235,7 +233,10 @@ def test_the_next_attempts_fail_without_running_their_task() -> None:
 def test_a_failure_is_mapped_and_retried_as_a_real_one(
     handle: Any, failing: Any, error: Any, first: Any
 ) -> None:
-    """Fails if: it is an error that the task returned, which the usual policy does not retry."""
+    """A failure of ``fail_next()`` is mapped and retried like an exception of the task.
+
+    Fails if: it counts as an error that the task returned, which the usual policy does not retry.
+    """
     sent = handle()
 
     with fail_next(failing, error):
@@ -246,7 +247,10 @@ def test_a_failure_is_mapped_and_retried_as_a_real_one(
 
 
 def test_a_failure_that_is_not_retried_is_final() -> None:
-    """What is not to be retried is final and what a task can ask for can be asked for."""
+    """A failure that no policy retries is final.
+
+    ``fail_next()`` also accepts what a task can raise, such as ``Retry`` and ``Skip``.
+    """
     gone = call.send()
     declined = record.send("never")
     returned = TaskError("CARD_DECLINED", "no funds", data={"code": 51})  # as a task returns it
@@ -276,8 +280,10 @@ def test_a_failure_that_is_not_retried_is_final() -> None:
 
 
 def test_a_failure_that_did_not_happen_fails_the_test() -> None:
-    """Fails if: the test passes although the task was never run in the block, and the next test
-    gets the failure.
+    """A failure that no attempt used is an error of the test.
+
+    Fails if: the test passes although the task did not run in the block, and the failure hits the
+    next test.
     """
     record.send("done")
     words = r"2 attempts of .*record were to fail, and 1 were made"
@@ -319,8 +325,10 @@ def test_what_cannot_be_is_refused(call: Callable[[], Any], words: str) -> None:
 
 class InAsyncTests(TestCase):
     async def test_failures_and_time_are_those_of_async_code_too(self) -> None:
-        """Fails if: the time is set in the thread that entered the block, and async code does not
-        see it.
+        """Failures and time apply to async code, too.
+
+        Fails if: the time is set in the thread that entered the block, where async code cannot read
+        it.
         """
         async with travel(MOMENT), fail_next(call, "GONE"):
             handle = await call.asend()
@@ -362,9 +370,9 @@ def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(
 
 
 def test_due_tasks_run_at_the_moved_time() -> None:
-    """What is due by then runs there as if no worker had run since.
+    """Tasks that are due by the moved time run at that time, as if no worker had run before.
 
-    Fails if: tasks run at their own times on the way, as by drain(until=...), and none expires.
+    Fails if: tasks run at their own times, as in ``drain(until=...)``, so that none expires.
     """
     policy = RetryPolicy.fixed([60], jitter=False)
     late = tasks.add.schedule(HOUR, 1)
@@ -414,14 +422,14 @@ def test_waits_of_workflows_end_there() -> None:
 
 @pytest.fixture(params=[2020, 2031])
 def moved_clock(request: pytest.FixtureRequest) -> Iterator[dt.datetime]:
-    """The time of Python's clock, which stands still in another year than that of the database."""
+    """Yield the time of Python's clock, which stands still in another year than the database's."""
     moment = dt.datetime(request.param, 1, 1, tzinfo=dt.UTC)
     with time_machine.travel(moment, tick=False):
         yield moment
 
 
 def test_a_timedelta_counts_from_the_clock_of_the_database(moved_clock: dt.datetime) -> None:
-    """Fails if travel() and drain() count from Python's clock: all tasks or none are due then."""
+    """Fails if: it counts from Python's clock, so that all tasks or none are due."""
     year = dt.timedelta(days=365)
     soon = tasks.add.schedule(HOUR, 1)
     late = tasks.add.schedule(year, 1)
@@ -524,10 +532,9 @@ def cancels_run() -> None:
 
 
 def test_a_cancel_of_a_running_task_ends_it_as_a_worker_would() -> None:
-    """A task that is cancelled while it runs ends as by a worker.
+    """A task that is cancelled while it runs ends as in a worker.
 
-    Fails if nobody asks the task to stop: it completes, and its test says nothing about
-    production.
+    Fails if: the running task gets no request to stop and completes, unlike in production.
     """
     handles = [cancels_itself.send(True), cancels_itself.send(False), acancels_itself.send()]
 

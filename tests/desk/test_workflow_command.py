@@ -1,6 +1,4 @@
-"""``manage.py horsies_workflow``: what it prints, changes and refuses, and what it finds when code
-under runs was changed.
-"""
+"""``manage.py horsies_workflow``: output, changes and errors; and its check of changed code."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def ids(*words: Any) -> list[str]:
 
 
 def test_the_list_shows_the_progress_of_each_run() -> None:
-    """The list shows how far each run is the newest first and is narrowed."""
+    """The list shows the progress of each run, the newest first, and options restrict it."""
     first = failed()
     second = sent(key="book 7")
 
@@ -103,7 +101,7 @@ def test_a_run_is_shown_with_its_nodes_and_who_changed_it() -> None:
 
 
 def test_pause_resume_skip_and_cancel_are_audited() -> None:
-    """Pause resume skip and cancel say whether anything changed and are audited."""
+    """``pause``, ``resume``, ``skip`` and ``cancel`` report their effect and are audited."""
     handle = sent()
     id_ = handle.workflow_id
 
@@ -168,7 +166,7 @@ def test_a_run_that_does_not_exist_is_named() -> None:
 
 
 def test_signals_and_decisions_continue_a_run() -> None:
-    """Show lists what nodes wait for and signals and decisions continue a run."""
+    """``show`` lists what the nodes wait for; signals and decisions continue the run."""
     flow = Workflow("waits")
     paid = flow.signal("paid", key="7", timeout=60)
     flow.signal("sent", timeout=60, on_timeout="skip")
@@ -214,7 +212,7 @@ def test_signals_and_decisions_continue_a_run() -> None:
     assert results["approve"].ok_value["reason"] == "fine"
     assert results["look"].err_value.message.endswith(": ugly")
 
-    # Reasons of decisions are payload.
+    # The reasons of decisions are payload.
     for more, reasons in (([], [None, None]), (["--payload"], ["fine", "ugly"])):
         assert ("ugly" in run("show", id_, *more)) == bool(more)
         assert [one["reason"] for one in machine("show", id_, *more)["history"]] == reasons
@@ -231,7 +229,7 @@ LONG_AGO = "2026-01-01T00:00Z"
 
 
 def check(*words: str) -> tuple[int, str]:
-    """Return the exit code of the check, and what it printed."""
+    """Return the exit code of the check and the printed text."""
     return ran("horsies_workflow", "check", *words)[:2]
 
 
@@ -244,8 +242,9 @@ def problems() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def deploy(monkeypatch: pytest.MonkeyPatch) -> Deploy:
-    """Return a function that gives a task other parameters, as another release may; None takes the
-    task away.
+    """Return a function that gives a task other parameters, as another release may.
+
+    None removes the task.
     """
 
     def change(name: str, parameters: str | None) -> None:
@@ -281,7 +280,10 @@ def test_runs_that_fit_are_counted_and_the_exit_code_is_0(deploy: Deploy) -> Non
 
 
 def test_a_started_workflow_counts_once() -> None:
-    """A workflow that has started counts once and a node that undoes by what it undoes."""
+    """A nested workflow that has started counts once.
+
+    An undo is counted with the node that it undoes.
+    """
     inner = Workflow("inner")
     flow = Workflow("outer")
     inner.add(flows.number, 1)
@@ -353,7 +355,7 @@ def test_a_change_under_waiting_nodes_is_found(
 def test_elements_of_a_map_are_compared_with_the_code(
     deploy: Deploy,
 ) -> None:
-    """Lists elements of a map and the nodes of a workflow that has not started are compared."""
+    """The check includes lists, elements of maps, and nodes of a workflow that has not started."""
     innermost = Workflow("innermost")
     inner = Workflow("inner")
     flow = Workflow("outer")
@@ -385,7 +387,7 @@ def test_elements_of_a_map_are_compared_with_the_code(
 
 
 def test_the_task_of_an_undo_has_to_fit_after_its_node_completed(deploy: Deploy) -> None:
-    """A task that would undo a node has to fit also after the node."""
+    """The task of an undo has to fit the code even after its node has completed."""
     handle = sent()
     drain(until=None, raise_errors=False)
     assert handle.status() == "COMPLETED"
@@ -415,7 +417,7 @@ def test_the_task_of_an_undo_has_to_fit_after_its_node_completed(deploy: Deploy)
 
 
 def test_an_undeclared_queue_and_a_broken_module_are_told(settings: Any, monkeypatch: Any) -> None:
-    """A queue that is gone and a module that cannot be imported are told."""
+    """A queue that was removed and a module that cannot be imported are reported."""
     flow = Workflow("mail")
     flow.add(flows.number.with_options(queue="mail"), 1)
     flow.send()
@@ -468,7 +470,7 @@ def test_both_ends_of_the_constants_of_a_group_are_decoded(deploy: Deploy) -> No
 
 
 def saga() -> Any:
-    """Send a run, and let it fail with one undo that fails and one that waits."""
+    """Send a run, and make it fail with one undo that fails and one that waits."""
     flow = Workflow("trip")
     first = flow.add(flows.charge, 1, undo=flows.refund, name="first")
     second = flow.add(
@@ -487,7 +489,7 @@ def saga() -> Any:
 
 
 def test_the_command_shows_maps_undos_and_continued_runs() -> None:
-    """The command shows and lists maps what is undone and what continues."""
+    """The command shows maps, undos and continued runs."""
     flow = Workflow("maps")
     flow.map(flows.plus, a=[1, 2, 3])
     assert "0/3" in run("show", flow.send().workflow_id)

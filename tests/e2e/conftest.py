@@ -17,9 +17,7 @@ from tests.support.workers import worker as worker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests of a file that share a worker come first, so that it starts once for all of
-    them.
-    """
+    """Run the tests of a file that share a worker first, so that the worker starts only once."""
     place = {item.path: number for number, item in reversed(list(enumerate(items)))}
     items.sort(key=lambda item: (place[item.path], not uses_shared_worker(item)))
 

@@ -1,6 +1,4 @@
-"""Children that cannot be started for a moment, that fail before their first task, or that never
-become ready.
-"""
+"""Children that fail to start for a moment, fail before their first task or never become ready."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ IMPATIENT = {"RECOVERY": {"CHILD_READY_TIMEOUT_MS": 1_000}}
 
 @pytest.fixture
 def lacks(tmp_path: Path) -> Path:
-    """Give the file that names what there is no room for."""
+    """Return the file that names the missing resource."""
     return tmp_path / "lacks"
 
 
@@ -38,8 +36,8 @@ def project(lacks: Path) -> dict[str, str]:
 def test_a_start_that_fails_is_tried_again_beside_a_long_task(
     worker: Start, lacks: Path, what: str
 ) -> None:
-    """Fails if: a limit of processes, memory or descriptors that is reached for a moment ends the
-    worker and its tasks.
+    """Fails if: the worker and its tasks end because a limit of processes, memory or descriptors is
+    reached for a moment.
     """
     process = worker("--processes=2", "--max-tasks-per-child=2", **project(lacks)).ready()
     long = tasks.hold.send("long")
@@ -57,7 +55,7 @@ def test_a_start_that_fails_is_tried_again_beside_a_long_task(
 
 
 def test_tasks_run_while_a_successor_cannot_be_started(worker: Start, lacks: Path) -> None:
-    """Fails if: a child that has had its tasks ends although nothing takes its place."""
+    """Fails if: a child that has run its number of tasks ends although no successor can start."""
     worker("--processes=1", "--max-tasks-per-child=2", **project(lacks)).ready()
 
     lacks.write_text("fork")
@@ -67,7 +65,7 @@ def test_tasks_run_while_a_successor_cannot_be_started(worker: Start, lacks: Pat
 
 
 def test_a_fork_server_is_forked_again_once_that_is_possible(worker: Start, lacks: Path) -> None:
-    """Fails if: the template ends with a fork that fails."""
+    """Fails if: the template process ends because a fork fails."""
     process = worker("--processes=1", **project(lacks)).ready()
     child = tasks.pid.send().get(timeout_ms=30_000).ok_value
     (server,) = (
@@ -84,7 +82,7 @@ def test_a_fork_server_is_forked_again_once_that_is_possible(worker: Start, lack
 
 
 def test_a_worker_outlives_a_moment_without_descriptors(worker: Start, lacks: Path) -> None:
-    """Fails if: a thread of the worker ends with an error that is none of the database."""
+    """Fails if: an error other than a database error ends a thread of the worker."""
     process = worker(
         "--processes=2", "--health-port=0", HORSIES_TEST_SNAPSHOT_MS="1000", **project(lacks)
     ).ready()
@@ -116,7 +114,7 @@ def test_a_worker_outlives_a_moment_without_descriptors(worker: Start, lacks: Pa
 def test_children_that_fail_before_their_first_task(
     worker: Start, lacks: Path, what: str, line: str
 ) -> None:
-    """Fails if: the worker ends, or starts children as fast as it can."""
+    """Fails if: the worker ends, or starts children without a pause."""
     settings = given(MIDDLEWARE=["tests.apps.cramped.apps.middleware"])
     process = worker("--processes=2", **project(lacks), **settings).ready()
     long = tasks.hold.send("long")
@@ -153,7 +151,7 @@ def test_a_worker_that_starts_without_room_exits(
 
 @pytest.mark.boundary
 def test_tasks_run_while_a_successor_does_not_become_ready(worker: Start, lacks: Path) -> None:
-    """Fails if: a child that stalls takes the place of one that works."""
+    """Fails if: a child that never becomes ready replaces a child that works."""
     settings = given(**IMPATIENT)
     process = worker(
         "--processes=1", "--max-tasks-per-child=3", **project(lacks), **settings
@@ -170,7 +168,7 @@ def test_tasks_run_while_a_successor_does_not_become_ready(worker: Start, lacks:
 
 
 def test_a_worker_whose_child_stalls_says_what_holds_its_tasks(worker: Start, lacks: Path) -> None:
-    """Fails if: slots count that no process has yet."""
+    """Fails if: slots of processes that are not ready count as free."""
     worker("--processes=1", **project(lacks)).ready()
     child = tasks.pid.send().get(timeout_ms=30_000).ok_value
 

@@ -1,9 +1,10 @@
-"""A server that crashes and has lost claims: their code ends before its worker claims again, and no
-claim is held twice.
+"""A server that crashes and loses claims.
+
+The code of a lost claim ends before its worker claims again, and no claim is held twice.
 
 A claim is lost here because its commit did not wait for the disk, and the server's writer is
-suspended until the crash. What the server then has is also what an asynchronous failover leaves.
-Where no heartbeat is due, nothing but the commits of a test flushes what came before them.
+suspended until the crash. The server then has the same data as after an asynchronous failover.
+Where no heartbeat is due, only the commits of a test flush earlier commits to the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ NOT_DURABLE = {"DURABLE_CLAIMS": False}
 
 
 def bring_down(server: Server, how: str) -> None:
-    """Let the server crash; a postmaster that stays is "the same server" by its start time."""
+    """Crash the server.
+
+    A postmaster that survives counts as "the same server", because its start time is the same.
+    """
     if how == "same postmaster":
         server.crash()
     else:
@@ -34,8 +38,9 @@ def bring_down(server: Server, how: str) -> None:
 
 
 def runs_in_memory(server: Server, path: Path, name: str = "linger") -> tuple[Lingering, int, Any]:
-    """Have a task run whose claim did not reach the disk, and return it, its process and its
-    worker.
+    """Run a task whose claim did not reach the disk.
+
+    Return the task, its process and its worker.
     """
     server.hold_back()
     task = Lingering(server, path, name)
@@ -45,8 +50,9 @@ def runs_in_memory(server: Server, path: Path, name: str = "linger") -> tuple[Li
 def runs_again(
     server: Server, process: WorkerProcess, task: Lingering, child: int, owner: Any
 ) -> None:
-    """A task whose claim was lost runs once more, after its first run is over, under the same
-    number of another worker.
+    """Check that a task with a lost claim runs once more, after its first run is over.
+
+    The second claim has the same generation, but another worker.
     """
     wait_until(lambda: len(task.lines) == 2, "it runs again")
     assert is_over(child)
@@ -64,10 +70,10 @@ def runs_again(
 def test_code_of_a_lost_claim_ends_before_its_task_runs_again(
     worker: Start, server: Server, tmp_path: Path, how: str
 ) -> None:
-    """Code whose claim was lost is over before its task runs again under the same number.
+    """The code of a lost claim ends before its task runs again under the same generation.
 
-    Fails if: the worker claims the task once more, holds (id, generation) twice, and the first
-    of both is written.
+    Fails if: the worker claims the task once more, holds the same (id, generation) twice, and
+    writes the outcome of the first run.
     """
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
     process = worker("--processes=3", **server.environment).ready()
@@ -84,7 +90,7 @@ def test_code_of_a_lost_claim_ends_before_its_task_runs_again(
 
 
 def crashed(server: Server, process: WorkerProcess) -> None:
-    """Let the server crash, and wait until the worker has found it again."""
+    """Crash the server, and wait until the worker is connected again."""
     before = process.log.count("the database is back")
     server.crash()
     wait_until(
@@ -95,7 +101,7 @@ def crashed(server: Server, process: WorkerProcess) -> None:
 def test_a_task_whose_claim_was_lost_runs_again(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
-    """A claim that did not wait for the disk may be lost and its task runs again."""
+    """A claim that did not wait for the disk can be lost, and its task then runs again."""
     process = worker(
         "--processes=2", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)
     ).ready()
@@ -104,7 +110,7 @@ def test_a_task_whose_claim_was_lost_runs_again(
         lambda: server.superuser(served), "the worker has recorded once that it serves its queues"
     )
 
-    # Once a second, a pass also looks for expired leases, and waits for the disk.
+    # Once a second, a pass also searches for expired leases, and then waits for the disk.
     for number in range(10):
         task, child, owner = runs_in_memory(server, tmp_path / str(number))
         crashed(server, process)

@@ -1,5 +1,6 @@
-"""What the commands print, alone and beside workers: ``horsies_queue``, ``_status``, ``_explain``
-and ``horsies_task send``.
+"""The output of the commands, alone and beside workers.
+
+The commands are ``horsies_queue``, ``_status``, ``_explain`` and ``horsies_task send``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ run, machine, refusal = command("horsies_queue")
 
 
 def line(text: str, start: str) -> str:
-    """Return the one line that starts so, with single spaces."""
+    """Return the only line with this beginning, with single spaces."""
     (found,) = (one for one in lines(text) if one.startswith(start))
     return found
 
@@ -49,7 +50,7 @@ def line(text: str, start: str) -> str:
 def test_the_list_shows_limits_and_counts_of_every_queue(
     claimer: Claimers,
 ) -> None:
-    """The list shows limits and counts of every queue without a verb too."""
+    """The list shows the limits and counts of every queue, also without a verb."""
     run(
         "set",
         "mail",
@@ -86,7 +87,7 @@ def test_the_list_shows_limits_and_counts_of_every_queue(
 
 
 def test_show_names_permit_holders_and_the_busiest_partitions(claimer: Claimers) -> None:
-    """Show names who holds the permits and the busiest partitions."""
+    """``show`` prints the tasks that hold permits and the busiest partitions."""
     run(
         "set",
         "mail",
@@ -125,7 +126,10 @@ def test_show_names_permit_holders_and_the_busiest_partitions(claimer: Claimers)
 
 
 def test_changes_print_old_and_new_values_and_are_audited() -> None:
-    """Changes print old and new are audited with who and why and say if they changed nothing."""
+    """Changes print the old and new values and are audited with actor and reason.
+
+    A change to equal values prints that nothing changed.
+    """
     printed = run(
         "set", "mail", "--max-concurrency=3", "--priority", "7", "--reason", "slow partner"
     )
@@ -171,7 +175,7 @@ def test_changes_print_old_and_new_values_and_are_audited() -> None:
 
 
 def test_partition_rules_take_a_list_of_arguments_all_or_none() -> None:
-    """Partition rules are lists of arguments all of them or none."""
+    """``--partition-by-args`` takes a list of arguments, ``all`` or ``none``."""
     for words, columns in {
         ("--partition-by-args=a, b", "--partition-by-task"): (["a", "b"], True),
         ("--partition-by-args=all",): ([], True),
@@ -226,7 +230,7 @@ def test_an_override_can_end_some_time_from_now() -> None:
 
 @pytest.mark.promise("S1.35")
 def test_a_running_worker_follows_the_shell(worker: Start) -> None:
-    """A running worker obeys the shell and its start flips nothing back."""
+    """A running worker obeys changes from the shell, and its start does not revert them."""
     done = manage("horsies_queue", "set", "default", "--max-concurrency=3")
     assert (done.returncode, done.stderr) == (0, "")
     assert "default: max_concurrency: null -> 3" in done.stdout
@@ -245,7 +249,7 @@ def test_a_running_worker_follows_the_shell(worker: Start) -> None:
 
 
 def test_a_mistake_ends_the_process_without_a_traceback() -> None:
-    """A mistake ends the process with an error and no traceback."""
+    """A wrong option or an unreachable database ends the command with code 1 and no traceback."""
     done = manage("horsies_queue", *OVERRIDE)
     assert done.returncode == 1
     assert (
@@ -262,12 +266,12 @@ def test_a_mistake_ends_the_process_without_a_traceback() -> None:
 
 
 def status(*words: str) -> tuple[int, str]:
-    """Run the command here and return its exit code and what it printed."""
+    """Run the command in this process, and return its exit code and its output."""
     return ran("horsies_status", *words)[:2]
 
 
 def fails_in_one_line(done: subprocess.CompletedProcess[str], words: str) -> bool:
-    """Whether the command had no answer, and said why."""
+    """Return whether the command exited with 2, no output and this reason in one line of stderr."""
     return (done.returncode, done.stdout, len(done.stderr.splitlines())) == (
         2,
         "",
@@ -276,7 +280,7 @@ def fails_in_one_line(done: subprocess.CompletedProcess[str], words: str) -> boo
 
 
 def test_a_healthy_system_exits_with_0() -> None:
-    """It prints queues workers and the database and ends with 0 when all is well."""
+    """The command prints queues, workers and the database, and exits with 0 if all is well."""
     done = manage("horsies_status")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -290,7 +294,7 @@ def test_a_healthy_system_exits_with_0() -> None:
 
 
 def test_a_problem_is_one_line_and_exits_with_1() -> None:
-    """It ends with 1 and a line per problem that says what to do."""
+    """The command exits with 1 and prints one line per problem, with the remedy."""
     TaskFactory(sent_at=now() - dt.timedelta(minutes=5))
     holder = WorkerFactory(hostname="web\x1b[2J", seen_at=now() - dt.timedelta(hours=1))
     TaskFactory(status="RUNNING", claimed_by=holder.id)
@@ -327,7 +331,7 @@ def test_what_keeps_it_from_an_answer_is_one_line_and_2(roles: None, connect: Co
 def test_a_role_without_rights_to_monitor_gets_a_partial_answer(
     roles: None, connect: Connect
 ) -> None:
-    """A role without rights to monitor gets an answer and is told what it cannot see."""
+    """A role without rights to monitor gets an answer that names the missing parts."""
     grant(SENDING)
     put(2)
     holder = connect()
@@ -352,7 +356,7 @@ def test_a_role_without_rights_to_monitor_gets_a_partial_answer(
 
 
 def test_a_standby_answers_with_replicated_data(server: Server) -> None:
-    """A standby answers with what was replicated to it and is named."""
+    """On a standby, the command prints the replicated data and the name of the standby."""
     mark = server.cluster.home / "data" / "standby.signal"
     server.stop("fast")
     mark.touch()
@@ -382,7 +386,7 @@ def test_a_standby_answers_with_replicated_data(server: Server) -> None:
 
 
 def test_explain_prints_each_reason_on_its_line_or_as_json() -> None:
-    """It prints every reason on a line of the last task or of one and JSON for machines."""
+    """The command explains the last task or a given one, with a line per reason or as JSON."""
     run_explain, found_by, refuses = command("horsies_explain")
     assert "horsies_explain: no task has been sent yet" in refuses()
 
@@ -442,9 +446,9 @@ def send(name: str, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_send_with_wait_prints_the_result(
     shared_worker: WorkerProcess,
 ) -> None:
-    """With wait it prints the result and fails if the task did.
+    """``--wait`` prints the result, and the command fails if the task fails.
 
-    Fails if: it waits in the transaction in which it has sent, where no worker sees the task.
+    Fails if: the command waits inside the transaction of the send, where no worker sees the task.
     """
     done = send("add", "--kwargs", '{"a": 4, "b": 5}')
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["9"])

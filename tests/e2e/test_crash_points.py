@@ -1,8 +1,7 @@
-"""A worker killed at each step of a task's way: what becomes of the task, and how often its code
-ran.
+"""A worker killed at each step of a task: the end of the task, and how often its code ran.
 
 Each test has a task that lists WORKER_CRASHED and one that does not, at the same point, on one
-worker; a second worker finds what is left. What is expected here stands in the table of
+worker. A second worker finds the remains. The expected results are in the table of
 docs/explanation/failure-model.md.
 """
 
@@ -35,8 +34,9 @@ AS_IF_NOTHING_HAD_BEEN = Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ende
 
 
 def crashed(began: int, ended: int) -> tuple[Fate, Fate]:
-    """The fates of both tasks when a worker died whose code may have come to its first or its last
-    line.
+    """Return the expected fates of both tasks after a crash of their worker.
+
+    ``began`` and ``ended`` count how often the code came to its first and its last line.
     """
     return (
         Fate("FAILED", "WORKER_CRASHED", ["WORKER_FAILURE"], 0, began, ended),
@@ -55,16 +55,14 @@ def hold_up(folder: Path) -> list[Walker]:
 
 
 def fates(walkers: list[Walker]) -> tuple[Fate, ...]:
-    """Let whoever runs them now go through, and return what became of them."""
+    """Let the current runs of the tasks finish, and return the fates of the tasks."""
     for walker in walkers:
         walker.may("go", "out")
     return tuple(walker.fate() for walker in walkers)
 
 
 def kill_at_commit(worker: WorkerProcess, gate: Gate, commits: bool) -> None:
-    """Kill the worker whose pass waits at the gate; its transaction is committed all the same, or
-    rolled back.
-    """
+    """Kill the worker whose pass waits at the gate, then commit or roll back its transaction."""
     session = gate.held()
     kill_machine(worker)
     gate.pass_on(session) if commits else gate.open(kill=session)
@@ -99,7 +97,7 @@ def test_a_worker_killed_around_the_commit_of_a_claim(
 def test_a_worker_killed_around_the_commit_of_its_prefetch(
     worker: Start, gate: Gate, tmp_path: Path, commits: bool
 ) -> None:
-    """A worker killed around the commit of what it takes ahead."""
+    """Prefetched tasks run as usual if their worker is killed around the commit of the prefetch."""
     first = worker("--processes=2", **SOFT, **SHORT).ready()
     blockers = hold_up(tmp_path)
     gate.close("take ahead")
@@ -241,7 +239,7 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
 def test_a_commit_whose_reply_is_lost_runs_no_task_twice(
     worker: Start, gate: Gate, link: Forwarder, tmp_path: Path, move: str
 ) -> None:
-    """A commit whose reply is lost loses nothing and runs nothing twice."""
+    """A commit whose reply is lost loses no task and runs none twice."""
     process = worker(
         "--processes=2", **link.way(database_url()), **(SOFT if move == "start" else {})
     ).ready()
@@ -279,8 +277,9 @@ def test_a_commit_whose_reply_is_lost_runs_no_task_twice(
 
 
 def kill_(first: WorkerProcess, what: str, children: list[int], worker: Start) -> None:
-    """Kill the children, which their worker notices, or the whole worker, which another one has to
-    find out.
+    """Kill the children, or the whole worker.
+
+    The worker notices the death of its children. Another worker finds a dead worker.
     """
     if what == "machine":
         kill_machine(first)

@@ -1,6 +1,4 @@
-"""Projects with several databases, with a backend that opens connections itself, or with sessions
-that are set up oddly.
-"""
+"""Projects with several databases, with their own backend or with odd session settings."""
 
 from __future__ import annotations
 
@@ -54,8 +52,9 @@ SCHEMAS = "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE 'horsi
 
 @pytest.fixture
 def two(transactional_db: None) -> Iterator[dict[str, str]]:
-    """Give the addresses of two empty databases, the second of which is the queue's, and those of a
-    role that only listens.
+    """Yield the URLs of two empty databases, and of the second one for a role that only listens.
+
+    The queue is in the second one.
     """
     role = f"listener_{uuid.uuid4().hex[:8]}"
     with new_databases("two") as create:
@@ -78,7 +77,7 @@ def two(transactional_db: None) -> Iterator[dict[str, str]]:
 def test_sends_join_only_the_transaction_of_the_queue_alias(
     worker: Start, two: dict[str, str], tmp_path: Path
 ) -> None:
-    """The queue lives on its alias and sends join only that aliass transaction."""
+    """The queue is in the database of its alias, and sends join only transactions of that alias."""
     settings = "tests.settings.two"
     site = Site(
         tmp_path,
@@ -107,7 +106,7 @@ def test_sends_join_only_the_transaction_of_the_queue_alias(
 
 
 def test_every_process_finds_the_schema_of_its_own_backend(worker: Start, tmp_path: Path) -> None:
-    """Workers schedulers and those who wait find server and schema of an own backend."""
+    """Workers, schedulers and waiting callers use the server and schema of a project's backend."""
     settings = "tests.settings.connector"
     with new_databases("own_backend") as create:
         url = create()
@@ -127,7 +126,7 @@ def test_every_process_finds_the_schema_of_its_own_backend(worker: Start, tmp_pa
     assert "WARNING" not in process.log
 
 
-# What the role or the database may set for its sessions
+# Settings that the role or the database can set for its sessions
 
 ODD = {
     "DateStyle": "German, DMY",
@@ -150,14 +149,15 @@ ODD = {
 
 
 def make_odd(server: Server, *names: str) -> None:
-    """Let every session of the workers' role begin with these settings."""
+    """Set these settings for every new session of the workers' role."""
     for name in names:
         server.superuser(f"ALTER ROLE app SET {name} = '{ODD[name]}'")
 
 
 def test_odd_session_settings_do_not_stop_the_scheduler(worker: Start, server: Server) -> None:
-    """A worker with a scheduler runs under settings that cut and round its sessions and that come
-    while it runs.
+    """A worker with a scheduler runs although its role has odd session settings.
+
+    Some settings are there at the start, and another one is set while the worker runs.
     """
     make_odd(server, *ODD.keys() - {"DateStyle"})
     process = worker("--processes=1", "--with-scheduler", **server.environment).ready()
@@ -201,7 +201,7 @@ def test_odd_session_settings_do_not_stop_the_scheduler(worker: Start, server: S
 def test_an_unsafe_session_behind_a_pooler_is_refused(
     pooled: dict[str, str], server: Server, name: str
 ) -> None:
-    """Behind a pooler a session that would go wrong is refused and the setting is named."""
+    """A session with an unsafe setting behind a pooler is refused with an error that names it."""
     make_odd(server, name)
     there = environ.Env.db_url_config(pooled["DATABASE_URL"])
     connections.databases["odd"] = {**connections.databases["default"], **there, "OPTIONS": {}}

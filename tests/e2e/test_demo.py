@@ -1,4 +1,4 @@
-"""``manage.py demo`` shows what it promises, says when it cannot, and leaves nothing behind."""
+"""``manage.py demo`` shows all that it promises, reports failures and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MADE = re.compile(r"site at http://127\.0\.0\.1:(\d+)/, worker (\d+) with")
 
 
 class Demo(WorkerProcess):
-    """A running demo, what it says, and the processes that it started."""
+    """A running demo, its output and the processes that it started."""
 
     command = "demo"
 
     def __init__(self, log: Path, *options: str) -> None:
-        # What is in the environment must not matter: it may be a stranger's database.
+        # The environment must not matter, because it may name a stranger's database.
         elsewhere = {
             "DATABASE_URL": NO_DATABASE,
             "DJANGO_SETTINGS_MODULE": "example_project.settings",
@@ -43,8 +43,9 @@ class Demo(WorkerProcess):
         assert words in self.log, self.log
 
     def started(self) -> tuple[list[psutil.Process], int]:
-        """Wait until site and worker run, and return all processes of the demo and the port of the
-        site.
+        """Wait until the site and the worker run.
+
+        Return all processes of the demo, and the port of the site.
         """
         wait_until(
             lambda: MADE.search(self.log) or self.process.poll() is not None, "site and worker run"
@@ -65,7 +66,7 @@ class Demo(WorkerProcess):
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
-    """Give a function that starts demos; none of them outlives the test."""
+    """Yield a function that starts demos, and end them all after the test."""
     with all_ended(Demo, tmp_path) as start:
         yield start
 
@@ -113,7 +114,7 @@ SHOWN_TOO = (
 def test_the_demo_shows_everything_it_promises(
     demo: Callable[..., Demo],
 ) -> None:
-    """The demo shows everything it promises and leaves nothing running."""
+    """The demo shows everything that it promises, and leaves no process behind."""
     one = demo("--exit", "--files=40")
     processes, port = one.started()
     assert is_open(port)
@@ -147,7 +148,7 @@ def test_a_second_run_on_the_same_database_works_as_the_first(demo: Callable[...
 def test_a_worker_that_dies_ends_the_demo_with_code_1(
     demo: Callable[..., Demo],
 ) -> None:
-    """A worker that dies ends the demo with the reason and code 1."""
+    """The demo ends with code 1 and the reason if its worker dies."""
     one = demo("--exit")
     processes, _ = one.started()
 
@@ -207,8 +208,8 @@ def test_a_database_that_cannot_be_used_is_named_in_one_line(demo: Callable[...,
 
 def test_the_example_projects_own_tests_pass() -> None:
     server, _, query = os.environ["DATABASE_URL"].partition("?")
-    # A name of its own: Django's test database is called after it, and other tests run on the same
-    # server.
+    # The name is unique, because Django's test database is named after it, and other tests run on
+    # the same server.
     url = f"{server.rpartition('/')[0]}/library_{uuid.uuid4().hex[:12]}" + (
         f"?{query}" if query else ""
     )

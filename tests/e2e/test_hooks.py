@@ -1,5 +1,7 @@
-"""Hooks in real workers: where receivers run, what they may do to the worker, and middleware around
-real timeouts and cancels.
+"""Hooks in real workers.
+
+The tests cover the places where receivers run, the effect of bad receivers on the worker, and
+middleware around real timeouts and cancels.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ IN_PARENT = ("task_started", "task_retried", "task_finished", "task_failed", "ta
 
 
 class Notes:
-    """What the receivers of the workers wrote down, and the harm that they are told to do."""
+    """The notes that the receivers of the workers write, and the harm that the test orders."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +52,7 @@ def notes(tmp_path: Path) -> Notes:
 
 @pytest.fixture
 def hooked(worker: Start, notes: Notes) -> Start:
-    """Give a function that starts workers of a project with hooks."""
+    """Return a function that starts workers of a project with hooks."""
     return partial(worker, **apps("project", "hooked"), HORSIES_TEST_NOTES=str(notes.path))
 
 
@@ -137,7 +139,7 @@ def test_receivers_that_raise_or_exit_do_not_end_their_process(
 
 
 def test_a_receiver_that_hangs_delays_the_end_by_seconds_only(hooked: Start, notes: Notes) -> None:
-    """A receiver of the last moment that hangs delays the end by seconds only."""
+    """A ``child_stopping`` receiver that hangs delays the end of the worker by seconds only."""
     notes.order("child_stopping", "hang")
     process = hooked("--processes=2").ready()
 
@@ -152,7 +154,7 @@ def test_a_receiver_that_hangs_delays_the_end_by_seconds_only(hooked: Start, not
 def test_middleware_and_metadata_reach_the_tasks_of_a_worker(
     hooked: Start, options: tuple[str, ...]
 ) -> None:
-    """Middleware and metadata reach the tasks of a worker and what they send."""
+    """Middleware and metadata reach the tasks of a worker, and the tasks that those send."""
     around = [f"{AROUND}.raising", f"{AROUND}.doubling"]
     hooked(*options, **given(MIDDLEWARE=around, METADATA=[f"{AROUND}.tenant"])).ready()
     with_tenant = tasks.add.with_options(metadata={"tenant": 7})
@@ -170,8 +172,8 @@ def test_middleware_and_metadata_reach_the_tasks_of_a_worker(
 
 
 def test_timeouts_and_cancels_interrupt_middleware(hooked: Start) -> None:
-    """Fails if: only the function can be interrupted, and the process is killed for the middleware
-    around it.
+    """Fails if: only the task function can be interrupted, and the process is killed because of the
+    middleware around it.
     """
     process = hooked("--processes=1", **given(MIDDLEWARE=[f"{AROUND}.holding"])).ready()
 
@@ -203,7 +205,7 @@ def test_timeouts_and_cancels_interrupt_middleware(hooked: Start) -> None:
 def test_a_worker_with_wrong_middleware_refuses_to_start(
     hooked: Start, options: tuple[str, ...], name: str, message: str
 ) -> None:
-    """Fails if: it starts, and each task fails."""
+    """Fails if: the worker starts, and each task fails."""
     handle = tasks.noop.send()
     process = hooked(*options, **given(MIDDLEWARE=[f"{AROUND}.{name}"]))
 

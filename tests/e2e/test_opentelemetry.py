@@ -1,5 +1,6 @@
-"""OpenTelemetry in real workers: a span of each attempt arrives, in the trace of its sender,
-whatever becomes of its process.
+"""OpenTelemetry in real workers.
+
+The span of each attempt arrives in the trace of its sender, whatever happens to its process.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ CONSUMER = 5
 
 @pytest.fixture
 def tracing(worker: Start, collector: Collector) -> Start:
-    """Give a function that starts workers of a project with OpenTelemetry."""
+    """Return a function that starts workers of a project with OpenTelemetry."""
     exporter = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.address}"}
     return partial(worker, DJANGO_SETTINGS_MODULE="tests.settings.opentelemetry", **exporter)
 
 
 @contextmanager
 def span() -> Iterator[str]:
-    """Be in a span of a request, and give its id; what is sent carries it."""
+    """Enter the span of a request, and yield its id, which tasks sent inside carry."""
     ids = random.getrandbits(128) | 1, random.getrandbits(64) | 1
     context = trace.SpanContext(
         *ids, is_remote=False, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED)
@@ -63,9 +64,10 @@ def spans(collector: Collector) -> list[dict[str, Any]]:
 def test_every_span_arrives_except_that_of_a_killed_task(
     tracing: Start, collector: Collector
 ) -> None:
-    """Every span arrives over many processes but that of a task which is killed.
+    """Every span of many processes arrives, except that of a killed task.
 
-    Fails if: a process ends while its last spans wait, or has the threads of another one.
+    Fails if: a process ends while its last spans wait to be sent, or inherits the threads of
+    another process.
     """
     process = tracing(
         "--processes=2", "--max-tasks-per-child=1", HORSIES_TEST_KILL_GRACE_MS="100"

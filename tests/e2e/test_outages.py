@@ -1,5 +1,6 @@
-"""The database goes away, refuses or falls silent, and comes back: the worker goes on, nothing is
-lost, nothing runs twice.
+"""Outages: the database is gone, refuses statements or falls silent, and comes back.
+
+The worker goes on, no task is lost, and no task runs twice.
 """
 
 from __future__ import annotations
@@ -23,20 +24,18 @@ from tests.support.workers import Busy, Start, WorkerProcess, given
 
 SHORT = {"HORSIES_TEST_STALE_MS": "4000"}
 TRY = "the database is not available, next try in"
-# A worker that failed so often has gone for 4.9 s at least without its database, by the pauses of
-# tests.settings.
+# By the pauses of tests.settings, a worker that failed so often has been without its database for
+# 4.9 s at least.
 TRIES_IN_A_LONG_OUTAGE = 10
 
 
 def taken_in(process: WorkerProcess) -> None:
-    """Wait until the worker has noticed that the database is away."""
+    """Wait until the worker has noticed that the database is gone."""
     wait_until(lambda: TRY in process.log, "the worker notices")
 
 
 def settles_in_the_end(server: Server, process: WorkerProcess, *lingering: Lingering) -> None:
-    """The outcomes that could not be written are written, once, by the same worker, which then goes
-    on as usual.
-    """
+    """Check that the same worker writes the unwritten outcomes once, and then goes on as usual."""
     for task in lingering:
         assert task.completes_once()["claim_generation"] == 1
     server.becomes(server.send("add", a=1), "COMPLETED")
@@ -66,7 +65,7 @@ def test_tasks_that_end_during_an_outage_are_settled_after_it(
 
 @pytest.mark.boundary
 def test_a_killed_backend_loses_no_task(busy: Busy, server: Server) -> None:
-    """A backend that is killed restarts the server and ends and loses no task."""
+    """A killed backend makes the server restart, and no task is lost."""
     process, task = busy("--processes=2")
     (engine,) = server.backends("horsies engine")
 
@@ -80,10 +79,10 @@ def test_a_killed_backend_loses_no_task(busy: Busy, server: Server) -> None:
 
 
 def test_a_task_whose_outcome_the_server_lost_runs_again(busy: Busy, server: Server) -> None:
-    """What a server forgot of its last moments runs again as after an asynchronous failover.
+    """A task runs again if the server lost its outcome, as after an asynchronous failover.
 
-    The outcome was committed and confirmed, and its record had not left the server's memory when
-    the server crashed.
+    The outcome was committed and confirmed, but its WAL record was still in the server's memory
+    when the server crashed.
     """
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
     process, task = busy()
@@ -103,7 +102,7 @@ def test_a_task_whose_outcome_the_server_lost_runs_again(busy: Busy, server: Ser
 def test_a_long_outage_makes_no_worker_count_as_dead(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
-    """An outage longer than the threshold makes nobody count as dead."""
+    """No worker is declared dead after an outage that was longer than the threshold."""
     workers = [worker("--processes=1", **server.environment, **SHORT).ready() for _ in range(2)]
     lingering = [Lingering(server, tmp_path / name) for name in ("one", "two")]
     children = [task.runs() for task in lingering]
@@ -132,7 +131,7 @@ def test_a_long_outage_makes_no_worker_count_as_dead(
         lambda: server.superuser("SELECT id FROM horsies_heartbeats WHERE died_at IS NOT NULL"),
         "somebody is judged",
     )
-    # Not those whose last beat before the outage is as old as the outage.
+    # Not the workers whose last heartbeat before the outage is as old as the outage.
     assert judged == [(dead,)]
 
     for task in lingering:
@@ -151,7 +150,7 @@ def test_a_long_outage_makes_no_worker_count_as_dead(
 def test_a_worker_that_may_not_outlive_its_claims_ends_its_tasks(
     busy: Busy, server: Server, options: tuple[str, ...]
 ) -> None:
-    """A worker that shall not outlive its claims ends its tasks when it is cut off."""
+    """A worker with ``ON_CUT_OFF = "kill"`` ends its tasks when it is cut off."""
     process, task = busy(*options, **SHORT, **given(RECOVERY={"ON_CUT_OFF": "kill"}))
     child = task.runs()
 
@@ -172,7 +171,7 @@ def test_a_worker_that_may_not_outlive_its_claims_ends_its_tasks(
 def test_a_worker_gives_up_after_the_configured_number_of_tries(
     worker: Start, server: Server
 ) -> None:
-    """A worker gives up after the number of tries that it was given."""
+    """A worker gives up after ``DB_RETRY_MAX_ATTEMPTS`` tries."""
     few = given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2})
     process = worker("--processes=1", **server.environment, **few).ready()
 
@@ -187,7 +186,7 @@ def test_a_worker_gives_up_after_the_configured_number_of_tries(
 def test_past_outages_do_not_count_towards_the_limit_of_tries(
     worker: Start,
 ) -> None:
-    """Outages that are over do not count towards those that resilience allows."""
+    """Tries of past outages do not count towards ``DB_RETRY_MAX_ATTEMPTS``."""
     process = worker("--processes=1", **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 3})).ready()
 
     for outages in range(1, 6):
@@ -220,7 +219,7 @@ REFUSALS = {
 def test_an_outcome_that_is_refused_for_now_is_written_later(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
-    """An outcome that is refused for now waits and is written later."""
+    """An outcome that is refused for now is kept and written later."""
     server.superuser("ALTER ROLE app SET statement_timeout = '500ms'")
     process = worker("--processes=1", **server.environment).ready()
 
@@ -244,7 +243,7 @@ def test_an_outcome_that_is_refused_for_now_is_written_later(
 
 
 def test_a_worker_leaves_a_server_that_became_read_only(busy: Busy, server: Server) -> None:
-    """A server that became read only is left and looked at now and then."""
+    """A worker closes its sessions on a read-only server, and tries new ones now and then."""
     process, task = busy()
 
     def sessions() -> set[int]:
@@ -268,7 +267,7 @@ def test_a_worker_leaves_a_server_that_became_read_only(busy: Busy, server: Serv
 
 
 def test_a_worker_waits_for_a_free_connection(busy: Busy, server: Server) -> None:
-    """A worker that finds no connection free comes back when there is one."""
+    """A worker that finds no free connection comes back when there is one."""
     process, task = busy()
     server.superuser(f"ALTER DATABASE {server.database} CONNECTION LIMIT 0")
     server.superuser(
@@ -285,7 +284,7 @@ def test_a_worker_waits_for_a_free_connection(busy: Busy, server: Server) -> Non
 
 
 def test_a_database_without_the_functions_ends_the_worker(worker: Start, server: Server) -> None:
-    """A database without this version s functions ends the worker with a clear message."""
+    """A worker ends with a clear message if the database lacks the functions of this version."""
     process = worker("--processes=1", **server.environment).ready()
     server.superuser("ALTER FUNCTION horsies_pass RENAME TO gone")
 
@@ -295,14 +294,14 @@ def test_a_database_without_the_functions_ends_the_worker(worker: Start, server:
     assert "Traceback" not in process.log
 
 
-# Silence: nobody says that anything is wrong
+# Silence: no error is reported
 
 
 @pytest.mark.promise("S2.14")
 def test_a_silent_listener_is_replaced_while_the_poll_goes_on(
     worker: Start, server: Server
 ) -> None:
-    """A silent listener is found out and replaced while the poll carries on."""
+    """A silent LISTEN connection is noticed and replaced, and the poll goes on meanwhile."""
     process = worker("--processes=1", **server.environment).ready()
     (silent,) = wait_until(lambda: server.backends("horsies listener"), "it listens")
 
@@ -321,7 +320,7 @@ def test_a_silent_listener_is_replaced_while_the_poll_goes_on(
             lambda: "] notifications arrive again" in process.log, "another connection brings news"
         )
 
-        # The old one does not know its end yet.
+        # The old connection is not closed by the server yet.
         assert len(server.backends("horsies listener")) == 2
     finally:
         psutil.Process(silent).resume()
@@ -338,7 +337,7 @@ def test_a_silent_listener_is_replaced_while_the_poll_goes_on(
 
 
 def test_silent_links_are_given_up_without_losing_an_outcome(busy: Busy, server: Server) -> None:
-    """Links that went silent are given up and no outcome with them."""
+    """Silent connections are given up, and no outcome is lost with them."""
     with closing(Forwarder(server.port)) as link:
         process, task = busy(**link.way(server.url))
         wait_until(lambda: len(server.backends("horsies maintenance")) == 1, "its heart beats")
@@ -359,7 +358,7 @@ def test_silent_links_are_given_up_without_losing_an_outcome(busy: Busy, server:
 
 
 def test_too_many_unwritten_outcomes_stop_claiming(worker: Start, server: Server) -> None:
-    """Outcomes beyond the bound stop claiming until they are written."""
+    """A worker stops claiming at ``MAX_UNWRITTEN_OUTCOMES``, until the outcomes are written."""
     few = given(RESILIENCE={"MAX_UNWRITTEN_OUTCOMES": 100})
     process = worker(
         "--processes=1", "--async-concurrency=150", **server.environment, **few
@@ -413,7 +412,7 @@ def test_a_worker_that_starts_before_its_database_waits_for_it(
 
 @pytest.mark.promise("S2.18")
 def test_a_worker_gives_up_at_its_start_after_its_last_try(worker: Start) -> None:
-    """A worker that may try only so often gives up at its start too."""
+    """A worker also gives up at its start after ``DB_RETRY_MAX_ATTEMPTS`` tries."""
     nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
     process = worker(
         "--processes=1", DATABASE_URL=nobody, **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2})

@@ -1,5 +1,6 @@
-"""Metrics of the project in its tasks: those of all children together, by the folder of
-prometheus-client.
+"""Metrics that the project counts in its tasks.
+
+Those of all children are added up through the folder of prometheus-client.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ print(generate_latest(registry).decode())
 def test_counters_of_tasks_are_those_of_all_children(
     worker: Start, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """Fails if what a child counts is in its memory only, or lost when another one replaces it."""
+    """Fails if: counts of a child stay in its memory, or are lost when the child is replaced."""
     folder = tmp_path / "metrics"
     folder.mkdir()
     environment = {"PROMETHEUS_MULTIPROC_DIR": str(folder), **apps("project", "counting")}

@@ -1,6 +1,4 @@
-"""Everything through PgBouncer in transaction mode: workers, sends and results; LISTEN goes past
-it.
-"""
+"""Workers, sends and results through PgBouncer in transaction mode. LISTEN bypasses it."""
 
 from __future__ import annotations
 
@@ -40,8 +38,9 @@ print(
 
 @pytest.fixture
 def pooled(server: Server) -> Iterator[dict[str, str]]:
-    """Give the environment of a project whose ``default`` goes through PgBouncer and whose
-    ``direct`` does not.
+    """Return the environment of a project that uses PgBouncer.
+
+    ``default`` goes through PgBouncer, and ``direct`` does not.
     """
     try:
         with transaction_pooler(server.url) as url:
@@ -59,14 +58,14 @@ def test_tasks_are_sent_run_and_waited_for_through_the_pooler(
 ) -> None:
     process = worker("--processes=2", **pooled).ready()
 
-    # With a poll of five minutes: notifications arrive, or this does not end in time.
+    # The poll comes every five minutes, so the test ends in time only if notifications arrive.
     assert printed("-c", SEND_AND_GET, **pooled).split() == ["5", "190", "TASK_NOT_FOUND"]
     assert len(server.backends("horsies listener")) == 1
 
     with psycopg.connect(
         pooled["DATABASE_URL"], autocommit=True, prepare_threshold=None
     ) as through:
-        # The statement_timeout of the heart is not left to others.
+        # The heartbeat's statement_timeout is not left behind for other sessions.
         assert through.execute("SHOW statement_timeout").fetchone() == ("0",)
 
     assert process.stop() == 0
@@ -93,8 +92,8 @@ def test_an_outage_behind_the_pooler_costs_no_outcome(
         server.stop()
         locking.close()
     else:
-        # The pooler keeps a pass waiting for its server for two minutes and says nothing: the
-        # worker's own patience ends before.
+        # The pooler keeps a pass waiting for its server for two minutes without a word, but the
+        # worker gives up earlier.
         server.stop()
         task.end()
 
@@ -107,13 +106,13 @@ def test_an_outage_behind_the_pooler_costs_no_outcome(
 def test_a_worker_that_listens_through_the_pooler_polls(
     worker: Start, pooled: dict[str, str], server: Server
 ) -> None:
-    """A worker that listens through the pooler says so and polls."""
+    """A worker whose LISTEN goes through the pooler logs a warning and polls."""
     deaf = {**pooled, "HORSIES_TEST_DIRECT": "", "HORSIES_TEST_POLL_MS": "1000"}
     seldom = given(RESILIENCE={"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 300_000})
     process = worker("--processes=1", **deaf, **seldom).ready()
 
     wait_until(lambda: "HORSIES['LISTEN_DATABASE']" in process.log, "it warns")
-    # It does not LISTEN again before a minute is over, so no look after that finds them.
+    # The next LISTEN comes after a minute, so no look after a LISTEN finds these tasks.
     for number in range(3):
         server.becomes(server.send("add", a=number), "COMPLETED")
 
@@ -126,7 +125,7 @@ def test_a_worker_that_listens_through_the_pooler_polls(
 def test_claims_stay_durable_behind_the_pooler(
     worker: Start, pooled: dict[str, str], server: Server, tmp_path: Path
 ) -> None:
-    """Claims stay durable behind the pooler which hides that the server restarted."""
+    """Claims stay durable behind the pooler, because the pooler hides restarts of the server."""
     process = worker("--processes=1", **pooled, **given(**NO_BEATS, **NOT_DURABLE)).ready()
     assert "claims are durable in spite of HORSIES['DURABLE_CLAIMS'] = False" in process.log
 

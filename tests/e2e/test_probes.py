@@ -1,5 +1,6 @@
-"""Probes and metrics of real workers: through a start, an outage, a second life and a stop, and how
-their children end.
+"""Probes and metrics of real workers.
+
+They are read through a start, an outage, a second life and a stop, and show how children end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def port(process: WorkerProcess) -> int:
-    """Return the port that a worker says it answers on."""
+    """Return the port that a worker logs for its probes."""
     found = wait_until(
         lambda: re.search(r"answered at http://127\.0\.0\.1:(\d+)/live", process.log),
         "a port is open",
@@ -49,7 +50,7 @@ def ask(number: int, path: str, seconds: float = 10) -> tuple[int, dict[str, Any
 
 
 def turns(number: int, path: str, status: int) -> dict[str, Any]:
-    """Wait until a probe answers with a status, and return the record."""
+    """Wait until a probe answers with this status, and return its record."""
 
     def found() -> dict[str, Any] | None:
         answered, record = ask(number, path)
@@ -62,7 +63,7 @@ def turns(number: int, path: str, status: int) -> dict[str, Any]:
 def names(number: int, word: str) -> None:
     """Wait until the worker is not ready for a reason that contains a word.
 
-    Others may come and go.
+    Other reasons may come and go.
     """
     wait_until(
         lambda: any(word in reason for reason in turns(number, "/ready", 503)["reasons"]), word
@@ -72,7 +73,7 @@ def names(number: int, word: str) -> None:
 def test_a_stopping_worker_is_live_but_not_ready(
     worker: Start,
 ) -> None:
-    """A worker becomes ready and while it stops it lives and is ready no more."""
+    """A worker becomes ready after its start. While it stops, it is live but no longer ready."""
     process = worker("--processes=2", "--health-port=0")
     number = port(process)
     turns(number, "/live", 200)
@@ -93,7 +94,7 @@ def test_a_stopping_worker_is_live_but_not_ready(
 
 
 def test_a_worker_without_its_database_stays_live(worker: Start, connect: Connect) -> None:
-    """A worker whose database does not answer or is gone lives and is ready again afterwards.
+    """A worker without its database stays live, and is ready again afterwards.
 
     Its probes wait for nothing, and a restart would not help.
     """
@@ -116,7 +117,7 @@ def test_a_worker_without_its_database_stays_live(worker: Start, connect: Connec
 def test_a_stopped_process_answers_again_on_the_same_port(
     worker: Start,
 ) -> None:
-    """A stopped process answers nobody and its second life answers on the same port."""
+    """A stopped process does not answer, and its second life answers on the same port."""
     stopped = worker("--processes=1", "--health-port=0", **SHORT).ready()
     number = port(stopped)
     first = turns(number, "/ready", 200)["worker"]
@@ -154,7 +155,7 @@ def scraped(process: WorkerProcess) -> Metrics:
 
 
 def ended(process: WorkerProcess, **reasons: int) -> None:
-    """Wait until as many children as given have ended for each reason, and no others."""
+    """Wait until exactly these numbers of children have ended, by reason."""
     expected = {reason: float(reasons.get(reason, 0)) for reason in END_REASONS}
     wait_until(
         lambda: scraped(process).of("horsies_children_ended_total", "reason") == expected,
@@ -166,7 +167,7 @@ def ended(process: WorkerProcess, **reasons: int) -> None:
 def test_the_metrics_of_a_worker_are_those_of_the_page(
     worker: Start,
 ) -> None:
-    """The metrics of a worker are those of the page and its memory is that of its processes."""
+    """The metrics of a worker are those of the page, and its memory is that of its processes."""
     process = worker("--processes=2", "--health-port=0", "--max-tasks-per-child=0").ready()
     tasks.raises.send("an error").get(timeout_ms=30_000)
     pid = tasks.eats_and_tells.send(200).get(timeout_ms=30_000).ok_value[0]
@@ -220,7 +221,7 @@ def test_children_are_counted_by_why_they_ended(worker: Start) -> None:
 
 @pytest.mark.promise("S1.18", "S1.19", "S1.23", "S1.31")
 def test_replaced_children_are_counted_by_their_first_limit(worker: Start) -> None:
-    """Replaced children are counted by the limit that they reached first."""
+    """Replaced children are counted under the limit that they reached first."""
     limits = ("--max-tasks-per-child=2", "--max-memory-per-child-mb=400")
     process = worker("--processes=1", "--health-port=0", *limits).ready()
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.sites import MANAGE, ROOT, python
 
-# A project of its own, with one app, whose tests pytest runs
+# A project of its own with one app, in which pytest runs
 
 SETTINGS = """
 import os
@@ -40,7 +40,7 @@ addopts = --strict-markers -p no:cacheprovider
 
 
 class Finished(NamedTuple):
-    """A run of pytest: its exit code, the outcome and name of each test, and what it printed."""
+    """A run of pytest: its exit code, the outcome and name of each test, and its output."""
 
     code: int
     outcomes: list[tuple[str, str]]
@@ -48,8 +48,9 @@ class Finished(NamedTuple):
 
 
 def run_pytest(root: Path, files: dict[str, str], *options: str) -> Finished:
-    """Run pytest in a project of these files, with horsies_django of this checkout; its tests get a
-    database of their own.
+    """Run pytest in a project of these files, with horsies_django of this checkout.
+
+    The tests of the project get their own database.
     """
     for name, text in {
         "settings.py": SETTINGS,
@@ -189,8 +190,8 @@ def test_one_of_two(many):
 
 @pytest.mark.django_db
 def test_fixtures_and_marker_do_what_they_say(tmp_path: Path) -> None:
-    """Fails if: a failed task is an error of the teardown; the marker of one parameter is on all; a
-    fixture is set up too late.
+    """Fails if: a failed task is an error of the teardown, the marker of one parameter applies to
+    all parameters, or a fixture is set up too late.
     """
     files = {
         "shop/tasks.py": TASKS,
@@ -238,9 +239,10 @@ def test_at_once(horsies_immediate):
 
 
 def test_a_project_without_django_does_not_import_django(tmp_path: Path) -> None:
-    """A project without Django pays nothing and is told what is missing.
+    """A project without Django imports nothing of it, and an error names the missing parts.
 
-    Fails if: every pytest run in the environment imports Django, or breaks for want of settings.
+    Fails if: every pytest run in the environment imports Django, or fails because settings are
+    missing.
     """
     files = {"test_without.py": WITHOUT, "pytest.ini": "[pytest]\naddopts = --strict-markers\n"}
 
@@ -266,13 +268,13 @@ def test_a_project_without_the_app_is_told_so(tmp_path: Path) -> None:
     assert "'horsies_django' in INSTALLED_APPS" in done.output
 
 
-# The page about tests is a project: its files are put together, and pytest runs them
+# The page about tests is a project: the tests collect its files and run pytest on them
 
 PAGE = ROOT / "docs" / "howto" / "test-your-tasks.md"
 
 
 def files_of_the_page() -> dict[str, str]:
-    """Return the blocks of code, by the path in the first line of each."""
+    """Return the blocks of code by the path in the first line of each."""
     found = {}
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         first, _, rest = code.partition("\n")
@@ -283,7 +285,7 @@ def files_of_the_page() -> dict[str, str]:
 
 @pytest.mark.django_db
 def test_every_block_of_the_page_about_tests_works_as_described(tmp_path: Path) -> None:
-    """Every block of the page about tests does what the page says."""
+    """Every block of the page about tests works as the page describes."""
     files = files_of_the_page()
 
     done = run_pytest(tmp_path, {"manage.py": MANAGE, **files}, "tests")

@@ -1,5 +1,6 @@
-"""The README and the tutorials, done literally: the checkout, the files and the commands as they
-are printed.
+"""The README and the tutorials, followed literally.
+
+The tests use the checkout, the files and the commands as they are printed.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from tests.support.workers import ROOT
 pytestmark = pytest.mark.timeout(600)
 
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
-# What has to be in a checkout for it to be installed.
+# The files that a checkout needs to be installed.
 CHECKOUT = ("horsies_django", "pyproject.toml", "README.md", "LICENSE")
-# What ``installed`` does, and what a machine cannot type.
+# Commands that ``installed`` runs, and commands that a machine cannot type.
 ELSEWHERE = ("python3 -m venv", ". ../", "pip install", "createdb", "cd ")
 
 
 class Reader:
-    """Somebody who does what a page says: writes its files and types its commands, in order."""
+    """A reader who follows a page, and writes its files and types its commands in order."""
 
     def __init__(self, page: Path, directory: Path, env: dict[str, str]) -> None:
         self.steps = [
@@ -65,7 +66,7 @@ class Reader:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def follow(self, *, until: str = "the end") -> None:
-        """Do what the page says, up to a command."""
+        """Follow the page up to a command."""
         for name, text in self.steps:
             if until in text and not name:
                 return
@@ -77,11 +78,11 @@ class Reader:
     def write(self, name: str, text: str) -> None:
         target = self.project / name
         if name.endswith("settings.py"):
-            text = target.read_text() + text  # "Add to", says the page
+            text = target.read_text() + text  # The page says "Add to".
         target.write_text(text)
 
     def type(self, command: str) -> str:
-        """Type a command; what does not end by itself goes on in the background."""
+        """Type a command. Commands that do not end by themselves go on in the background."""
         words = shlex.split(command, comments=True)
 
         if "createsuperuser" in words:
@@ -101,16 +102,16 @@ class Reader:
         return self.printed[command]
 
     def that(self, part: str) -> str:
-        """Return the one command of the page with ``part`` in it."""
+        """Return the only command of the page that contains ``part``."""
         (command,) = [command for command in self.commands if part in command]
         return command
 
     def said(self, part: str) -> str:
-        """Return what that command printed."""
+        """Return the output of that command."""
         return self.printed[self.that(part)]
 
     def shell(self, code: str) -> str:
-        """Return the last line that a text of Python prints."""
+        """Return the last line of output of some Python code."""
         return (
             self.type(shlex.join(["python", "manage.py", "shell", "--command", code]))
             .strip()
@@ -132,9 +133,7 @@ def run(*command: str, cwd: Path, env: dict[str, str]) -> str:
 
 
 def variables(url: str) -> dict[str, str]:
-    """Return an environment whose PostgreSQL is the test server, and whose Python is that of the
-    tests.
-    """
+    """Return an environment with the PostgreSQL of the test server and the Python of the tests."""
     kept = {
         key: value
         for key, value in os.environ.items()
@@ -153,16 +152,14 @@ def variables(url: str) -> dict[str, str]:
 
 @contextmanager
 def installed(page: Path, tmp_path: Path) -> Iterator[Reader]:
-    """Give a reader whose first commands, up to ``createdb``, have installed a checkout into an
-    environment.
-    """
+    """Yield a reader whose first commands, up to ``createdb``, have installed a checkout."""
     checkout = tmp_path / "checkout"
     for needed in CHECKOUT:
         copy = shutil.copytree if (ROOT / needed).is_dir() else shutil.copy
         checkout.mkdir(exist_ok=True)
         copy(ROOT / needed, checkout / needed)
 
-    # What it depends on comes from the environment that runs the tests: nothing is downloaded,
+    # The dependencies come from the environment that runs the tests. Nothing is downloaded, and the
     # versions are the same.
     tested = tmp_path / "tested.pth"
     tested.write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
@@ -194,8 +191,9 @@ def test_the_readme_works_as_it_is_printed(transactional_db: None, tmp_path: Pat
 
 
 def test_the_first_tutorial_works_as_it_is_printed(transactional_db: None, tmp_path: Path) -> None:
-    """It runs on the checkout, not on an installed copy: that needs a package more, which is there
-    already.
+    """The first tutorial runs on the checkout, not on an installed copy.
+
+    An installed copy would need one more package, which is already there.
     """
     with fresh_database("page") as url, psycopg.connect(url, autocommit=True) as conn:
         page = ROOT / "docs" / "tutorial" / "first-task.md"
@@ -248,7 +246,7 @@ def check_the_shop(shop: Reader) -> None:
         ) as answer:
             return json.load(answer)
 
-    # it is what was installed
+    # it is the installed copy
     assert shop.env["PATH"].split(":")[0][:-4] in shop.shell(
         "import horsies_django; print(horsies_django.__file__)"
     )
@@ -307,7 +305,7 @@ def check_the_shop(shop: Reader) -> None:
     assert shop.running["horsies_worker"].wait(60) == 0
 
 
-# What a release uploads, away from the checkout
+# The files that a release uploads, used away from the checkout
 
 
 @pytest.fixture(scope="module")
@@ -339,9 +337,9 @@ def test_make_wheel_leaves_one_wheel_and_says_how_to_install_it(tmp_path: Path) 
 def test_a_wheel_contains_the_package_and_its_type_marker_only(
     distributions: Distributions,
 ) -> None:
-    """A wheel has the package with its marker for type checkers and nothing else.
+    """A wheel contains the package with its marker for type checkers and nothing else.
 
-    Fails if: SQL and templates are left out, or the tests are installed beside the package.
+    Fails if: SQL and templates are missing, or the tests are installed beside the package.
     """
     with zipfile.ZipFile(distributions.wheel) as archive:
         names = set(archive.namelist())
@@ -370,9 +368,9 @@ def test_a_wheel_contains_the_package_and_its_type_marker_only(
 def test_an_archive_contains_the_files_of_the_checkout_only(
     distributions: Distributions, tmp_path: Path
 ) -> None:
-    """An archive has what is in the checkout and nothing that happens to lie there.
+    """An archive contains the files of the checkout, but no other files that lie there.
 
-    Fails if: a list that forgets a new folder, without which the tests or make do not run.
+    Fails if: the list of files lacks a new folder that the tests or make need.
     """
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -406,7 +404,7 @@ def test_the_index_would_take_both(distributions: Distributions, tmp_path: Path)
 def test_the_tests_of_an_archive_pass_where_it_was_unpacked(
     distributions: Distributions, tmp_path: Path
 ) -> None:
-    """Fails if: tests need what only a checkout has."""
+    """Fails if: tests need files that only a checkout has."""
     python = environment_of(distributions.wheel, tmp_path / "env", beside=True)
     with tarfile.open(distributions.sdist) as archive:
         archive.extractall(tmp_path / "archive", filter="data")

@@ -1,5 +1,6 @@
-"""Workers that die, and workers that come back though they were given up: what they held runs once,
-nothing of theirs lands.
+"""Workers that die, and workers that come back after they were given up.
+
+Their tasks run once, and nothing is written by the old workers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.support.workers import (
 def test_a_killed_worker_keeps_its_permit_until_its_task_fails(
     worker: Start,
 ) -> None:
-    """The tasks of a killed worker fail and only then their permit is free."""
+    """The tasks of a killed worker fail, and its permit is free only then."""
     limit("default", max_concurrency=1)
     first = worker("--processes=2", **SHORT).ready()
     lost = tasks.hold.send("lost")
@@ -64,7 +65,7 @@ def test_a_killed_worker_keeps_its_permit_until_its_task_fails(
 def test_the_code_of_a_stopped_worker_writes_nothing_more(
     worker: Start, tmp_path: Path, whole_group: bool
 ) -> None:
-    """A stopped worker loses its tasks and its code writes nothing more in a second life too."""
+    """A stopped worker loses its tasks, and their code writes nothing more, even after SIGCONT."""
     worker("--processes=1", "--queues=mail", **SHORT).ready()
     stopped = worker("--processes=1", "--queues=default", **SHORT).ready()
     stop = os.killpg if whole_group else os.kill
@@ -96,7 +97,7 @@ def test_the_code_of_a_stopped_worker_writes_nothing_more(
 
 
 def test_a_worker_goes_on_after_a_short_stop(worker: Start) -> None:
-    """A worker that others never missed goes on after a short stop."""
+    """A worker goes on after a stop that was too short for the others to notice."""
     process = worker("--processes=1").ready()
     handle = tasks.hold.send("held")
     child = held_by("held")
@@ -113,7 +114,7 @@ def test_a_worker_goes_on_after_a_short_stop(worker: Start) -> None:
 def test_a_buffered_task_goes_back_when_its_worker_dies(
     worker: Start,
 ) -> None:
-    """What waits in a buffer keeps its lease and goes back when its worker dies."""
+    """Tasks in a buffer keep their lease, and go back when their worker dies."""
     soft = {**given(PREFETCH_BUFFER=4, CLAIM_LEASE_MS=5_000), **SHORT}
     first = worker("--processes=1", "--async-concurrency=1", **soft).ready()
     running = tasks.hold.send("held")
@@ -143,7 +144,7 @@ def test_a_buffered_task_goes_back_when_its_worker_dies(
 
 @pytest.mark.promise("S0.20", "S1.37")
 def test_a_fast_worker_gets_the_tasks_of_a_worker_without_a_slot(worker: Start) -> None:
-    """A fast worker gets the tasks that a slow one has no slot for."""
+    """A fast worker gets the tasks for which a slow worker has no slot."""
     worker("--processes=1", "--queues=default,bulk").ready()
     tasks.hold.with_options(queue="bulk").send("slow")
     slow = held_by("slow")
@@ -182,11 +183,11 @@ def test_the_narrowest_of_three_levels_decides(worker: Start) -> None:
         let_go(name)
 
 
-# Those that come back
+# Workers that come back
 
 
 def run_by_another(walker: Walker, worker: Start) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Let another worker rescue the task and run it to its end; return its row and its attempts."""
+    """Let another worker rescue the task and run it to its end. Return its row and its attempts."""
     begun = len(walker.wrote("began"))
     worker("--processes=1", **SHORT).ready()
     wait_until(lambda: len(walker.wrote("began")) > begun, "another worker runs it")
@@ -197,7 +198,7 @@ def run_by_another(walker: Walker, worker: Start) -> tuple[dict[str, Any], list[
 
 
 def written(walker: Walker) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a task's row and its attempts."""
+    """Return the row of a task and its attempts."""
     id_ = walker.handle.task_id
     return Task.objects.filter(pk=id_).values().get(), list(
         TaskAttempt.objects.filter(task_id=id_).values()
@@ -207,7 +208,7 @@ def written(walker: Walker) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def test_a_stopped_worker_comes_back_after_another_ran_its_task(
     worker: Start, tmp_path: Path
 ) -> None:
-    """A stopped worker comes back when another has run its task to the end."""
+    """A stopped worker starts anew and changes nothing after another has run its task."""
     zombie = worker("--processes=1", "--queues=default", **SHORT).ready()
     walker = Walker(tmp_path / "walker", points.walks_again.send(str(tmp_path / "walker")))
     child = walker.stands("began")
@@ -234,10 +235,10 @@ def test_a_stopped_worker_comes_back_after_another_ran_its_task(
 def test_the_outcome_of_a_worker_that_was_cut_off_is_dropped(
     worker: Start, link: Forwarder, tmp_path: Path
 ) -> None:
-    """A worker that was cut off comes back with an outcome that nobody wants any more.
+    """The outcome of a worker that was cut off is dropped if another has run the task.
 
-    By default its task goes on, and may run twice: it cannot know that others reach the
-    database.
+    By default its task goes on and may run twice, because the worker cannot detect that others
+    still reach the database.
     """
     zombie = worker(
         "--processes=1", "--queues=default", **link.way(database_url()), **SHORT
@@ -264,7 +265,7 @@ def test_the_outcome_of_a_worker_that_was_cut_off_is_dropped(
 def test_an_open_cancel_stops_no_worker_and_loses_no_outcome(
     shared_worker: WorkerProcess, connect: Connect, tmp_path: Path, decision: str
 ) -> None:
-    """A cancel left open in somebody s transaction stops no worker and loses no outcome."""
+    """A cancel in an open transaction stops no worker and loses no outcome."""
     walker = Walker(tmp_path / "walker", points.walks.send(str(tmp_path / "walker")))
     walker.stands("began")
 
@@ -276,7 +277,7 @@ def test_an_open_cancel_stops_no_worker_and_loses_no_outcome(
     assert verdicts == {walker.handle.task_id: "REQUESTED"}
 
     walker.may("go", "out")
-    # The only slot is used again and again, though the first outcome cannot be written.
+    # The only slot is used again and again, although the first outcome cannot be written yet.
     for _ in range(3):
         assert tasks.add.send(1, b=1).get(timeout_ms=30_000).ok_value == 2
     assert walker.handle.info().status == "RUNNING"
@@ -286,7 +287,7 @@ def test_an_open_cancel_stops_no_worker_and_loses_no_outcome(
 
 
 def test_a_beat_writes_one_row_per_process(worker: Start) -> None:
-    """A thousand running tasks cost one row per process and beat."""
+    """A worker with a thousand running tasks writes one row per process at each heartbeat."""
     worker("--processes=1", "--async-concurrency=1000", "--max-tasks-per-child=0").ready()
     points.stays.send_many([{}] * 1_000)
     wait_until(lambda: Task.objects.filter(status="RUNNING").count() == 1_000, "all of them run")

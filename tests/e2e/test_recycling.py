@@ -1,5 +1,6 @@
-"""Children that are replaced: after some tasks, or when they have grown; one at a time, and without
-a task lost.
+"""Children that are replaced after some tasks, or when they have grown.
+
+They are replaced one at a time, and no task is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def pids(count: int) -> Counter[int]:
-    """Run some tasks and return how many each process ran."""
+    """Run some tasks, and return how many each process ran."""
     handles = tasks.pid.send_many([{}] * count)
     return Counter(handle.get(timeout_ms=60_000).ok_value for handle in handles)
 
@@ -28,7 +29,7 @@ def pids(count: int) -> Counter[int]:
 def test_a_child_is_replaced_after_a_number_of_tasks(
     worker: Start,
 ) -> None:
-    """A child is replaced after so many tasks and the first ones end staggered."""
+    """A child is replaced after its number of tasks, and the first ones end at different times."""
     process = worker("--processes=2", "--max-tasks-per-child=10").ready()
     ran = pids(40)
 
@@ -45,7 +46,7 @@ def test_a_child_is_replaced_after_a_number_of_tasks(
 def test_only_the_option_ends_a_child_of_short_tasks(
     worker: Start,
 ) -> None:
-    """Without the option short tasks do not end their child and with it exactly so many do."""
+    """Only ``--max-tasks-per-child`` ends a child of short tasks, after exactly that number."""
     first = worker("--processes=1").ready()
     assert tasks.main_thread.send().get().ok_value is True
     assert list(pids(150).values()) == [150]
@@ -66,7 +67,7 @@ def test_a_child_for_each_task_runs_async_tasks_and_threads_too(worker: Start) -
 
     assert all(handle.get(timeout_ms=60_000).is_ok() for handle in handles)
     ran = Counter(TaskAttempt.objects.values_list("child_pid", flat=True))
-    assert max(ran.values()) <= 2  # one of each lane, when both were handed over at once
+    assert max(ran.values()) <= 2  # one of each lane, if both were handed over at once
     assert len(ran) >= 20
     assert process.stop() == 0
 
@@ -75,7 +76,7 @@ def test_a_child_for_each_task_runs_async_tasks_and_threads_too(worker: Start) -
 def test_a_child_that_retires_finishes_its_running_tasks(
     worker: Start,
 ) -> None:
-    """A child that retires finishes what it runs while another takes its place."""
+    """A child that retires finishes its running tasks while a successor takes its place."""
     worker(
         "--processes=1", "--threads=2", "--max-tasks-per-child=2", "--max-claim-per-worker=2"
     ).ready()
@@ -91,8 +92,9 @@ def test_a_child_that_retires_finishes_its_running_tasks(
 
 
 def refused_at(worker: Start) -> int:
-    """Return how many MB a child takes at its start, as the worker says that refuses a limit below
-    that.
+    """Return how many MB a child takes at its start.
+
+    The number is in the error of a worker that refuses a limit below it.
     """
     process = worker("--processes=1", "--max-memory-per-child-mb=10")
     assert process.wait() == 1
@@ -105,8 +107,9 @@ def refused_at(worker: Start) -> int:
 def test_a_memory_limit_below_the_start_of_a_child_is_refused(
     worker: Start,
 ) -> None:
-    """A memory limit below what a child takes at its start is refused and one near it is warned of
-    once.
+    """A memory limit below the size of a child at its start is refused.
+
+    A limit slightly above it logs one warning.
     """
     limit = refused_at(worker) * 1.1
     near = worker(
@@ -117,8 +120,8 @@ def test_a_memory_limit_below_the_start_of_a_child_is_refused(
 
 
 def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> None:
-    """Fails if: each of them is replaced at once, until the fork server has no room for another,
-    and the worker ends.
+    """Fails if: each of these children is replaced at once, until the fork server has no room for
+    another and the worker ends.
     """
     process = worker(
         "--processes=1", f"--max-memory-per-child-mb={refused_at(worker) + 25}", "--loglevel=INFO"
@@ -146,8 +149,9 @@ def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> N
 def test_no_task_begins_in_a_child_at_its_memory_limit(
     worker: Start,
 ) -> None:
-    """No task begins in a child that has reached the limit so limit and task bound what a child
-    takes.
+    """No task begins in a child at its memory limit.
+
+    So the limit plus one task bounds the memory of a child.
     """
     limit = refused_at(worker) + 50
     process = worker(
@@ -160,6 +164,6 @@ def test_no_task_begins_in_a_child_at_its_memory_limit(
     assert all(after < limit + 25 for _, _, after in told)
     children = Counter(pid for pid, _, _ in told)
     assert len(children) >= 16 / 4
-    # Memory that is kept counts: a single task is not what ends a child.
+    # The memory that tasks keep adds up, so it takes more than one task to end a child.
     assert max(children.values()) >= 2
     assert process.stop() == 0

@@ -1,5 +1,6 @@
-"""``horsies_worker --reload``: changed code runs after an ordinary restart, broken code ends
-nothing, Ctrl-C ends all.
+"""``horsies_worker --reload``: changed code runs after an ordinary restart.
+
+Broken code does not end the command, and Ctrl-C ends all its processes.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ TASKS = """
 
 
 class Project:
-    """A project with the app ``shop``; its settings are those of the tests."""
+    """A project with the app ``shop`` and the settings of the tests."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -84,7 +85,7 @@ class Project:
         return self.write("shop/tasks.py", TASKS.format(version=version))
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file at once, as editors do, so that nobody sees half of it."""
+        """Write a file in one step, as editors do, so that no process sees half of it."""
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -95,7 +96,7 @@ class Project:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process of the project needs."""
+        """Return the environment of a process of the project."""
         return {
             "CWD": str(self.directory),
             "PYTHONPATH": str(ROOT),
@@ -114,7 +115,7 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture
 def reloaded(worker: Start, project: Project) -> Start:
-    """Give a function that starts a worker of the project which restarts when its code changes."""
+    """Return a function that starts a worker of the project with ``--reload``."""
 
     def start(*options: str) -> WorkerProcess:
         options = options or ("--processes=1",)
@@ -126,7 +127,7 @@ def reloaded(worker: Start, project: Project) -> Start:
 
 
 def outcome(name: str, /, *, module: str = "tasks", **kwargs: Any) -> TaskResult[Any]:
-    """Send a task of the project and wait for what becomes of it."""
+    """Send a task of the project, and wait for its result."""
     (id_,) = put(name=f"shop.{module}.{name}", kwargs=[json.dumps(kwargs)])
     return get_handle(id_).get(timeout_ms=60_000)
 
@@ -148,7 +149,7 @@ def started_again(process: WorkerProcess, times: int = 2) -> None:
 
 
 def busy(tmp_path: Path) -> tuple[Any, Path]:
-    """Let a task run until a file is there; return its handle and that file."""
+    """Run a task until a file exists. Return its handle and that file."""
     begun = tmp_path / "begun"
     gate = tmp_path / "gate"
     (id_,) = put(
@@ -159,7 +160,7 @@ def busy(tmp_path: Path) -> tuple[Any, Path]:
 
 
 def ctrl_c(process: WorkerProcess) -> None:
-    """Send what a terminal sends: the signal, to every process of the group."""
+    """Send the signal to every process of the group, as a terminal does."""
     os.killpg(process.process.pid, signal.SIGINT)
 
 
@@ -167,8 +168,9 @@ def ctrl_c(process: WorkerProcess) -> None:
 def test_changed_code_runs_after_a_restart(
     reloaded: Start, project: Project, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """Changed code runs after a restart which ends tasks that outlast their time and the log says
-    which file it was.
+    """Changed code runs after a restart, and the log names the changed file.
+
+    The restart ends tasks that exceed the shutdown timeout.
 
     Fails if: Django's autoreload runs the worker in a thread, which cannot handle signals, and
     exits in the middle of tasks.
@@ -183,7 +185,7 @@ def test_changed_code_runs_after_a_restart(
     assert process.log.count(f"{path} changed: restarting the worker") == 1
     gone([first])
 
-    # Only tasks import it, so only children know it.
+    # Only tasks import this module, so only children load it.
     project.write("shop/prices.py", "PRICE = 1_000")
     started_again(process, 3)
     assert result("price") == 1_000
@@ -203,7 +205,7 @@ def test_changed_code_runs_after_a_restart(
 def test_code_that_cannot_be_imported_waits_for_the_next_change(
     reloaded: Start, project: Project
 ) -> None:
-    """Code that cannot be imported is named and the next change starts the worker.
+    """Code that cannot be imported is logged, and the next change starts the worker.
 
     Fails if: the command exits, or starts the broken code again and again.
     """
@@ -248,10 +250,12 @@ def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
 def test_a_second_ctrl_c_ends_running_tasks(
     reloaded: Start, tmp_path: Path, send: Callable[[int, int], None], times: int
 ) -> None:
-    """One ctrl c lets running tasks finish and a second one ends them whoever gets it.
+    """The first Ctrl-C lets running tasks finish, and a second one ends them.
 
-    Fails if: a terminal sends the signal to both, the outer process passes it on, and two of
-    them kill the tasks.
+    It does not matter which processes get the signals.
+
+    Fails if: a terminal sends the signal to both processes, the outer process passes it on, and the
+    inner one counts two signals and kills the tasks.
     """
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
@@ -275,9 +279,9 @@ def test_a_second_ctrl_c_ends_running_tasks(
 def test_a_busy_task_finishes_before_the_restart(
     reloaded: Start, project: Project, tmp_path: Path
 ) -> None:
-    """A busy task finishes before the restart and ctrl c meanwhile is a first one.
+    """A busy task finishes before the restart, and Ctrl-C during the restart is a first Ctrl-C.
 
-    Fails if: the reloader sends SIGTERM, so Ctrl-C during the restart is the second signal, and
+    Fails if: the reloader sends SIGTERM, so Ctrl-C during the restart is the second signal and
     kills the task.
     """
     process = reloaded().ready()
@@ -299,7 +303,7 @@ def test_a_busy_task_finishes_before_the_restart(
 def test_a_worker_whose_outer_process_was_killed_stops_in_order(
     reloaded: Start, tmp_path: Path
 ) -> None:
-    """Fails if: the worker runs on with old code, and nobody restarts it or sends it Ctrl-C."""
+    """Fails if: the worker runs on with old code, and no process restarts it or sends it Ctrl-C."""
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
     processes = process.family()
@@ -312,8 +316,8 @@ def test_a_worker_whose_outer_process_was_killed_stops_in_order(
     assert handle.get(0).ok_value == "the first"
 
 
-# Tasks in modules that only the URLconf imports: ``manage.py`` checks it, so the worker knows them,
-# and so do its children
+# Tasks in modules that only the URLconf imports. ``manage.py`` checks the URLconf, so the worker
+# has these tasks, and its children have them, too.
 
 
 URLS = """
@@ -371,12 +375,12 @@ FRAGILE = """
 def test_a_task_in_a_module_of_views_runs_in_a_child(
     project: Project, worker: Start, method: str
 ) -> None:
-    """A task in a module of views runs in a child in which the receivers of the module are called.
-
-    Fails if: the worker claims it, and its child, which imports the modules of tasks only, fails
-    it at the first attempt.
+    """A task in a module of views runs in a child, which calls the receivers of the module, too.
 
     A module that fresh interpreters cannot import is named, and only its tasks fail.
+
+    Fails if: the worker claims the task, and its child, which imports the modules of tasks only,
+    fails it at the first attempt.
     """
     for name, text in (
         ("shop/views.py", VIEWS),
@@ -441,7 +445,7 @@ class Desk:
 
 
 def test_one_ctrl_c_ends_the_site_and_the_worker(worker: Start, project: Project) -> None:
-    """The site and the worker run side by side and one ctrl c ends both."""
+    """The site and the worker run side by side, and one Ctrl-C ends both."""
     desk = Desk(worker, project).ready()
     assert desk.page() == "a page of the site"
     assert result("version") == "the first"
@@ -478,7 +482,10 @@ def test_one_ctrl_c_ends_the_site_and_the_worker(worker: Start, project: Project
 def test_a_code_change_restarts_the_site_and_the_worker(
     worker: Start, project: Project, tmp_path: Path
 ) -> None:
-    """Both restart when code changes and a second ctrl c reaches the worker and ends its tasks."""
+    """The site and the worker restart when code changes.
+
+    A second Ctrl-C reaches the worker and ends its tasks.
+    """
     desk = Desk(worker, project, "--force-color", "--queues=default,mail").ready()
 
     project.tasks("the second one")

@@ -1,4 +1,4 @@
-"""Roles with nothing but the grants of the documentation send, wait, run, rescue and configure."""
+"""Roles with only the documented grants send, wait, run, rescue and configure."""
 
 from __future__ import annotations
 
@@ -59,15 +59,17 @@ ROLES = ("site", "worker")
 
 
 def own(role: str) -> str:
-    """Return a role's name in this process of the tests: roles belong to the server, which other
-    processes use, too.
+    """Return the name of a role for this test process.
+
+    Roles belong to the server, which other test processes use, too.
     """
     return f"{role}_{os.getpid()}"
 
 
 def grants(page: Path) -> list[str]:
-    """Return the blocks of the page, in the order of the constants above, for the roles of this
-    process.
+    """Return the blocks of the page with the roles of this process.
+
+    They are in the order of the constants above.
     """
     blocks = re.findall(r"<!-- runs -->\n```sql\n(.*?)```", page.read_text(), re.DOTALL)
     return [
@@ -77,7 +79,7 @@ def grants(page: Path) -> list[str]:
 
 
 def as_role(role: str | None) -> None:
-    """Let Django's connection, and those made like it, act as a role."""
+    """Let Django's connection, and connections made like it, act as a role."""
     connection.close()
     if role is None:
         connection.settings_dict["OPTIONS"].pop("assume_role", None)
@@ -87,7 +89,7 @@ def as_role(role: str | None) -> None:
 
 @pytest.fixture
 def roles(transactional_db: None) -> Iterator[None]:
-    """Two roles that own nothing and may do nothing yet."""
+    """Create two roles that own nothing and have no rights."""
     with connection.cursor() as cursor:
         for role in map(own, ROLES):
             cursor.execute(
@@ -110,7 +112,7 @@ def grant(*blocks: int) -> None:
 
 
 def refused(action: Callable[[], Any]) -> None:
-    """See the site refused for want of a right."""
+    """Check that the site is refused because a right is missing."""
     as_role("site")
     with pytest.raises(Exception, match="permission denied"):
         action()
@@ -125,7 +127,10 @@ def url_of(role: str) -> str:
 
 
 def test_the_worker_does_its_work_under_its_grants(roles: None, worker: Start) -> None:
-    """The worker runs rescues keeps caps deletes what is old and notes its state under its grants."""
+    """A worker does all of its work with its grants only.
+
+    It runs tasks, rescues them, applies caps, deletes old rows and records its state.
+    """
     grant(SENDING, WORKING)
 
     finished(31 * DAY, 3)
@@ -136,7 +141,7 @@ def test_the_worker_does_its_work_under_its_grants(roles: None, worker: Start) -
     ScheduleTickFactory(sent_at=long_ago)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
 
-    # what the tasks of this test do themselves
+    # rights for the code of the tasks of this test
     sql(
         f"GRANT SELECT, INSERT, DELETE ON auth_group TO {own('worker')};"
         f"GRANT USAGE ON auth_group_id_seq TO {own('worker')}"
@@ -165,8 +170,8 @@ def test_the_worker_does_its_work_under_its_grants(roles: None, worker: Start) -
     as_role(None)
     wait_until(lambda: not Task.objects.filter(finished_at=None).exists(), "all is done")
 
-    # the first worker deletes some of these and is killed between two batches, or deletes all or
-    # none
+    # The first worker deletes some of these and is killed between two batches, or deletes all or
+    # none.
     old = (
         Task.objects.filter(finished_at__lt=now() - 30 * DAY),
         AuditEntry.objects.filter(at=long_ago),
@@ -227,7 +232,7 @@ def test_the_site_acts_under_its_grants_and_not_without_them(
 
 
 def everything_sent() -> None:
-    """Send in every way that there is, also a workflow with a map of values."""
+    """Send in every possible way, including a workflow with a map of values."""
     tasks.noop.send()
     tasks.noop.schedule(dt.timedelta(hours=1))
     tasks.noop.with_options(priority=7, good_until=dt.timedelta(hours=1)).send()
@@ -264,7 +269,7 @@ STATES = (
 
 
 def test_the_site_sends_in_every_way_but_inserts_no_state(roles: None) -> None:
-    """Fails if: the page grants more columns than a send writes, or fewer."""
+    """Fails if: the page grants more or fewer columns than a send writes."""
     limit("mail", partition_by_args=["to"], partition_policy="coalesce")
     finished(DAY)
     grant(SENDING, FLOWING)
@@ -284,8 +289,8 @@ def test_the_site_sends_in_every_way_but_inserts_no_state(roles: None) -> None:
             )
 
 
-# What SECURITY.md says of each grant: statements that it allows, and some that it does not. SENDING
-# comes with each.
+# The rights of each grant in SECURITY.md: statements that it allows, and some that it does not.
+# SENDING is granted with each of them.
 SEND = (
     "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
     "VALUES (gen_random_uuid(), 'x', 'default', 'sync', '{}')"
@@ -433,9 +438,9 @@ TRIED: list[tuple[int, list[str], list[str]]] = [
 def test_a_grant_allows_no_more_than_the_page_about_security(
     roles: None, block: int, allowed: list[str], denied: list[str]
 ) -> None:
-    """A grant allows what the page about security says and no more.
+    """A grant allows the statements that the page about security names, and no others.
 
-    Fails if: a grant of the page gives a right that SECURITY.md does not tell of.
+    Fails if: a grant of the page gives a right that SECURITY.md does not mention.
     """
     limit("default", max_concurrency=1)
     TaskFactory()
@@ -463,9 +468,9 @@ def test_a_grant_allows_no_more_than_the_page_about_security(
 
 
 def test_the_grant_of_workers_is_limited_to_the_queue_tables(roles: None) -> None:
-    """The grant of workers neither creates nor runs what is no task.
+    """The grant of workers allows neither DDL nor access to the tables of other apps.
 
-    Fails if: a worker's role gets more than the tables of the queue.
+    Fails if: the role of a worker gets more than the tables of the queue.
     """
     grant(WORKING)
 
@@ -486,7 +491,7 @@ def test_the_grant_of_workers_is_limited_to_the_queue_tables(roles: None) -> Non
 
 
 def test_the_site_edits_schedules_under_its_grants(roles: None, worker: Start) -> None:
-    """The site edits schedules and a worker sends them under their grants."""
+    """The site edits schedules and a worker sends their tasks, both with their grants only."""
     grant(SENDING, WORKING)
     definition = {"task": tasks.noop.name, "pattern": "every second"}
     refused(lambda: schedules.create("each second", definition, actor="somebody"))
@@ -506,7 +511,7 @@ def test_the_site_edits_schedules_under_its_grants(roles: None, worker: Start) -
 
 
 def test_the_site_controls_workflows_only_under_its_grants(roles: None, worker: Start) -> None:
-    """The site sends and controls workflows under its grants and not without them."""
+    """The site sends and controls workflows with its grants, and is refused without them."""
 
     def build() -> Workflow:
         flow = Workflow("flow")
@@ -559,7 +564,7 @@ def test_the_site_controls_workflows_only_under_its_grants(roles: None, worker: 
 
 @pytest.fixture
 def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
-    """Give a function that connects as a role without any grant."""
+    """Return a function that connects as a role without any grant."""
     opened = []
     sql(f"CREATE ROLE {own('stranger')} LOGIN NOSUPERUSER PASSWORD '{own('stranger')}'")
 
@@ -574,7 +579,8 @@ def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
     sql(f"DROP OWNED BY {own('stranger')}; DROP ROLE {own('stranger')}")
 
 
-# The caps of the queue "default" are counted under it; see functions/caps/horsies_lock_caps.sql.
+# The caps of the queue "default" are counted under this lock; see
+# functions/caps/horsies_lock_caps.sql.
 LOCK_OF_THE_QUEUE = (
     "SELECT pg_advisory_lock(hashtextextended('default', 'horsies_tasks'::regclass::oid::bigint))"
 )
@@ -598,7 +604,10 @@ def test_a_role_without_grants_reads_sends_and_changes_nothing(stranger: Any) ->
 def test_a_role_without_grants_cannot_lock_queues_after_a_revoke(
     stranger: Any, connect: Connect
 ) -> None:
-    """A role without grants can hold up queues with limits and is kept from it as the page says."""
+    """A role without grants can block queues with limits, until the REVOKE of the page.
+
+    The page describes both.
+    """
     grant(SENDING, WORKING)
     limit("default", max_concurrency=2)
 
@@ -635,7 +644,7 @@ def test_a_role_without_grants_cannot_lock_queues_after_a_revoke(
 def test_a_role_without_grants_cannot_connect_after_a_revoke(
     stranger: Any, connect: Connect
 ) -> None:
-    """A role without grants cannot even connect where that was revoked."""
+    """A role without grants cannot connect where CONNECT was revoked."""
     grant(SENDING)
     (database,) = connect().execute("SELECT current_database()").fetchall()[0]
     stranger()
@@ -650,8 +659,8 @@ def test_a_role_without_grants_cannot_connect_after_a_revoke(
         sql(f'GRANT CONNECT ON DATABASE "{database}" TO PUBLIC')
 
 
-# What the database refuses the admin, real roles, locks and read-only sessions: an answer in words,
-# never an error page
+# Refusals of the database in the admin, with real roles, locks and read-only sessions: the admin
+# answers with a message, never with an error page
 
 LIST = reverse("admin:horsies_task_changelist")
 ACTIONS = ("cancel_tasks", "terminate_tasks", "retry_tasks")
@@ -674,7 +683,7 @@ OF_DJANGO = (
     "auth_group_permissions, "
     "django_content_type, django_session"
 )
-WORDS = {  # what keeps the database from doing it: what the admin says
+WORDS = {  # cause of the refusal: message of the admin
     "no grant": [
         "The database refused: permission denied for table horsies_tasks. The site's database role "
         "lacks",
@@ -688,7 +697,7 @@ WORDS = {  # what keeps the database from doing it: what the admin says
 def boss(
     request: pytest.FixtureRequest, transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> Client:
-    """A superuser's browser; what it asks for is, or is not, one transaction."""
+    """Return a superuser's client, for requests with or without ``ATOMIC_REQUESTS``."""
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", request.param)
     client = Client()
     client.force_login(User.objects.create_superuser("boss"))
@@ -696,15 +705,13 @@ def boss(
 
 
 def grant_site(*pages: Any) -> None:
-    """Give the role of the site what Django needs and what these parts of the page about roles
-    list.
-    """
+    """Grant the site the rights that Django needs, and these parts of the page about roles."""
     grant(SENDING, *pages)
     sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {OF_DJANGO} TO {own('site')}")
 
 
 def act(client: Client, action: str, *rows: Task, **answer: Any) -> list[tuple[str, str]]:
-    """Do an action and return what the admin says."""
+    """Run an action, and return the message of the admin."""
     data = {"action": action, "_selected_action": [str(row.pk) for row in rows], **answer}
     response = client.post(LIST, data, follow=True)
     assert response.status_code == 200
@@ -722,7 +729,7 @@ def a_task(action: str) -> Task:
 
 @pytest.mark.parametrize("what", WORDS)
 def test_an_action_that_the_database_refuses_says_why(roles: None, boss: Client, what: str) -> None:
-    """An action that the database does not do changes nothing and says why."""
+    """An action that the database refuses changes nothing, and its message gives the reason."""
     grant_site()
     given = {action: a_task(action) for action in ACTIONS}
     before = [rows(task) for task in given.values()]
@@ -745,7 +752,7 @@ def test_an_action_that_the_database_refuses_says_why(roles: None, boss: Client,
 def test_an_action_skips_a_locked_task_and_says_so(
     boss: Client, connect: Connect, action: str
 ) -> None:
-    """An action leaves a task that somebody has locked and says so."""
+    """An action skips a task that another session has locked, and its message reports it."""
     locked = a_task(action)
     other = a_task(action)
 
@@ -794,7 +801,7 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
 
 
 def test_an_action_keeps_the_lock_timeout_of_the_request(boss: Client) -> None:
-    """An action leaves the lock timeout of the request as it was."""
+    """An action does not change the lock timeout of the request."""
     sql("SET lock_timeout = '7s'")
 
     act(boss, "cancel_tasks", TaskFactory())

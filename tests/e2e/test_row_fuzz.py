@@ -1,5 +1,6 @@
-"""Rows that a stranger writes into the table of tasks, as wild as its CHECK lets them be: they stop
-nobody else's.
+"""Rows that a stranger writes into the table of tasks, as wild as its CHECK allows.
+
+They stop no other tasks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ texts = values.map(json.dumps) | nested | numbers
 
 
 def objects(*names: str) -> st.SearchStrategy[str]:
-    """Give texts of JSON objects with some of these names, and others."""
+    """Generate texts of JSON objects with some of these names, and others."""
     pairs = st.lists(st.tuples(st.sampled_from(names) | st.text(max_size=4), texts), max_size=4)
     return pairs.map(
         lambda found: "{" + ",".join(f"{json.dumps(name)}: {value}" for name, value in found) + "}"
@@ -95,7 +96,7 @@ rows = st.sets(st.sampled_from(sorted(WILD)), min_size=1, max_size=4).flatmap(
 
 
 def write(row: dict[str, Any]) -> uuid.UUID | None:
-    """Insert a row as it is; return its id, or None if the table refuses it."""
+    """Insert a row as it is. Return its id, or None if the table refuses it."""
     columns = {**USUAL, **row, "id": uuid.uuid4()}
     columns["claimed_by"] = uuid.uuid4() if columns["status"] != "PENDING" else None
     names = ", ".join(columns)
@@ -113,7 +114,7 @@ def write(row: dict[str, Any]) -> uuid.UUID | None:
 
 
 def waits_for_good_reason(task: Task) -> bool:
-    """Whether a task that has not ended waits for its next attempt, and says so."""
+    """Return whether a task waits for its next attempt, and ``explain`` reports so."""
     return (
         task.status == "PENDING"
         and task.next_retry_at is not None
@@ -124,7 +125,7 @@ def waits_for_good_reason(task: Task) -> bool:
 def test_strange_rows_end_or_wait_for_a_reason(
     worker: Start,
 ) -> None:
-    """Whatever rows a stranger writes they end or say why not and the others run."""
+    """Each strange row ends or waits for a stated reason, and other tasks run."""
     process = worker(
         "--processes=2", HORSIES_TEST_GRACE_MS="1000", HORSIES_TEST_STALE_MS="2000"
     ).ready()

@@ -1,5 +1,7 @@
-"""Real schedulers: ``manage.py horsies_scheduler`` sends the tasks of due fire times, wakes on
-changes, and ends when told to.
+"""Real schedulers.
+
+``manage.py horsies_scheduler`` sends the tasks of due fire times, wakes on changes, and ends at a
+signal.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tests.support.workers import SchedulerProcess, Start, given
 from tests.worker.test_scheduler import fire_times, row
 
 StartScheduler = Callable[..., SchedulerProcess]
-FOR_LONG = {"HORSIES_TEST_POLL_MS": "300000"}  # longer than any test waits for anything
+FOR_LONG = {"HORSIES_TEST_POLL_MS": "300000"}  # longer than any test waits
 NOOP = "tests.apps.project.tasks.noop"
 ADD = "tests.apps.project.tasks.add"
 SECOND = dt.timedelta(seconds=1)
@@ -62,14 +64,15 @@ def test_the_tasks_of_due_fire_times_are_sent_and_run(
     assert sorted(ids) == sorted(Task.objects.values_list("id", flat=True))
 
 
-# What its code declares
+# Schedules that the code declares
 
 
 def test_a_start_writes_the_schedules_of_the_code_to_the_table(
     scheduler: StartScheduler,
 ) -> None:
-    """The schedules in its code are in the table once it has started and changes and signals end
-    its sleep.
+    """A scheduler writes the schedules of its code to the table when it starts.
+
+    Changes and signals end its sleep.
     """
     process = scheduler(
         **given(SCHEDULES={"rare": {"task": NOOP, "pattern": "every 365 days"}}), **FOR_LONG
@@ -88,13 +91,17 @@ def test_a_start_writes_the_schedules_of_the_code_to_the_table(
 def test_the_newest_of_two_releases_declares_the_schedule(
     scheduler: StartScheduler,
 ) -> None:
-    """Of two releases side by side the one that started last is right and they do not fight."""
+    """Of two releases side by side, the one that started last declares the schedule.
+
+    The older one does not overwrite it.
+    """
     older = {"task": NOOP, "pattern": "every 2 seconds"}
     newer = {"task": ADD, "pattern": "every 1 second", "kwargs": {"a": 1}}
     old, new = (scheduler(**given(SCHEDULES={"tick": each})).ready() for each in (older, newer))
     since = row("tick").since
 
-    # Each signs anew when it connects anew, and the other one waits meanwhile.
+    # Each scheduler declares its schedules again after it reconnects, while the other one is
+    # stopped.
     for process in (old, new, old, new):
         process.signal(signal.SIGSTOP)
         signed = now()
@@ -114,11 +121,11 @@ def test_the_newest_of_two_releases_declares_the_schedule(
     assert (old.stop(), new.stop()) == (0, 0)
 
 
-# While its database is away
+# While the database is away
 
 
-# Of the fire times since the schedule is in force: how many there were, how many were sent, and as
-# how many tasks.
+# Since the schedule is in force: the number of its fire times, how many of them were sent, and the
+# number of tasks that were sent.
 COUNTS = """
 SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int,
        count(DISTINCT k.fire_at), count(t.id),
@@ -148,8 +155,9 @@ def each_fire_time_once(server: Server) -> bool:
 
 @pytest.fixture
 def running(scheduler: StartScheduler, server: Server) -> SchedulerProcess:
-    """A scheduler that sends something each second, and all that was missed, on a server that may
-    be stopped.
+    """Yield a scheduler that sends a task each second, and all missed ones, on its own server.
+
+    The test may stop the server.
     """
     schedule = ScheduleConfig(NOOP, Every(seconds=1), catch_up="all", most=1_000)
     how = {"action": "schedule.create", "actor": "a test", "create": True}
@@ -178,9 +186,9 @@ def test_a_server_that_was_down_is_waited_for(running: SchedulerProcess, server:
 def test_a_frozen_scheduler_holds_its_schedule_for_seconds_only(
     running: SchedulerProcess, server: Server, scheduler: StartScheduler
 ) -> None:
-    """A scheduler that stands still in the middle holds its schedule for seconds only."""
+    """A scheduler that is frozen in the middle of a round holds its schedule for seconds only."""
     with psycopg.connect(server.url) as somebody:
-        # So that it has to wait where it sends.
+        # The scheduler has to wait for this lock when it sends.
         somebody.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         wait_until(
             lambda: server.superuser(WITHIN.format("active", "AND wait_event_type = 'Lock'")),

@@ -1,4 +1,4 @@
-"""Workers that were started by all kinds of scripts: no child ever runs the script again."""
+"""Workers that are started by all kinds of scripts: no child ever runs the script again."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ raise SystemExit(worker.run(processes={processes}, start_method="{start_method}"
 def test_a_script_without_a_main_guard_runs_once(
     script: Start, tmp_path: Path, name: str, method: str
 ) -> None:
-    """A script without a main guard is run once however many processes its children and tasks
-    start.
-    """
+    """A script without a main guard runs only once, even if children and tasks start processes."""
     options = ("--processes=2", f"--start-method={method}")
     text = SCRIPTS[name].replace("{processes}", "2").replace("{start_method}", method)
     process = script(text, *(() if name == "run" else options)).ready()
@@ -72,7 +70,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("library", CHANGED)
 def test_a_process_changed_by_gevent_or_uvloop_is_forked(script: Start, library: str) -> None:
-    """A process that gevent or uvloop changed is forked and runs tasks of both kinds."""
+    """A process that gevent or uvloop changed is forked, and runs tasks of both lanes."""
     process = script(
         CHANGED[library] + SCRIPTS["manage.py without a guard"], "--processes=2"
     ).ready()
@@ -95,7 +93,7 @@ def welcome(user_id: int) -> None: ...
 def test_a_worker_with_tasks_in_its_main_module_refuses_children(
     script: Start,
 ) -> None:
-    """A worker whose main module defines tasks refuses to start children that would not know them."""
+    """A worker whose main module defines tasks refuses to start children, which would lack them."""
     text = (
         IN_MAIN
         + "from django.core.management import call_command\n"
@@ -127,7 +125,10 @@ call_command("horsies_worker", *sys.argv[1:])
 def test_settings_without_a_module_reach_forks_only(
     script: Start,
 ) -> None:
-    """Settings without a module are those of forks and a fresh interpreter says that it has none."""
+    """Settings without a module exist in forks only.
+
+    A fresh interpreter fails because its settings are not configured.
+    """
     for options in (("--processes=1",), ("--processes=0",)):
         process = script(BY_HAND, *options).ready()
         assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
@@ -141,7 +142,7 @@ def test_settings_without_a_module_reach_forks_only(
     )
 
 
-# Workers and schedulers that a script starts by a call
+# Workers and schedulers that a script starts with a call
 
 RUN = """
 from horsies_django import worker
@@ -158,7 +159,7 @@ def run(options: str) -> str:
 def test_a_script_of_a_few_lines_runs_a_worker(
     script: Start,
 ) -> None:
-    """A script of a few lines runs a worker as it says and hears how it ended."""
+    """A script of a few lines runs a worker with its options, and gets the exit code."""
     options = (
         "processes=1, threads=2, async_concurrency=7, queues=['bulk', 'mail'], shutdown_timeout=0.2"
     )
@@ -187,7 +188,7 @@ def test_a_script_of_a_few_lines_runs_a_worker(
 
 @pytest.mark.promise("S0.10", "S1.7")
 def test_a_worker_has_one_child_per_usable_cpu_by_default(script: Start) -> None:
-    """A worker without options has as many children as it may use cpus."""
+    """A worker without options has as many children as there are CPUs that it may use."""
     process = script(run("")).ready()
 
     assert Worker.objects.get().processes == len(os.sched_getaffinity(0))
@@ -196,7 +197,7 @@ def test_a_worker_has_one_child_per_usable_cpu_by_default(script: Start) -> None
 
 
 def test_a_thread_other_than_the_main_one_is_refused() -> None:
-    """Another thread than the main one is refused because of the signals."""
+    """A call in another thread than the main thread is refused, because of the signals."""
     with (
         ThreadPoolExecutor(1) as thread,
         pytest.raises(worker.WorkerStartError, match="must run in the main thread"),
@@ -233,7 +234,7 @@ print("async", asyncio.run(view()), flush=True)
 
 
 def test_a_worker_works_with_two_thousand_open_files(worker: Start, script: Start) -> None:
-    """A worker and those who wait for its results have two thousand files open."""
+    """A worker and a waiting caller work with two thousand open files."""
     process = worker("--processes=1", DJANGO_SETTINGS_MODULE=SETTINGS).ready()
     waiting = script(GETS, DJANGO_SETTINGS_MODULE=SETTINGS)
 

@@ -1,5 +1,6 @@
-"""Sentry in real workers: one event for each task that failed for good, from the worker's main
-process.
+"""Sentry in real workers.
+
+The main process of the worker sends one event for each task that failed for good.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SPAN = "b7ad6b7169203331"
 
 @pytest.fixture
 def reporting(worker: Start, tmp_path: Path) -> Start:
-    """Give a function that starts workers of a project with Sentry."""
+    """Return a function that starts workers of a project with Sentry."""
     return partial(
         worker,
         DJANGO_SETTINGS_MODULE="tests.settings.sentry",
@@ -36,7 +37,7 @@ def reporting(worker: Start, tmp_path: Path) -> Start:
 
 @pytest.fixture
 def events(tmp_path: Path) -> Events:
-    """Give a function that returns all events that were captured."""
+    """Return a function that returns all captured events."""
     path = tmp_path / "events"
     return lambda: (
         [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -49,8 +50,9 @@ def last(event: dict[str, Any]) -> Any:
 
 
 def group(event: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what Sentry compares by default: the class of the exception, and its frames that are
-    in_app.
+    """Return the values by which Sentry groups events by default.
+
+    These are the class of the exception, and its frames that are in_app.
     """
     frames = [frame for frame in last(event)["stacktrace"]["frames"] if frame["in_app"]]
     return last(event)["type"], *(
@@ -66,10 +68,10 @@ SHAPES = [("--processes=1",), ("--processes=1", "--start-method=spawn"), ("--pro
 def test_failures_are_grouped_by_place_and_each_is_one_event(
     reporting: Start, events: Events, options: tuple[str, ...]
 ) -> None:
-    """Failures are grouped by their place and each is one event.
+    """Failures are grouped by their place in the code, and each is one event.
 
-    Fails if: the log reports them, all as one class without frames, and a retried or returned
-    one, too.
+    Fails if: the log reports them all as one class without frames, or a retried failure or a
+    returned error is an event, too.
     """
     process = reporting(*options).ready()
     sent = {"metadata": {"sentry-trace": f"{TRACE}-{SPAN}-1"}}
@@ -103,10 +105,11 @@ def test_failures_are_grouped_by_place_and_each_is_one_event(
 
 
 def test_a_killed_process_is_one_event_if_its_task_fails(reporting: Start, events: Events) -> None:
-    """A process that is killed or ended for its timeout is one event and a retried death is none.
+    """The death of a process by a signal or a timeout is one event if its task fails.
 
-    Fails if: the line of the log about the process is a second event, and all such tasks are one
-    group.
+    A death whose task is retried is no event.
+
+    Fails if: the log line about the process is a second event, and all such tasks are one group.
     """
     process = reporting("--processes=1", HORSIES_TEST_KILL_GRACE_MS="100").ready()
 
@@ -148,8 +151,8 @@ def test_a_task_of_a_dead_worker_is_one_event_of_its_rescuer(
 def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(
     reporting: Start, collector: Collector
 ) -> None:
-    """Fails if: the receiver waits for Sentry, so further signals wait, too, and the worker's end
-    gives them up.
+    """Fails if: the receiver waits for Sentry, so further signals wait, too, and are dropped at the
+    end of the worker.
     """
     collector.answers.clear()
     process = reporting("--processes=1", HORSIES_TEST_COLLECTOR=collector.address).ready()

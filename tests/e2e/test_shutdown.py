@@ -1,5 +1,6 @@
-"""A worker stops in order when it is asked to, ends in order when it has to, and leaves nothing
-behind when it is killed.
+"""A worker stops in order at a signal and ends in order if it has to.
+
+It leaves nothing behind if it is killed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def attempts(handle: TaskHandle[Any]) -> list[tuple[str, str | None]]:
 
 
 def untouched(handle: TaskHandle[Any]) -> bool:
-    """Whether a task waits as if no worker ever had it, but for the number of its last claim."""
+    """Return whether a task waits as if it was never claimed, except for its claim generation."""
     task = Task.objects.get(pk=handle.task_id)
     waits = (task.status, task.claimed_by, task.started_at, task.retry_count) == (
         "PENDING",
@@ -55,7 +56,7 @@ def untouched(handle: TaskHandle[Any]) -> bool:
 
 
 def signed_off() -> bool:
-    """Whether the only worker said that it stopped, and beats no more."""
+    """Return whether the only worker has recorded its stop and sends no more heartbeats."""
     return Worker.objects.get().stopped_at is not None and not Heartbeat.objects.exists()
 
 
@@ -63,8 +64,9 @@ def signed_off() -> bool:
 
 
 def in_order(number: signal.Signals, *options: str, group: bool = False, marks: Any = ()) -> Any:
-    """Describe a worker, and who gets the signal: its group, as from a terminal, or it alone, as
-    from a service manager.
+    """Return a parameter with the options of a worker and the receivers of the signal.
+
+    The signal goes to its group, as from a terminal, or to it alone, as from a service manager.
     """
     words = (number.name, *options, "group" if group else "alone")
     return pytest.param(number, options, group, marks=marks, id=" ".join(words))
@@ -93,7 +95,7 @@ def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
     held_by("sync")
     held_by("async")
 
-    for _ in range(2 if number == signal.SIGHUP else 1):  # a terminal that closes may hang up twice
+    for _ in range(2 if number == signal.SIGHUP else 1):  # a terminal that closes may send it twice
         (os.killpg if group else os.kill)(process.process.pid, number)
         wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
 
@@ -123,7 +125,7 @@ def test_a_worker_under_nohup_does_not_hang_up(worker: Start) -> None:
 def test_a_buffered_task_goes_back_while_running_tasks_finish(
     worker: Start,
 ) -> None:
-    """What waits in a buffer goes back untouched while running tasks finish."""
+    """Tasks in a buffer go back untouched while running tasks finish."""
     process = worker("--processes=1", **SOFT).ready()
     running = tasks.hold.send("held")
     held_by("held")
@@ -194,7 +196,7 @@ def test_what_is_unfinished_at_the_deadline_crashed(worker: Start, options: str,
 
 
 def test_a_task_not_begun_at_the_deadline_goes_back(worker: Start) -> None:
-    """What no child has begun at the deadline goes back untouched."""
+    """Tasks that no child has begun at the deadline go back untouched."""
     process = worker("--processes=1", "--shutdown-timeout=0.2").ready()
     child = tasks.pid.send().get().ok_value
     os.kill(child, signal.SIGSTOP)
@@ -215,8 +217,8 @@ def test_a_task_not_begun_at_the_deadline_goes_back(worker: Start) -> None:
 
 
 def test_two_sigterm_at_once_are_one_stop(worker: Start) -> None:
-    """Fails if: a platform that signals each process, and a wrapper that passes its signal on, end
-    running tasks.
+    """Fails if: running tasks end because a platform signals each process, and a wrapper passes its
+    signal on.
     """
     process = worker("--processes=1").ready()
     handle = tasks.hold.send("long")
@@ -240,7 +242,7 @@ def test_two_sigterm_at_once_are_one_stop(worker: Start) -> None:
 def test_a_second_signal_or_sigquit_ends_the_worker_at_once(
     worker: Start, numbers: list[signal.Signals]
 ) -> None:
-    """A second signal or sigquit ends at once with the same bookkeeping."""
+    """A second signal or SIGQUIT ends the worker at once, with the same records in the database."""
     process = worker("--processes=1", "--shutdown-timeout=600", **SOFT).ready()
     handle = tasks.deaf.send("endless")
     child = held_by("endless")
@@ -265,7 +267,7 @@ def test_a_second_signal_or_sigquit_ends_the_worker_at_once(
 
 
 def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start) -> None:
-    # It takes connections and never says a word.
+    # This server accepts connections and never answers.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
         process = worker(
@@ -319,7 +321,7 @@ def test_a_signal_while_task_modules_are_imported_ends_it(
 def test_without_the_database_a_stop_waits_for_its_deadline(
     worker: Start,
 ) -> None:
-    """Without the database it waits as long as it was told and says what is lost."""
+    """Without the database, a stop waits until its deadline and logs the lost outcomes."""
     process = worker("--processes=2", "--shutdown-timeout=1").ready()
     handle = tasks.hold.send("through")
     held_by("through")
@@ -337,7 +339,7 @@ def test_without_the_database_a_stop_waits_for_its_deadline(
 def test_an_outcome_is_written_if_the_database_returns_in_time(
     worker: Start,
 ) -> None:
-    """What finished without the database is written when it is back before the deadline."""
+    """The outcome of a task is written if the database is back before the deadline of the stop."""
     process = worker("--processes=1", "--shutdown-timeout=60").ready()
     handle = tasks.hold.send("through")
     held_by("through")
@@ -357,7 +359,10 @@ def test_an_outcome_is_written_if_the_database_returns_in_time(
 
 @contextmanager
 def without_new_connections() -> Iterator[Callable[[], None]]:
-    """Cut a worker off; the test's own connection stays. Gives a function that lets it in again."""
+    """Cut a worker off, but not the test's own connection.
+
+    Yields a function that allows connections again.
+    """
     url = urlsplit(database_url())
     name = url.path.removeprefix("/")
 
@@ -403,9 +408,9 @@ def test_a_hanging_statement_does_not_keep_the_worker_alive(worker: Start) -> No
 def test_a_killed_later_child_gives_back_tasks_it_had_not_begun(
     worker: Start,
 ) -> None:
-    """A task that a later child had not begun is given back when that child is killed.
+    """A task goes back if the later child that had not begun it is killed.
 
-    Fails if: the counters of begun tasks are those of the child that was there before.
+    Fails if: the counters of begun tasks are those of the earlier child.
     """
     process = worker("--processes=1").ready()
     assert all(handle.get().is_ok() for handle in tasks.add.send_many([{"a": 1}] * 5))
@@ -426,16 +431,16 @@ def test_a_killed_later_child_gives_back_tasks_it_had_not_begun(
     assert process.stop() == 0
 
 
-# As process 1 of a container, with nobody above it
+# As process 1 of a container, without a parent
 
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-# The interpreter may lie in a private home.
+# The interpreter may be in a private home directory.
 READ = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *READ)
 
 
 def can_run(*command: str) -> bool:
-    """Whether this machine lets us run such a command."""
+    """Return whether this machine allows such a command."""
     if shutil.which(command[0]) is None:
         return False
     return subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
@@ -443,8 +448,9 @@ def can_run(*command: str) -> bool:
 
 @pytest.fixture
 def process_one(worker: Start) -> Callable[..., tuple[WorkerProcess, psutil.Process]]:
-    """Give a function that starts a worker as process 1; it returns what runs it, and the worker as
-    this side sees it.
+    """Return a function that starts a worker as process 1.
+
+    The function returns the outer process, and the worker as seen from outside.
     """
     if not can_run(*CONTAINER):
         pytest.skip("no right to make a PID namespace here: unshare --pid")
@@ -486,7 +492,7 @@ def test_process_one_stops_in_order_and_need_not_be_root(
 def test_process_one_replaces_a_killed_child_and_reaps_orphans(
     process_one: Contained, tmp_path: Path
 ) -> None:
-    """Process one replaces a child that is killed and reaps what a dead task left behind."""
+    """Process 1 replaces a killed child, and reaps the orphans of a dead task."""
     outer, inner = process_one("--processes=1")
     handle = tasks.hold.send("victim")
     inside = held_by("victim")
@@ -511,6 +517,6 @@ def test_process_one_replaces_a_killed_child_and_reaps_orphans(
 
 
 def pid_inside(process: psutil.Process) -> int:
-    """Return the id that a process has in its own namespace."""
+    """Return the id of a process in its own namespace."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])

@@ -1,5 +1,6 @@
-"""A worker or a scheduler that cannot work refuses to start: exit code 1 and one message that says
-why and what to do.
+"""A worker or a scheduler that cannot work refuses to start.
+
+It exits with code 1 and one message with the cause and the remedy.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def refused(process: WorkerProcess, *words: str) -> None:
 
 @pytest.fixture(params=["worker", "scheduler"])
 def start(request: pytest.FixtureRequest) -> Start:
-    """Give a function that starts a worker, and one that starts a scheduler."""
+    """Return a function that starts a worker, and one that starts a scheduler."""
     made: Start = request.getfixturevalue(request.param)
     return made
 
@@ -41,7 +42,7 @@ def test_without_its_migrations(start: Start) -> None:
 
 @pytest.mark.promise("S2.5")
 def test_wrong_settings_are_reported_before_the_database_is_read(start: Start) -> None:
-    """Wrong settings are all told before the database is asked."""
+    """All wrong settings are reported before the database is read."""
     nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
     process = start(DATABASE_URL=nobody, **given(QUEUS={"mail": {}}, MAX_PAYLOAD_BYTES="many"))
 
@@ -64,7 +65,7 @@ def test_wrong_settings_are_reported_before_the_database_is_read(start: Start) -
 def test_a_start_without_tasks_that_can_be_imported_is_refused(
     start: Start, names: list[str], words: list[str]
 ) -> None:
-    """Without any task or with modules of tasks that cannot be imported."""
+    """A start without any tasks, or with a module of tasks that cannot be imported, is refused."""
     refused(start(**apps(*names)), *words)
 
 
@@ -73,8 +74,10 @@ def test_with_a_queue_that_is_not_declared(worker: Start) -> None:
 
 
 def test_with_a_date_style_that_django_cannot_read(start: Start, server: Server) -> None:
-    """Django reads the table of migrations, and every model, on connections of its own: nothing of
-    a project works so.
+    """A start with a DateStyle that Django cannot read is refused.
+
+    Django reads the table of migrations, and every model, on its own connections, so no code of the
+    project would work.
     """
     server.superuser("ALTER ROLE app SET DateStyle = 'German, DMY'")
     process = start(**server.environment)
@@ -100,7 +103,7 @@ def test_with_a_receiver_of_new_connections_that_raises(worker: Start, tmp_path:
 @pytest.mark.promise("S2.5")
 @pytest.mark.boundary
 def test_a_worker_claims_only_after_it_listens(worker: Start) -> None:
-    """A worker connects has its slots listens and only then claims."""
+    """A worker connects, has its slots ready and listens before it claims."""
     handle = tasks.add.send(1)
     process = worker("--processes=1").ready()
 
@@ -127,7 +130,10 @@ def test_a_worker_claims_only_after_it_listens(worker: Start) -> None:
 def test_a_project_with_a_thread_at_import_is_not_forked(
     worker: Start,
 ) -> None:
-    """A project that opens things at import gets fresh interpreters and is told which."""
+    """A project that opens a connection or a thread at import gets fresh interpreters.
+
+    The log names both.
+    """
     process = worker("--processes=2", **apps("project", "hasty")).ready()
 
     assert "a connection to the database 'default'" in process.log
@@ -140,9 +146,9 @@ def test_a_project_with_a_thread_at_import_is_not_forked(
 def test_a_worker_that_cannot_be_forked_loads_one_fresh_template(
     worker: Start,
 ) -> None:
-    """A worker that cannot be forked loads the project again in one process that can.
+    """A worker that cannot be forked loads the project once more, in a template that can be forked.
 
-    Fails if: a URLconf that starts a thread costs each child the import of the project.
+    Fails if: each child imports the project because a URLconf starts a thread.
     """
     process = worker("--processes=2", **apps("project", "hasty"), HASTY_WORKER="1").ready()
 
@@ -156,7 +162,7 @@ def test_a_worker_that_cannot_be_forked_loads_one_fresh_template(
 
 
 def test_children_draw_different_random_numbers(worker: Start, tmp_path: Path) -> None:
-    """Children draw other numbers and share what a fork may share.
+    """Children draw different random numbers, and share what forks may share.
 
     Fails if: numpy's generator is copied, so that all children draw the same numbers.
     """
@@ -167,7 +173,7 @@ def test_children_draw_different_random_numbers(worker: Start, tmp_path: Path) -
     ).ready()
 
     assert "cannot be forked" not in process.log
-    from tests.apps.forked.tasks import look  # which opens files
+    from tests.apps.forked.tasks import look  # this module opens files
 
     found = [handle.get().ok_value for handle in look.send_many([{}] * 60)]
 
@@ -185,5 +191,5 @@ def test_children_draw_different_random_numbers(worker: Start, tmp_path: Path) -
 
     assert "a line of" in process.log
     assert process.stop() == 0
-    # What runs at exit runs in the worker alone.
+    # Exit handlers run in the worker only.
     assert left.read_text() == f"{process.process.pid} left\n"

@@ -1,5 +1,7 @@
-"""Durable steps in real workers: killed between any two statements, frozen and woken, timed out,
-cancelled: each row once.
+"""Durable steps in real workers.
+
+Tasks are killed between any two statements, frozen and woken, timed out and cancelled, and each row
+is written once.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tests.support.points import Gate, Walker
 from tests.support.points import gate as gate
 from tests.support.workers import SHORT, Start
 
-# So long the kernel lets the processes of a stopped worker live.
+# The kernel ends the processes of a stopped worker after this time.
 LONG = {"HORSIES_TEST_STALE_MS": "60000"}
 GATES = ("before", "begun", "written", "after")
 
@@ -34,15 +36,17 @@ class Stepper(Walker):
         )
 
     def stands(self, place: str, times: int = 1) -> int:
-        """Let it come to a place, wait until it is there for the given time, and return its
-        process.
+        """Let the task go on to a place, and return its process.
+
+        Waits until the task has come there ``times`` times.
         """
         self.may(*GATES[: GATES.index(place)])
         return int(wait_until(lambda: self.wrote(place)[times - 1 :], f"it is {place}")[0])
 
     def end(self) -> tuple[int, list[int], list[str]]:
-        """Let it come to its end; return its result, the processes that wrote its rows, and the
-        outcomes of its attempts.
+        """Let the task end.
+
+        Returns its result, the processes that wrote its rows, and the outcomes of its attempts.
         """
         self.may(*GATES)
         result = self.handle.get(timeout_ms=60_000)
@@ -50,8 +54,10 @@ class Stepper(Walker):
         return result.ok_value, self.rows(), list(attempts.values_list("outcome", flat=True))
 
     def took_it_once(self, *, after: str) -> int:
-        """Let it come to its end; see that one attempt took the step after one that ended so, and
-        return the process that did.
+        """Let the task end, and check that only one attempt ran the step.
+
+        The attempt before it ended with the outcome ``after``. Returns the process that ran the
+        step.
         """
         result, rows, outcomes = self.end()
         assert (rows, self.recorded(), outcomes) == ([result], [result], [after, "COMPLETED"])
@@ -73,7 +79,7 @@ class Stepper(Walker):
 
 @pytest.fixture(autouse=True)
 def rows(transactional_db: None) -> Iterator[None]:
-    """Have the table of the tasks for the time of a test."""
+    """Create the table of the tasks for the time of a test."""
     sql(stepping.TABLE)
     yield
     sql("DROP TABLE step_rows")
@@ -100,9 +106,10 @@ def test_a_process_killed_before_in_or_after_a_step(
 def test_a_process_killed_around_the_commit_of_a_step(
     shared_worker: Any, tmp_path: Path, gate: Gate, place: str, commits: bool
 ) -> None:
-    """A process killed between the record of a step and the end of its commit.
+    """A step runs once if its process is killed between its record and the end of its commit.
 
-    The server may have got the COMMIT: until it is done with it, no other attempt can begin.
+    The server may have received the COMMIT, so no other attempt begins until the server has
+    finished it.
     """
     stepper = Stepper(tmp_path / "stepper")
     killed = stepper.stands("before")
@@ -126,7 +133,7 @@ def test_a_process_killed_around_the_commit_of_a_step(
 def test_a_frozen_worker_records_no_step_that_another_has_run(
     worker: Start, tmp_path: Path, place: str, atomic: bool
 ) -> None:
-    """A worker frozen in a step until another has run it and then woken records nothing."""
+    """A worker that wakes in a step that another worker has run meanwhile records nothing."""
     zombie = worker("--processes=1", "--queues=default", **LONG).ready()
     stepper = Stepper(tmp_path / "stepper", atomic=atomic)
     frozen = stepper.stands(place)
@@ -159,7 +166,7 @@ def test_a_frozen_worker_records_no_step_that_another_has_run(
 def test_a_worker_frozen_during_the_commit_keeps_the_step(
     worker: Start, tmp_path: Path, gate: Gate
 ) -> None:
-    """A worker frozen while its step is being committed keeps the step."""
+    """A worker that is frozen during the commit of its step keeps the step."""
     zombie = worker("--processes=1", "--queues=default", **LONG).ready()
     stepper = Stepper(tmp_path / "stepper")
     frozen = stepper.stands("before")

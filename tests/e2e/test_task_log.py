@@ -1,5 +1,6 @@
-"""What a real worker's log says of tasks: a line when one ends, the project's own records, and
-colors on a terminal only.
+"""The log of a real worker about tasks.
+
+A line when a task ends, the project's own records, and colors on a terminal only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def with_logging(logging: dict[str, Any]) -> dict[str, str]:
 
 
 def line(process: WorkerProcess, pattern: str) -> str:
-    """Wait for a line of the log that the whole of a pattern fits, and return it."""
+    """Wait for a line of the log that matches a whole pattern, and return it."""
     whole = re.compile(pattern)
     found: list[str] = wait_until(
         lambda: [each for each in process.log.splitlines() if whole.fullmatch(each)],
@@ -41,7 +42,7 @@ def line(process: WorkerProcess, pattern: str) -> str:
 
 
 def named(handle: TaskHandle[Any], attempt: int = 1) -> str:
-    """Return how lines name a task, as a pattern."""
+    """Return the pattern with which lines name a task."""
     name = re.escape(Task.objects.get(pk=handle.task_id).task_name)
     return rf"{name} {handle.task_id} \(attempt {attempt}\)"
 
@@ -50,7 +51,7 @@ def named(handle: TaskHandle[Any], attempt: int = 1) -> str:
 def test_log_records_of_the_project_name_their_task(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    """A task has its lines and what the project logs says which task it was."""
+    """A task has its own lines, and records of the project name their task."""
     process = worker(*options, "--loglevel=DEBUG").ready()
 
     for handle in (tasks.echo.send("a-secret"), tasks.anoop.send()):
@@ -68,7 +69,7 @@ def test_log_records_of_the_project_name_their_task(
 def test_only_a_final_failure_logs_a_traceback(
     shared_worker: WorkerProcess,
 ) -> None:
-    """Each way to end has its lines and only a failure for good a traceback."""
+    """Each outcome has its line, and only a final failure has a traceback."""
     policy = RetryPolicy.fixed([0.1], auto_retry_for=["MAIL_DOWN"], jitter=False)
     (expired,) = put(name=tasks.noop.name, good_until=dt.datetime.now(dt.UTC))
     fails = tasks.mails.with_options(retry_policy=policy).send(9)
@@ -108,7 +109,7 @@ def test_only_a_final_failure_logs_a_traceback(
 def test_the_option_sets_the_level_of_worker_and_project_records(
     worker: Start,
 ) -> None:
-    """The option rules what shows of the worker s and of the project s records."""
+    """``--loglevel`` is the level of the records of the worker and the project."""
     process = worker("--processes=1", "--loglevel=warning")
 
     assert tasks.says.send("too quiet").get().is_ok()
@@ -130,10 +131,10 @@ OWN = {
 
 
 def test_the_logging_of_the_project_shows_no_line_twice(worker: Start) -> None:
-    """What the project configured stays as it is and shows nothing twice.
+    """The logging of the project is not changed, and each record is shown once.
 
-    The root logger is the project's: its level, its handler, its format; or one logger has a
-    handler of its own.
+    The project configures the root logger with its own level, handler and format, or one logger
+    with its own handler.
     """
     chosen = {**OWN, "root": {"handlers": ["console"], "level": "WARNING"}}
     process = worker("--processes=1", **with_logging(chosen))
@@ -167,7 +168,7 @@ def test_the_logging_of_the_project_shows_no_line_twice(worker: Start) -> None:
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_disabled_loggers_do_not_silence_the_children(worker: Start, start_method: str) -> None:
-    """A project that disables existing loggers does not silence the worker s children."""
+    """A project that disables existing loggers does not silence the children of the worker."""
     chosen = {
         **OWN,
         "disable_existing_loggers": True,

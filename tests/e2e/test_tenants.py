@@ -1,4 +1,7 @@
-"""A schema per tenant: the queue is in the schema of all, and no tenant reaches the next task."""
+"""A schema per tenant.
+
+The queue is in the shared schema, and the tenant of a task does not reach the next task.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ Tenants = Callable[..., Site]
 
 @pytest.fixture
 def tenants(transactional_db: None, tmp_path: Path) -> Iterator[Tenants]:
-    """Give a function that makes a project with two tenants, each with a book."""
+    """Yield a function that makes a project with two tenants, each with a book."""
     with new_databases("tenants") as create:
 
         def make(**environment: str) -> Site:
@@ -80,9 +83,7 @@ def schemas(site: Site) -> list[str]:
 
 
 def results(site: Site, *options: str) -> list[Any]:
-    """Run the tasks one after another in a worker with these options, and return their results, or
-    messages.
-    """
+    """Run the tasks one after another in a worker, and return their results or messages."""
     sent = site.run("-c", SETUP + SEND)
     site.manage("horsies_worker", "--until-empty", *options)
     found: list[Any] = json.loads(site.run("-c", SETUP + READ, sent))
@@ -102,8 +103,8 @@ def results(site: Site, *options: str) -> list[Any]:
     ids=["usual", "other name, limited calls, our router"],
 )
 def test_no_tenant_reaches_the_next_task(tenants: Tenants, environment: dict[str, str]) -> None:
-    """Fails if tasks run in the schema of the last one, or go into a table of a tenant, which no
-    worker reads.
+    """Fails if: tasks run in the schema of the last task, or are written to a table of a tenant,
+    which no worker reads.
     """
     site = tenants(**environment)
     public = environment.get("PUBLIC_SCHEMA", "public")

@@ -1,5 +1,6 @@
-"""Tasks that are ended from outside, and processes that are killed: what becomes of them, and that
-nothing is left of others.
+"""Tasks that are ended from outside, and processes that are killed.
+
+The tests check the outcomes, and that other tasks are not affected and nothing is left.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def code(handle: TaskHandle[object]) -> str:
 def test_a_timeout_is_an_exception_in_the_task(
     shared_worker: WorkerProcess,
 ) -> None:
-    """A timeout is an exception in the task and the process goes on."""
+    """A timeout is an exception in the task, and the process goes on."""
     before = tasks.pid.send().get().ok_value
 
     slow = tasks.loops_too_long.send()
@@ -48,7 +49,7 @@ def test_a_timeout_is_an_exception_in_the_task(
     assert (attempt.outcome, attempt.error_code) == ("FAILED", "TASK_TIMEOUT")
 
     assert code(tasks.sleeps_too_long.send()) == "TASK_TIMEOUT"
-    # It may clean up, and still return.
+    # The task may clean up, and still return.
     assert tasks.cleans_up.send("x").get(timeout_ms=30_000).ok_value == "x"
     assert Group.objects.filter(name="cleaned:x").exists()
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == before
@@ -56,9 +57,9 @@ def test_a_timeout_is_an_exception_in_the_task(
 
 @pytest.mark.boundary
 def test_a_timeout_is_an_exception_in_another_thread_too(worker: Start) -> None:
-    """A timeout is an exception in another thread than the main one too."""
+    """A timeout is an exception in other threads than the main thread, too."""
     worker("--processes=1", "--threads=2", **SHORT).ready()
-    tasks.hold.send("main")  # so that both threads are tried
+    tasks.hold.send("main")  # so that both threads are used
     held_by("main")
     before = tasks.pid.send().get().ok_value
 
@@ -68,7 +69,7 @@ def test_a_timeout_is_an_exception_in_another_thread_too(worker: Start) -> None:
 
 @pytest.fixture
 def commit_gate() -> Iterator[psycopg.Connection[Any]]:
-    """Let commits of new groups wait for an advisory lock, and give the session that holds it."""
+    """Let commits of new groups wait for an advisory lock, and yield the session that holds it."""
     sql("""
         CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql
         AS 'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END';
@@ -100,7 +101,7 @@ def test_a_timeout_during_commit_is_a_timeout(
 
 
 def test_an_error_after_an_interrupt_is_a_timeout_or_cancel(shared_worker: WorkerProcess) -> None:
-    """Fails if: what a task raises while it cleans up is taken for its reason to end."""
+    """Fails if: an error that a task raises while it cleans up counts as its outcome."""
     cancelled = tasks.fails_after_its_cancel.send("cancelled")
     held_by("cancelled")
     cancelled.cancel()
@@ -114,7 +115,7 @@ def test_an_error_after_an_interrupt_is_a_timeout_or_cancel(shared_worker: Worke
 def test_a_task_that_ignores_its_timeout_loses_its_process(
     worker: Start,
 ) -> None:
-    """A task that ignores its timeout loses its process and a long sibling is only reported."""
+    """A task that ignores its timeout loses its process, and a long sibling is only reported."""
     process = worker("--processes=2", HORSIES_TEST_REPORT_MS="1000", **SHORT).ready()
     held = tasks.hold.send("sibling")
     child = held_by("sibling")
@@ -134,7 +135,7 @@ def test_a_task_that_ignores_its_timeout_loses_its_process(
 def test_an_async_task_is_cancelled_alone_at_its_timeout(
     shared_worker: WorkerProcess,
 ) -> None:
-    """An async task is cancelled at its timeout and the others of its loop go on."""
+    """An async task is cancelled at its timeout, and the others of its loop go on."""
     other = tasks.ahold.send("other")
     child = held_by("other")
 
@@ -144,12 +145,13 @@ def test_an_async_task_is_cancelled_alone_at_its_timeout(
 
 
 def test_the_timeout_of_the_settings_holds_for_tasks_without_one(worker: Start) -> None:
-    """The timeout of the settings holds for tasks without their own."""
+    """The timeout of the settings applies to tasks without their own."""
     worker("--processes=2", HORSIES_TEST_TIMEOUT_MS="300", **SHORT).ready()
     longer = tasks.hold.with_options(timeout_ms=60_000).send("longer")
     child = held_by("longer")
 
-    # This one starts later, so the other has outlived the timeout of the settings once it is over.
+    # This one starts later, so the other has run longer than the timeout of the settings when it
+    # ends.
     assert code(tasks.hold.send("endless")) == "TASK_TIMEOUT"
 
     let_go("longer")
@@ -179,7 +181,7 @@ def test_a_running_task_hears_that_it_was_cancelled(
 
 
 def test_a_task_that_ignores_its_cancel_goes_on(worker: Start) -> None:
-    """A task that does not listen goes on unless it shall be terminated."""
+    """A task that ignores its cancel goes on, unless it is to be terminated."""
     worker("--processes=2", **SHORT).ready()
     deaf = tasks.hold.send("deaf")
     child = held_by("deaf")
@@ -219,15 +221,15 @@ def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -
     assert handle.get(timeout_ms=30_000).ok_value == other != child
 
 
-# Real kill -9: of everything below a worker at once, and of a worker, of which nothing remains, not
-# even a directory
+# Real kill -9: of everything below a worker at once, and of a worker, which leaves nothing behind,
+# not even a directory
 
 METHODS = ("--start-method=forkserver", "--start-method=spawn")
 
 
 @pytest.fixture
 def short_directory() -> Iterator[Path]:
-    """Give an empty directory whose name leaves room for a socket's."""
+    """Yield an empty directory whose name is short enough for the path of a socket."""
     with TemporaryDirectory(prefix="t") as directory:
         yield Path(directory)
 
@@ -241,10 +243,8 @@ def kill_all(process: WorkerProcess) -> None:
 def test_a_worker_replaces_spawned_children_that_all_die_at_once(
     worker: Start, tmp_path: Path
 ) -> None:
-    """A worker that loses all its spawned children at once time and again starts others and goes
-    on.
-    """
-    closed = tmp_path / "closed"  # while it is there, nobody becomes ready
+    """A worker that repeatedly loses all its spawned children at once starts others and goes on."""
+    closed = tmp_path / "closed"  # while this file exists, no child becomes ready
     slow = {**apps("project", "slow"), "SLOW_IMPORT": "child", "SLOW_WHILE": str(closed)}
     process = worker("--processes=2", METHODS[1], **slow).ready()
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
@@ -280,7 +280,7 @@ def template_of(process: WorkerProcess) -> psutil.Process:
 def test_a_worker_goes_on_after_its_fork_servers_are_killed(
     worker: Start,
 ) -> None:
-    """A worker whose fork servers are killed alone or with their children time and again goes on."""
+    """A worker goes on whenever its fork servers are killed, alone or with their children."""
     process = worker("--processes=2").ready()
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
@@ -298,9 +298,9 @@ def test_a_worker_goes_on_after_its_fork_servers_are_killed(
 
 
 def test_a_worker_ends_when_its_template_is_killed(worker: Start) -> None:
-    """A worker whose template is killed ends and its tasks crashed.
+    """A worker whose template is killed ends, and its tasks crash.
 
-    Fails if: it waits for children that nobody can start any more.
+    Fails if: the worker waits for children that no process can start any more.
     """
     process = worker("--processes=2").ready()
     lost = tasks.hold.send("lost")
@@ -334,7 +334,7 @@ def leaves_nothing(
 def test_a_killed_worker_leaves_no_process_and_no_directory(
     worker: Start, short_directory: Path, options: tuple[str, ...], number: signal.Signals
 ) -> None:
-    """Nothing is left of a worker that is killed in the middle of tasks not even a directory."""
+    """A worker that is killed in the middle of tasks leaves no process and no directory."""
     process = worker(*options, TMPDIR=str(short_directory)).ready()
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
 
@@ -355,7 +355,7 @@ def test_a_killed_worker_leaves_no_process_and_no_directory(
 def test_a_worker_killed_during_a_load_leaves_no_directory(
     worker: Start, short_directory: Path
 ) -> None:
-    """A worker that is killed while a fresh template loads the project leaves no directory either."""
+    """A worker that is killed while a fresh template loads the project leaves no directory."""
     slow = {**apps("project", "hasty", "slow"), "SLOW_IMPORT": "child", "HASTY_WORKER": "1"}
     process = worker("--processes=1", TMPDIR=str(short_directory), **slow)
     wait_until(lambda: "importing in the child" in process.log, "it imports")
@@ -363,17 +363,16 @@ def test_a_worker_killed_during_a_load_leaves_no_directory(
     leaves_nothing(process, signal.SIGKILL, process.family(), short_directory)
 
 
-# Many bad ends in a row
+# Many children that die in a row
 
 
 def test_a_backlog_of_tasks_that_end_their_child_fails_each_once(
     worker: Start,
 ) -> None:
-    """A backlog of tasks that ignore their timeouts or take their process along fails each of them
-    once.
+    """Each task of a backlog fails once if it ignores its timeout or kills its process.
 
-    Each of them costs its child; the first ones come while the children of the others are still
-    being made.
+    Each of them costs its child. The first ones come while the children of the others are still
+    being started.
     """
     stubborn = [tasks.ignores_its_timeout.send() for _ in range(24)]
     deadly = [tasks.dies.send(how) for how in ("exit", "kill") * 6]

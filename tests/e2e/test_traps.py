@@ -1,5 +1,6 @@
-"""What one task does to its process or to the event loop, the next task does not see: one wrecks,
-and another one looks.
+"""Damage that one task does to its process or event loop does not reach the next task.
+
+One task does the damage, and another one looks for it.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ TOLD = {
 
 
 def look(kind: str) -> tuple[int, str]:
-    """Return which process looked, and what it saw."""
+    """Return the id of the process that looked, and its findings."""
     pid, _, seen = str(traps.look.send(kind).get(timeout_ms=SECONDS_30).ok_value).partition(" ")
     return int(pid), seen
 
 
 def wreck(kind: str) -> str | None:
-    """Let a task do its worst and return the error code that it ended with."""
+    """Run a task that does damage, and return its error code."""
     result = traps.wreck.send(kind).get(timeout_ms=SECONDS_30)
     return None if result.is_ok() else str(result.err_value.error_code)
 
@@ -52,7 +53,7 @@ def wreck(kind: str) -> str | None:
 def test_the_next_task_finds_the_process_unchanged(
     worker: Start,
 ) -> None:
-    """The next task finds the process as the first one did and the worker ends well."""
+    """The next task finds the process as the first one did, and the worker ends well."""
     process = worker("--processes=1").ready()
     tasks.note.send("a group").get(timeout_ms=SECONDS_30)
 
@@ -78,7 +79,7 @@ def test_the_next_task_finds_the_process_unchanged(
 def test_a_task_that_prints_to_an_output_that_broke_goes_on(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    """Fails if: once the disk is full, or a pipe's reader has gone, each task that prints fails."""
+    """Fails if: each task that prints fails once the disk is full or a pipe's reader has gone."""
     process = worker(*options, prefix=("sh", "-c", 'exec "$@" >/dev/full', "sh")).ready()
 
     assert tasks.prints.send("x" * 100_000).get(timeout_ms=SECONDS_30).is_ok()
@@ -99,7 +100,7 @@ def test_a_task_that_closes_its_output_harms_no_later_one(shared_worker: WorkerP
 def test_an_exception_of_any_kind_fails_its_task_alone(
     shared_worker: WorkerProcess,
 ) -> None:
-    """Whatever a task raises it fails and the next runs in the same process."""
+    """An exception of any kind fails its task, and the next task runs in the same process."""
     before = look("nothing")
 
     for kind in (
@@ -116,7 +117,7 @@ def test_an_exception_of_any_kind_fails_its_task_alone(
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Iterator[int]:
-    """Give the reading end of the pipe into which the first worker of the test writes its log."""
+    """Return the reading end of the pipe to which the first worker of the test writes its log."""
     path = tmp_path / "worker-0.log"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -149,7 +150,7 @@ def test_a_worker_whose_log_nobody_reads_runs_its_tasks(
 
 
 def drained(reader: int) -> bytes:
-    """Read what a pipe holds."""
+    """Read all data of a pipe."""
     try:
         return os.read(reader, 1 << 16)
     except BlockingIOError:
@@ -171,7 +172,7 @@ def test_a_task_that_ruins_its_process_crashes_alone(worker: Start) -> None:
 
 
 def written(path: Path) -> list[int]:
-    """Return the two processes that have written their ids into a file."""
+    """Return the two processes that have written their ids to a file."""
     pids = wait_until(
         lambda: path.exists() and len(lines := path.read_text().split()) == 2 and lines,
         "both wrote",
@@ -223,7 +224,7 @@ def test_a_copy_of_an_event_loop_goes_on_with_nothing(
 def test_a_coroutine_that_breaks_the_event_loop_harms_no_other(
     shared_worker: WorkerProcess, how: str
 ) -> None:
-    """A coroutine that breaks the event loop takes no other with it."""
+    """A coroutine that breaks the event loop ends no other coroutine."""
     other = tasks.ahold.send("other")
     pid = held_by("other")
 
@@ -239,19 +240,19 @@ def test_a_coroutine_that_breaks_the_event_loop_harms_no_other(
 def test_a_program_that_a_task_runs_has_default_signals(
     shared_worker: WorkerProcess,
 ) -> None:
-    """A program that a task runs finds all signals at their defaults."""
+    """A program that a task runs has the default handlers of all signals."""
     assert traps.runs_a_program.send().get(timeout_ms=SECONDS_30).ok_value == ["0", "0", "0"]
 
 
 def test_a_thread_that_never_ends_does_not_keep_its_child_alive(worker: Start) -> None:
-    """A thread that never ends does not keep the child from ending."""
+    """A thread that never ends does not keep its child from ending."""
     process = worker("--processes=1").ready()
     assert wreck("thread") is None
     pid = look("nothing")[0]
 
     assert process.stop() == 0
     assert is_over(pid)
-    # It went by itself: a child that is killed says nothing.
+    # The child ended by itself, because a killed child logs nothing.
     assert "left threads or processes behind" in process.log
 
 
@@ -259,8 +260,9 @@ def test_a_thread_that_never_ends_does_not_keep_its_child_alive(worker: Start) -
 
 
 def lasting(worker: Start, *options: str) -> WorkerProcess:
-    """Start a worker with two threads for each process, whose children are not replaced because of
-    their tasks.
+    """Start a worker with two threads per process.
+
+    Its children are not replaced because of their tasks.
     """
     return worker(*options, "--threads=2", "--max-tasks-per-child=0").ready()
 
@@ -273,7 +275,7 @@ def async_pid() -> int:
 def test_a_task_that_removes_loop_readers_harms_no_other(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    """A task that takes its readers and writers from the loop harms no other."""
+    """A task that removes its readers and writers from the loop harms no other task."""
     process = lasting(worker, *options)
     pid = async_pid()
 
@@ -302,7 +304,7 @@ def test_a_task_that_removes_loop_readers_harms_no_other(
 def test_a_task_that_cancels_all_others_leaves_each_an_outcome(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    """A task that cancels all others leaves none without an outcome."""
+    """After a task cancels all others, each of them still has an outcome."""
     process = lasting(worker, *options)
     pid = async_pid()
     running = tasks.ahold.send("running")
@@ -327,8 +329,9 @@ def test_a_task_that_cancels_all_others_leaves_each_an_outcome(
 def test_a_task_that_ruins_the_loop_has_its_child_replaced(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    """A task that breaks the loop beyond repair has its child replaced or ends a worker without
-    children.
+    """A task that breaks the loop beyond repair has its child replaced.
+
+    A worker without children ends.
     """
     process = lasting(worker, *options)
 
@@ -352,7 +355,7 @@ def test_a_task_that_ruins_the_loop_has_its_child_replaced(
 def test_an_exception_that_cannot_be_shown_fails_its_task_alone(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    """An exception that cannot be shown ends only its own task."""
+    """An exception that cannot be shown fails its own task only."""
     process = lasting(worker, *options)
     sibling = tasks.hold.send("sibling")
     asibling = tasks.ahold.send("asibling")
@@ -372,7 +375,7 @@ def test_an_exception_that_cannot_be_shown_fails_its_task_alone(
 
 @pytest.mark.parametrize("name", ["writes_to_its_worker", "claims_to_have_run_another"])
 def test_a_child_that_sends_an_odd_message_is_killed(worker: Start, name: str) -> None:
-    """Fails if: what a task writes into a channel of its process harms others than this process."""
+    """Fails if: a message that a task writes to a channel of its process harms other processes."""
     process = worker("--processes=2").ready()
     long = tasks.hold.send("long")
     held_by("long")

@@ -1,5 +1,6 @@
-"""What one task does to its database session, the next does not see, whether Django closes, keeps
-or pools connections.
+"""Changes that one task makes to its database session do not reach the next task.
+
+This holds whether Django closes, keeps or pools connections.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KEPT = pytest.mark.parametrize("kept", ["default", "0", POOL])
 
 @KEPT
 def test_an_open_transaction_is_rolled_back_before_the_next_task(worker: Start, kept: str) -> None:
-    """A transaction that a task or a coroutine leaves open is rolled back before the next."""
+    """A transaction that a task or a coroutine leaves open is rolled back before the next task."""
     process = worker("--processes=1", HORSIES_TEST_KEPT=kept).ready()
     before = look("nothing")
 
@@ -116,7 +117,7 @@ def test_no_two_processes_share_a_socket(worker: Start, kept: str) -> None:
 
 
 def sockets(pid: int) -> set[str]:
-    """Return the sockets that a process has open."""
+    """Return the open sockets of a process."""
     found = (
         os.readlink(entry)
         for entry in Path(f"/proc/{pid}/fd").iterdir()
@@ -125,15 +126,16 @@ def sockets(pid: int) -> set[str]:
     return {target for target in found if target.startswith("socket:")}
 
 
-# Connections that Django could not finish opening, which no signal speaks of
+# Connections that Django could not finish opening, for which no signal is sent
 
 WAYS = (cutting.note, cutting.note_on_threads, cutting.anote, cutting.note_by_a_loop)
 names = (f"row {number}" for number in count())
 
 
 def errors(each: int) -> list[str | None]:
-    """Have rows written in each of the ways, and return the error codes; a task that succeeded has
-    left its row.
+    """Write rows in each of the ways, and return the error codes.
+
+    A task that succeeded has left its row.
     """
     sent = [(name, way.send(name)) for _ in range(each) for way in WAYS if (name := next(names))]
     results = [handle.get(timeout_ms=SECONDS_30) for _, handle in sent]
@@ -161,10 +163,11 @@ def errors(each: int) -> list[str | None]:
 def test_a_cut_connection_fails_its_own_task_only(
     worker: Start, tmp_path: Path, kept: str, options: tuple[str, ...], harm: str
 ) -> None:
-    """A connection cut while it opens or left in a transaction fails its own task and hurts no
-    later one.
+    """A cut connection fails its own task only, and no later one.
+
+    It is cut while it opens, or is left in a transaction.
     """
-    order = tmp_path / "order"  # where the receiver of the project reads what harm to do
+    order = tmp_path / "order"  # the receiver of the project reads from this file which harm to do
     how = {
         **apps("project", "cutting"),
         "HORSIES_TEST_ORDER": str(order),

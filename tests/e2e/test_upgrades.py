@@ -1,5 +1,6 @@
-"""Databases and workers of earlier releases: what they left is done, and the last release works
-beside this one.
+"""Databases and workers of earlier releases.
+
+Their tasks are run, and the last release works beside this one.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ from horsies_django.store.queues import QueueStore
 changes = {"partition_by_args": ["a"], "partition_policy": "stop"}
 QueueStore(connection).configure("former", changes, action="queue.set", actor="a test")
 """
-# Of a key, two at once, or sends that did not run in their order; tasks of workflows are sent by
-# transactions that overlap.
+# Tasks of one key that ran at once, or not in the order of their sends. Tasks of workflows are
+# compared separately, because overlapping transactions send them.
 OVERLAPS = """
 SELECT FROM (
   SELECT t.workflow_id, a.started_at,
@@ -94,8 +95,9 @@ schedules.create("daily", definition, actor="a test")
 
 
 def run(url: str, *words: str, **environment: str) -> str:
-    """Run a command of Django in a process of its own, with the code of this release unless
-    PYTHONPATH names another.
+    """Run a command of Django in its own process.
+
+    It uses the code of this release unless PYTHONPATH names another one.
     """
     variables = {**SITE, "PYTHONPATH": str(ROOT), "DATABASE_URL": url, **environment}
     return printed("-m", "django", *words, cwd=HERE, **variables)
@@ -103,7 +105,7 @@ def run(url: str, *words: str, **environment: str) -> str:
 
 @pytest.fixture(params=DUMPS, ids=lambda path: path.stem)
 def left(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[str]:
-    """Give the URL of a database as a release left it."""
+    """Yield the URL of a database as a release left it."""
     with fresh_database("left") as url:
         with psycopg.connect(url) as conn:
             conn.execute(request.param.read_bytes())
@@ -111,8 +113,9 @@ def left(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[str
 
 
 def made(url: str) -> set[Any]:
-    """Return what the app has in a database; the server adds casts and brackets to a CHECK that is
-    loaded from a dump.
+    """Return the objects of the app in a database.
+
+    The server adds casts and brackets to a CHECK that is loaded from a dump.
     """
     return {
         tuple(re.sub(r"::[a-z ]+(\[\])?|[()]", "", column or "") for column in row)
@@ -120,7 +123,7 @@ def made(url: str) -> set[Any]:
     }
 
 
-# Only its commands call them, beside those of this release; the next one drops them.
+# Only the commands of the last release call these functions. The next release drops them.
 FOR_THE_LAST_RELEASE = {"horsies_purge", "horsies_purgeable"}
 
 
@@ -142,7 +145,7 @@ def test_a_migrated_database_of_a_release_has_what_a_new_one_has(left: str) -> N
 
 
 def test_partitions_of_a_release_are_keyed_anew(left: str) -> None:
-    """Fails if: a task that waits has the partition 1.0, and the next one, of the same value, the
+    """Fails if: a waiting task has the partition 1.0, and the next task with the same value has the
     partition 1.
     """
     ((name, (argument, *_)),) = rows(
@@ -224,7 +227,7 @@ def test_what_a_release_left_is_done_by_this_one(left: str, worker: Start) -> No
 def test_a_worker_of_the_last_release_runs_beside_a_new_one(
     worker: Start, tmp_path: Path, transactional_db: None
 ) -> None:
-    """Workers and sites of the last release go on beside those of this one."""
+    """Workers and sites of the last release work beside those of this one."""
     zipfile.ZipFile(WHEEL).extractall(tmp_path / "last")
     last = {"PYTHONPATH": f"{tmp_path / 'last'}:{ROOT}"}
 
@@ -266,10 +269,10 @@ def test_a_worker_of_the_last_release_runs_beside_a_new_one(
 def test_new_tasks_wait_for_a_worker_of_the_new_code(
     worker: Start,
 ) -> None:
-    """A new task waits for a worker of the new code and the old one runs the rest.
+    """A new task waits for a worker of the new code, and the old worker runs the others.
 
-    As in a rolling deploy; the old one ends when nothing is left to do, which is so although the
-    new tasks wait.
+    As in a rolling deploy, the old worker ends when it has nothing left to do. The waiting new
+    tasks do not keep it.
     """
     new_tasks = [tasks.add.send(number) for number in range(8)]
     known = tasks.noop.send()

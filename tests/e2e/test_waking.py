@@ -1,5 +1,6 @@
-"""No task waits while a worker is idle: not for a poll, whatever becomes of those that are told of
-it, nor behind a long one.
+"""No task waits while a worker is idle.
+
+It waits neither for a poll, nor for a notified worker that died, nor behind a long task.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ NO_POLL = {"HORSIES_TEST_POLL_MS": "300000", "HORSIES_TEST_STALE_MS": "600000"}
 
 
 def team(worker: Start, count: int) -> list[WorkerProcess]:
-    """Start workers with one slot each, and return them in the order of their election, once each
-    knows its place.
+    """Start workers with one slot each.
+
+    Returns them in the order of their election, once each has its place.
     """
     started = [
         worker("--processes=0", "--threads=1", "--queues=default", **NO_POLL) for _ in range(count)
@@ -44,7 +46,7 @@ def team(worker: Start, count: int) -> list[WorkerProcess]:
 
 
 def held() -> int:
-    """Return how many tasks have begun and wait to be let go."""
+    """Return how many tasks have begun and wait at the gate."""
     return Group.objects.filter(name__startswith="held:").count()
 
 
@@ -62,7 +64,7 @@ def test_tasks_start_while_elected_workers_are_stopped_or_dead(
 
 
 def test_bursts_and_single_tasks_wake_as_many_workers_as_needed(worker: Start) -> None:
-    """A burst and lone tasks reach as many workers as they need."""
+    """A burst and single tasks wake as many workers as they need."""
     team(worker, 5)
     tasks.hold.send_many([{"name": "held"}] * 5)
     wait_until(lambda: held() == 5, "each worker has one")
@@ -80,14 +82,14 @@ def test_bursts_and_single_tasks_wake_as_many_workers_as_needed(worker: Start) -
     wait_until(lambda: not Task.objects.exclude(status="COMPLETED").exists(), "all of them end")
 
 
-# Tasks that are started ahead and stand in line before a slot
+# Tasks that are started ahead and wait before a slot
 
 SOFT = given(PREFETCH_BUFFER=200, CLAIM_LEASE_MS=5_000)
 MANY = 60
 
 
 def learn() -> None:
-    """Run short tasks until some of them were started at one moment: more than there are slots."""
+    """Run short tasks until more of them than there are slots were started at one moment."""
     for _ in range(20):
         sent = tasks.noop.send_many([{}] * 200)
         wait_until(lambda sent=sent: all_ended(sent), "short tasks have run")
@@ -103,7 +105,7 @@ def all_ended(handles: list[TaskHandle[None]]) -> bool:
 
 
 def started_together(handles: list[TaskHandle[None]]) -> int:
-    """Return how many of these tasks began at the moment when most of them did, by their rows."""
+    """Return how many of these tasks started at the most common start time of their rows."""
     begun = Task.objects.filter(id__in=[handle.task_id for handle in handles]).values_list(
         "started_at", flat=True
     )
@@ -117,7 +119,7 @@ def attempts(handles: list[TaskHandle[None]]) -> int:
 def test_tasks_behind_a_long_task_run_in_another_child(
     worker: Start,
 ) -> None:
-    """What stands behind a long task or one that kills its child runs elsewhere."""
+    """Tasks behind a long task, or behind one that kills its child, run in another child."""
     process = worker(
         "--processes=2", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT
     ).ready()
@@ -150,7 +152,7 @@ def test_tasks_behind_a_long_task_run_in_another_child(
 
 
 def test_a_stopping_worker_releases_tasks_behind_a_long_task(worker: Start) -> None:
-    """A worker that stops gives back what stands behind a long task."""
+    """A worker that stops gives back the tasks behind a long task."""
     process = worker(
         "--processes=1", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT
     ).ready()

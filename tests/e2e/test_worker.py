@@ -1,4 +1,4 @@
-"""A real worker runs tasks to their end, and outlives what tasks do to it."""
+"""A real worker runs tasks to their end, and survives the damage that tasks do to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHAPES = [
 def test_results_of_both_lanes_return_with_every_worker_layout(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    """Results of sync and async tasks come back in every shape of worker."""
+    """Results of sync and async tasks come back with every layout of a worker."""
     process = worker(*options).ready()
 
     assert tasks.add.send(2, b=3).get() == TaskResult(ok=5)
@@ -56,10 +56,10 @@ def test_results_of_both_lanes_return_with_every_worker_layout(
 def test_until_empty_runs_due_tasks_of_its_queues_and_exits_zero(
     worker: Start,
 ) -> None:
-    """Until empty runs what is due in the queues that it was given and exits zero.
+    """``--until-empty`` runs the due tasks of its queues and exits with 0.
 
-    Fails if: the last minute of every worker is missing in the history, and so all of one that
-    lives for less than a minute.
+    Fails if: the last minute of every worker is missing in the history, and so the whole history of
+    a worker that lives for less than a minute.
     """
     handles = tasks.add.send_many([{"a": number} for number in range(20)])
     tasks.raises.send("oh no")
@@ -122,7 +122,7 @@ def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start) -> Non
             False,
         )
         assert attempt.child_pid is not None
-        assert tasks.add.send(1).get().ok_value == 1  # by the replacement: the sibling is busy
+        assert tasks.add.send(1).get().ok_value == 1  # by the replacement, not the sibling
 
     let_go("sibling")
     assert sibling.get().is_ok()
@@ -145,7 +145,8 @@ def test_expired_tasks_are_cleared_without_waiting_for_the_poll(worker: Start) -
 def test_a_task_that_made_no_noise_is_found_by_the_poll(shared_worker: WorkerProcess) -> None:
     assert tasks.noop.send().get().is_ok()
 
-    # The looks at the start, and those after the last news, are over before the last of them.
+    # The looks at the start, and those after the last notification, are over before the last of
+    # them.
     for _ in range(3):
         with transaction.atomic():
             sql("SET LOCAL session_replication_role = replica")
@@ -157,7 +158,7 @@ def test_a_task_that_made_no_noise_is_found_by_the_poll(shared_worker: WorkerPro
 def test_async_tasks_run_concurrently_beside_a_busy_sync_lane(
     shared_worker: WorkerProcess,
 ) -> None:
-    """Async tasks run together in one process beside a busy sync lane."""
+    """Async tasks run concurrently in one process beside a busy sync lane."""
     busy = tasks.hold.send("busy")
     held_by("busy")
 
@@ -187,7 +188,7 @@ def test_code_is_told_of_the_claim_that_it_runs_under(shared_worker: WorkerProce
 def test_a_worker_runs_at_most_one_task_in_each_process(
     worker: Start,
 ) -> None:
-    """Each of the processes runs one task at a time and the worker no more than it has processes."""
+    """Each process runs one task at a time, and the worker as many as it has processes."""
     worker("--processes=2").ready()
     names = ["a", "b", "c", "d"]
     handles = [tasks.hold.send(name) for name in names]
@@ -195,7 +196,7 @@ def test_a_worker_runs_at_most_one_task_in_each_process(
     assert len(first) == 2
 
     for ended, begins in (("a", "c"), ("b", "d")):
-        tasks.anoop.send().get()  # the engine has come round since, and started none of the others
+        tasks.anoop.send().get()  # the engine has turned since, and started none of the others
         assert Task.objects.filter(status="RUNNING").count() == 2
         let_go(ended)
         assert held_by(begins) in first
@@ -206,7 +207,7 @@ def test_a_worker_runs_at_most_one_task_in_each_process(
 
 
 def connected() -> list[str]:
-    """Return the names under which others are connected to the test database."""
+    """Return the names of the other connections to the test database."""
     return sorted(
         row[0]
         for row in sql(
@@ -221,7 +222,10 @@ def connected() -> list[str]:
 def test_a_worker_sends_a_heartbeat_for_each_of_its_processes(
     worker: Start,
 ) -> None:
-    """A worker beats for each of its processes and holds three connections beside those of tasks."""
+    """A worker sends a heartbeat for each of its processes, and holds three connections of its own.
+
+    The connections of the tasks come in addition.
+    """
     process = worker("--processes=2", HORSIES_TEST_KEPT="0").ready()
     wait_until(lambda: Heartbeat.objects.count() == 3, "parent and two children beat")
     assert set(Heartbeat.objects.filter(role="claimer").values_list("pid", flat=True)) == {
@@ -249,8 +253,7 @@ def test_a_worker_sends_a_heartbeat_for_each_of_its_processes(
     )
 
 
-# What workers are told of tasks is enough to find every one of them in time: no poll comes to their
-# help
+# Notifications are enough for workers to find every task in time: no poll helps them
 
 
 KINDS = (
@@ -308,7 +311,7 @@ def finished(result: Any) -> Any:
 
 @pytest.mark.boundary
 def test_enqueued_django_tasks_of_both_lanes_succeed(worker: Start) -> None:
-    """Tasks of both lanes run and their results are there for everybody."""
+    """Tasks of both lanes run, and every process can read their results."""
     worker("--processes=1", **apps("project", "errands")).ready()
     sent = [
         errands.add.enqueue(2, b=3),

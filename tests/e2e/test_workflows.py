@@ -1,5 +1,6 @@
-"""Workflows with real workers: they advance at once, and nothing that dies or takes long leaves a
-run waiting.
+"""Workflows with real workers.
+
+They advance at once, and no run waits because a process dies or takes long.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
 def test_the_engine_advances_a_run_that_exceeds_the_time_limit(
     worker: Start, connect: Connect
 ) -> None:
-    """What takes the maintenance thread too long is advanced by the engine.
+    """The engine advances a run for which the maintenance thread needs too long.
 
     Fails if: a run with very many nodes is tried again for ever, because each statement of that
     thread ends after a second.
@@ -61,7 +62,7 @@ def test_the_engine_advances_a_run_that_exceeds_the_time_limit(
     handle = flow.send()
 
     with transaction.atomic(), connection.cursor() as cursor:
-        # what holds the node up stands for the time that many nodes take
+        # the delay of the node stands for the time that many nodes take
         cursor.execute("SELECT FROM horsies_workflow_nodes WHERE name = 'after' FOR UPDATE")
 
         other = connect()
@@ -83,9 +84,9 @@ def test_the_engine_advances_a_run_that_exceeds_the_time_limit(
 def test_a_task_of_a_dead_child_does_not_start_in_a_paused_run(
     shared_worker: WorkerProcess,
 ) -> None:
-    """A task whose child process died before it began does not start while its run is paused.
+    """A task whose child died before it began does not start while its run is paused.
 
-    Fails if: the worker gives it back, and claims it again.
+    Fails if: the worker gives the task back and claims it again.
     """
     child = tasks.pid.send().get().ok_value
     os.kill(child, signal.SIGSTOP)
@@ -100,7 +101,7 @@ def test_a_task_of_a_dead_child_does_not_start_in_a_paused_run(
     os.kill(child, signal.SIGKILL)
     wait_until(lambda: task.get().status == "PENDING", "it was given back")
 
-    assert tasks.add.send(5).get().ok_value == 5  # which comes after it
+    assert tasks.add.send(5).get().ok_value == 5  # this task comes after it
     assert (task.get().status, task.get().claim_generation) == ("PENDING", 1)
     assert "1 given back" in shared_worker.log
 
@@ -112,7 +113,7 @@ def test_a_task_of_a_dead_child_does_not_start_in_a_paused_run(
 def test_a_signal_wakes_a_worker_that_does_not_poll(
     worker: Start,
 ) -> None:
-    """A signal wakes a worker that does not poll and a timer ends by itself."""
+    """A signal wakes a worker that does not poll, and a timer ends by itself."""
     worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
 
     flow = Workflow("waits")

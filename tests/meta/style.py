@@ -1,5 +1,6 @@
-"""Rules of layout that ruff does not know: ``python -m tests.meta.style`` prints what breaks them,
-for ``make lint``.
+"""Rules of layout that ruff does not have: ``python -m tests.meta.style`` prints violations.
+
+``make lint`` runs it. The rules:
 
 - One assignment to a statement: no ``a, b = x, y``, unless it swaps values.
 - No conditional expression inside another one.
@@ -75,7 +76,7 @@ def is_solid(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> 
 
 
 def files() -> list[Path]:
-    """Return all files of Python and SQL that the rules are for."""
+    """Return all files of Python and SQL to which the rules apply."""
     found = [
         path
         for folder in FOLDERS

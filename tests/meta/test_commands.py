@@ -1,6 +1,4 @@
-"""The commands that advice, messages and pages name: each verb and each option is one that the
-command has.
-"""
+"""Commands in advice, messages and pages have verbs and options that exist."""
 
 from __future__ import annotations
 
@@ -16,21 +14,21 @@ from tests.support.pages import PAGES, ROOT
 
 OURS = sorted(name for name, app in get_commands().items() if app == "horsies_django")
 WRITTEN = [*ROOT.glob("horsies_django/**/*.py"), *ROOT.glob("horsies_django/**/*.html"), *PAGES]
-# After "manage.py", or where code begins; up to the end of the quotation or of the line.
+# After "manage.py", or at the beginning of code; up to the end of the quotation or of the line.
 CODE = r"(?:manage\.py |(?<![\w`])['`](?=(?:{})\b))".format("|".join(OURS))
 NAMED = re.compile(CODE + r"(horsies_[a-z_]+)((?: [^\s'`\"|]+)*)")
 OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 def parsers(name: str) -> dict[str, ArgumentParser]:
-    """Return the parsers of a command by verb; that of one without verbs as ""."""
+    """Return the parsers of a command by verb; for one without verbs the key is ""."""
     parser = load_command_class("horsies_django", name).create_parser("manage.py", name)
     found = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
     return {"": parser} if not found else {"": parser, **found[0].choices}
 
 
 def wrong(name: str, words: list[str]) -> Iterator[str]:
-    """Yield what a command has not of a verb and options."""
+    """Yield the words that are no verb or option of a command."""
     if name not in OURS:
         yield f"there is no command {name}"
         return
@@ -52,7 +50,7 @@ def wrong(name: str, words: list[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_each_command_that_is_named_exists(path: Path) -> None:
-    """Fails if: advice names a verb that nobody can run."""
+    """Fails if: advice names a verb that does not exist."""
     found: list[str] = []
 
     for name, rest in NAMED.findall(path.read_text()):

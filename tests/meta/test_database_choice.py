@@ -1,4 +1,4 @@
-"""Which PostgreSQL server the tests run on."""
+"""The choice of the PostgreSQL server for the tests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_named_database_is_used_without_asking_docker(
     kind: str,
     why: str,
 ) -> None:
-    """What is named is used without asking docker and without docker the reason is told."""
+    """A named database is used without a call of Docker; without Docker the reason is given."""
     choice = choose(environ, ping=ping, pull=pull)
 
     assert choice.kind == kind
@@ -57,7 +57,7 @@ def test_a_named_database_is_used_without_asking_docker(
 
 
 def test_an_unreachable_server_ends_the_run_with_advice() -> None:
-    """A server that does not answer ends the run with what to do."""
+    """A server that does not answer ends the run with advice."""
     with pytest.raises(pytest.UsageError, match="Correct DATABASE_URL"):
         server_version("postgresql://nobody@127.0.0.1:1/none")
 
@@ -70,9 +70,9 @@ def test_the_docker_client_without_an_engine_is_not_enough(monkeypatch: pytest.M
 
 @pytest.mark.e2e
 def test_tests_of_pure_code_run_without_postgresql(tmp_path: Path) -> None:
-    """Tests of pure code run where no PostgreSQL can be started.
+    """Tests of pure code run where no PostgreSQL can be started, and other tests do not.
 
-    Where all tests were given a server, those of pure code could not run without one, either.
+    Fails if: a server is started for all tests, and those of pure code cannot run without one.
     """
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
 

@@ -1,8 +1,7 @@
-"""The pages keep their word: what they show runs, what they link to is there, and nothing public is
-without its place.
+"""The pages are right: their code runs, their links lead somewhere, all public names are there.
 
-And what names tests: docs/promises.md for every promise, the page on failures in every row, ``make
-mutants`` for every edit.
+So are references to tests: docs/promises.md for every promise, the page on failures in every row,
+``make mutants`` for every edit.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_python_of_a_page_does_what_the_page_says(
     page: Path, own_registry: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All marked blocks of a page are one module; the asserts in them are the page's claims."""
+    """The marked blocks of a page run as one module, and its asserts are true."""
     module = ModuleType(f"docs.{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # so that dotted paths lead into it
 
@@ -100,7 +99,10 @@ def slugs(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
-    """And ``make docs`` refuses a page to which the index does not lead."""
+    """Each link of a page leads to an existing file and heading.
+
+    ``make docs`` refuses a page without a link from the index.
+    """
     for target, anchor in re.findall(
         r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", page.read_text()
     ):
@@ -134,7 +136,7 @@ def test_every_error_code_has_its_place_under_its_family() -> None:
             assert len(re.findall(rf"^\| `{code.value}` \|", text, re.MULTILINE)) == 1, code
 
 
-# What the pages say for the default of an option whose value in the parser is None.
+# The defaults in the pages of options whose value in the parser is None.
 WITHOUT_VALUE = {
     "--processes": "the CPUs this process may use",
     "--queues": "all declared",
@@ -177,9 +179,7 @@ def test_every_option_has_its_place_with_its_default(page: str, command: BaseCom
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_a_page_names_no_other_version_than_this_one(page: Path) -> None:
-    """Logs and records that a page shows are those of this release; which one came before is the
-    changelog's to tell.
-    """
+    """A page shows logs and records of this release only; the changelog names earlier ones."""
     ours = horsies_django.__version__.partition(".dev")[0]
     text = page.read_text()
     shown = re.findall(
@@ -205,7 +205,7 @@ def test_the_public_names_are_listed_where_they_belong() -> None:
 
 
 def elsewhere() -> list[tuple[str, str]]:
-    """Return the rows of the second table: where public names are, and what it says of them."""
+    """Return the rows of the second table: the places of public names, and their descriptions."""
     _, _, section = (DOCS / "reference" / "public-names.md").read_text().partition("## Elsewhere")
     return re.findall(r"^\| `(horsies_django[\w.]*)` \| (.*) \|$", section, re.MULTILINE)
 
@@ -223,7 +223,7 @@ def test_every_public_name_elsewhere_can_be_imported(place: str, text: str) -> N
         assert name.startswith("horsies_") or hasattr(found, name), f"{place} has no {name}"
 
 
-# Pages whose blocks are files of a project, which tests/e2e/test_pytest_plugin.py runs.
+# Pages whose blocks are files of a project; tests/e2e/test_pytest_plugin.py runs it.
 PROJECTS = {"test-your-tasks"}
 GUIDES = sorted(page for page in (DOCS / "howto").glob("*.md") if page.stem not in PROJECTS)
 COMMANDS = re.compile(r"(?:python )?manage\.py (horsies_\w+)(.*)")
@@ -253,9 +253,7 @@ def test_what_the_code_of_a_page_imports_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=ids)
 def test_every_block_of_a_guide_says_what_the_tests_do_with_it(page: Path) -> None:
-    """Fails if: a new example is added without a comment, no test runs it, and it is wrong a year
-    later.
-    """
+    """Fails if: a new example has no comment, so no test runs it, and it becomes wrong."""
     for block in blocks(page):
         if block.language == "python":
             assert block.kind in ("runs", "settings", "before", "after", "shown"), block.code
@@ -278,7 +276,7 @@ def test_settings_that_a_page_shows_are_valid(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_commands_that_a_page_shows_have_these_verbs_and_options(page: Path) -> None:
-    """Fails if: an option is renamed, and the page sends its reader into a usage message."""
+    """Fails if: an option is renamed, and the page's command prints a usage message."""
     for line in page.read_text().splitlines():
         if not line.startswith(("    python manage.py", "python manage.py")):
             continue
@@ -291,7 +289,7 @@ def test_commands_that_a_page_shows_have_these_verbs_and_options(page: Path) -> 
 
 
 def test_every_public_name_shows_its_docstring() -> None:
-    """Fails if: a public name is added to the list, and the site does not document its parameters."""
+    """Fails if: a new public name is listed, and the site does not document its parameters."""
     text = (DOCS / "reference" / "api.md").read_text()
     shown = set(re.findall(r"^\.\. auto\w+:: (\w+)", text, re.MULTILINE))
 
@@ -422,7 +420,7 @@ ROW = re.compile(r"^\| (S\d\.\d+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
 
 def promises() -> dict[str, str]:
-    """Return what settles each promise, by the page."""
+    """Return the page's entry for each promise: its tests, or the reason for none."""
     return {id_: settled for id_, _, settled in ROW.findall(PROMISES.read_text())}
 
 
@@ -508,7 +506,7 @@ def test_the_edits_are_numbered() -> None:
 def test_each_edit_names_existing_code_and_existing_tests(
     edit: Edit,
 ) -> None:
-    """An edit finds its place in the code and the tests that have to notice it exist."""
+    """The code of an edit exists in the tree, and so do the tests that have to detect the edit."""
     assert edit.problem(ROOT) is None
     for test in edit.tests:
         path, _, name = test.partition("::")

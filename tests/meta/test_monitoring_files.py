@@ -1,5 +1,6 @@
-"""What docs/monitoring gives to Prometheus, Grafana and KEDA: it parses, does what it says, and
-names metrics that exist.
+"""The files in docs/monitoring for Prometheus, Grafana and KEDA are valid and work.
+
+They name only existing metrics.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.support.metrics import PAGE, of_the_page, promtool
 
 HERE = Path(__file__).parent
 FILES = HERE.parents[1] / "docs" / "monitoring"
-# Other tests compare them with the real ones.
+# Other tests compare these metrics with the real ones.
 METRICS = of_the_page("Metrics of a worker") | of_the_page("Metrics of the site")
 OF_PROMETHEUS = {"job", "instance", "le"}
 
@@ -31,7 +32,7 @@ TRIGGERS = [trigger["metadata"]["query"] for trigger in KEDA["spec"]["triggers"]
 
 
 def as_file(path: Path, content: Any) -> Path:
-    """Write what promtool reads: YAML, of which JSON is a part."""
+    """Write a file for promtool: JSON, which is a part of YAML."""
     path.write_text(json.dumps(content))
     return path
 
@@ -63,7 +64,9 @@ def test_each_metric_of_the_page_is_on_the_dashboard() -> None:
 
 
 def test_the_docs_and_the_dashboard_agree_on_the_failure_results() -> None:
-    """Page and dashboard know which results are no failures and the page why children end.
+    """The page and the dashboard agree on the results that are no failures.
+
+    The page also lists all reasons for a child's end.
 
     Fails if: a result is added, and the dashboard shows it as a failure.
     """
@@ -84,7 +87,7 @@ def test_the_docs_and_the_dashboard_agree_on_the_failure_results() -> None:
 
 
 def test_the_figures_of_the_site_come_from_one_process() -> None:
-    """The figures of the site are taken from one of its processes and not added up."""
+    """The figures of the site come from one of its processes and are not added up."""
     for expression in PANELS + ALERTS + TRIGGERS:
         for name in of_the_page("Metrics of the site").keys() & set(
             re.findall(r"\bhorsies_\w+", expression)
@@ -108,7 +111,7 @@ def test_promtool_parses_each_expression_of_the_dashboard(tmp_path: Path) -> Non
 
 
 def test_dashboard_panels_use_the_data_source_the_user_selects() -> None:
-    """The panels of the dashboard take the data source that the user chooses."""
+    """The panels of the dashboard use the data source that the user selects."""
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
     sources = {panel["datasource"]["uid"] for panel in DASHBOARD["panels"]}
@@ -116,7 +119,7 @@ def test_dashboard_panels_use_the_data_source_the_user_selects() -> None:
 
 
 def test_each_severity_has_one_alert() -> None:
-    """There is one alert for each severity and one for a site without metrics."""
+    """Each severity has one alert, and so has a site without metrics."""
     promtool("check", "rules", FILES / "rules.yml")
     promtool("test", "rules", HERE / "rules_test.yml")
 
@@ -124,7 +127,7 @@ def test_each_severity_has_one_alert() -> None:
 def test_keda_counts_each_task_once(
     tmp_path: Path,
 ) -> None:
-    """Keda counts each task once and without metrics it asks for the least."""
+    """KEDA counts each task once, and without metrics it gets the smallest figure."""
     (query,) = TRIGGERS
     replicas = [
         {

@@ -1,4 +1,4 @@
-"""The server that the demo, the tests and the benchmarks start for themselves."""
+"""The private server of the demo, the tests and the benchmarks starts, is safe, and ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def directory_of(connection: psycopg.Connection) -> Path:
 
 
 def test_a_durable_server_requires_its_password() -> None:
-    """A durable server is durable wants its password and is gone at the end."""
+    """A durable server has durable settings, requires its password, and is removed at the end."""
     names = (
         "fsync",
         "synchronous_commit",
@@ -81,7 +81,7 @@ def test_a_directory_without_a_server_is_refused_by_name(
     sys.platform != "linux", reason="only Linux ends a server together with its parent"
 )
 def test_the_next_start_removes_the_files_of_a_killed_parent() -> None:
-    """A killed parent leaves no server and the next start removes its files."""
+    """A server ends with its killed parent, and the next start removes its files."""
     command = [sys.executable, "-m", "example_project.postgres"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -1,7 +1,6 @@
-"""The house keeps its habits: small rooms, floors that import downwards, SQL in one place, nothing
-left for later.
+"""The code keeps its rules: small files and functions, layered imports, SQL in one place.
 
-And the files beside the code: what the Makefile says first, the versions of pyproject.toml, the
+Files beside the code keep theirs, too: the Makefile's messages, the versions of pyproject.toml, the
 service files of the pages.
 """
 
@@ -64,10 +63,10 @@ def test_files_and_functions_stay_small() -> None:
 
 @pytest.mark.promise("S3.4")
 def test_only_contrib_imports_clients_of_other_services() -> None:
-    """Nothing is imported that speaks to another service than PostgreSQL.
+    """Only modules in ``contrib`` import clients of services other than PostgreSQL.
 
-    But in contrib, whose modules nothing else imports: each is for those who use the service,
-    and has an extra.
+    No other module imports ``contrib``: each of its modules is for users of one service, and has an
+    extra.
     """
     nodes = [
         node for path in MODULES if CONTRIB not in path.parents for node in ast.walk(tree(path))
@@ -115,7 +114,7 @@ def test_only_statements_of_the_store_write_a_status() -> None:
 
 
 def test_every_statement_has_exactly_one_caller() -> None:
-    """Every statement has exactly one caller and every function at least one."""
+    """Each statement has exactly one caller, and each function at least one."""
     place = {"run": 1, "execute": 1, "executed": 1, "self.run": 0, "self.execute": 0}
     called = [
         argument.value
@@ -141,7 +140,10 @@ def test_every_statement_has_exactly_one_caller() -> None:
 
 
 def test_a_type_is_named_as_its_file() -> None:
-    """That functions are is asked of the database, by tests/db/test_statements.py."""
+    """Each file of a type creates a type of its name.
+
+    tests/db/test_statements.py checks the same for functions, in the database.
+    """
     for path in TYPES.values():
         assert f"CREATE TYPE {path.stem} " in path.read_text()
 
@@ -171,9 +173,7 @@ def test_nothing_is_left_for_later_in_the_code() -> None:
 
 
 def make(tmp_path: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run make with an interpreter that is ``script``, in a virtual environment directory of its
-    own.
-    """
+    """Run make with an interpreter that is ``script``, and a virtual environment of its own."""
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
@@ -256,10 +256,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_lowest_tested_versions_are_the_lowest_allowed_ones() -> None:
-    """The lowest versions that are tested are those that installers may choose.
+    """The lowest tested versions are the lowest versions that pyproject.toml allows.
 
-    Fails if: a bound is raised in one place only, and nobody ever ran the version that the other
-    one promises.
+    Fails if: a bound is raised in one place only, and a version is promised that no test ever ran.
     """
     bounds: dict[str, Version] = {}
     for text in (
@@ -281,7 +280,7 @@ def test_the_lowest_tested_versions_are_the_lowest_allowed_ones() -> None:
 
 
 def test_tox_has_a_cell_for_each_python_and_django_classifier() -> None:
-    """Tox has a cell for each Python and Django that the classifiers name."""
+    """Tox has a cell for each Python and each Django version in the classifiers."""
     versions = {"py": set[str](), "dj": set[str]()}
     for text in PROJECT["classifiers"]:
         if found := re.fullmatch(

@@ -1,8 +1,8 @@
-"""Tests wait for conditions, not for time: whatever lets time pass in tests/, also in a helper, is
-found and has a reason.
+"""Tests wait for conditions, not for time: each place in tests/ that lets time pass has a reason.
 
-A program or a statement in a string counts like code. What waits with a deadline for a condition
-does not: ``wait_until``, the end of a process or a thread, a barrier, a loop that an event ends.
+Helpers, and programs or statements in strings, count as well. A wait with a deadline for a
+condition does not: ``wait_until``, the end of a process or a thread, a barrier, a loop that an
+event ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# A file, or a function in it: why time passes there.
+# A file, or a function in it, and why time passes there.
 ALLOWED = {
     "tests/support/deadlines.py::wait_until": "the one loop that waits for conditions, with an end",
     "tests/e2e/test_reload.py::": "the body of a task that waits for a file",
@@ -55,7 +55,8 @@ ALLOWED = {
         "a moment between the start of a transaction and a send"
     ),
     "tests/db/test_undo.py::slow_begin": "a slow statement of the server",
-    "tests/meta/test_private_postgres.py::test_the_next_start_removes_the_files_of_a_killed_parent": (
+    "tests/meta/test_private_postgres.py"
+    "::test_the_next_start_removes_the_files_of_a_killed_parent": (
         "a statement that is under way when its server is killed"
     ),
     "tests/worker/test_kill_timer.py::": (
@@ -72,8 +73,7 @@ ALLOWED = {
     ),
 }
 
-# Seconds: nobody waits for so long but for a process, a gate or a barrier, and only when something
-# is wrong.
+# Seconds: only a wait for a process, a gate or a barrier takes so long, and only in a failure.
 A_DEADLINE = 10
 IN_A_STRING = re.compile(r"\b(pg_|u)?sleep\(")
 CLOCKS = {"time.monotonic", "time.time", "monotonic", "time.perf_counter"}
@@ -105,9 +105,9 @@ def lets_time_pass(node: ast.AST) -> bool:
 
 
 def waits_for_nothing(call: ast.Call) -> bool:
-    """Whether a wait whose answer nobody takes, such as ``event.wait(1.0)``, only takes time.
+    """Whether a wait only takes time because its result is unused, such as ``event.wait(1.0)``.
 
-    That for a process raises.
+    The wait for a process does not count: it raises.
     """
     first = call.args[0] if call.args else None
     long = (
@@ -125,7 +125,7 @@ def sleeps(call: ast.Call) -> bool:
     at_once = isinstance(first, ast.Constant) and first.value == 0
 
     if name == "sleep" and receiver.endswith(("flow", "growing", "child")):
-        return False  # of a workflow: adds a timer
+        return False  # ``sleep`` of a workflow: adds a timer
     if name in ("sleep", "usleep", "select") and not at_once:
         return first is not None
     if name == "wait":
@@ -144,7 +144,7 @@ def sleeps(call: ast.Call) -> bool:
 
 
 def where(tree: ast.AST, name: str = "") -> Iterator[str]:
-    """Return the names of the functions in which time passes, "" for the module itself."""
+    """Yield the names of the functions in which time passes, "" for the module itself."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from where(node, f"{name}.{node.name}".lstrip("."))
@@ -155,8 +155,9 @@ def where(tree: ast.AST, name: str = "") -> Iterator[str]:
 
 
 def runs_in_a_worker(path: Path) -> bool:
-    """Whether a file has the bodies of tasks: what a worker runs takes time, or stands still until
-    a test lets it go on.
+    """Whether a file has the bodies of tasks.
+
+    Code that a worker runs takes time, or stops until a test releases it.
     """
     return path.name == "tasks.py" or path.is_relative_to(ROOT / "tests" / "apps")
 
@@ -196,6 +197,6 @@ def test_time_passes_in_tests_only_where_there_is_a_reason() -> None:
     ],
 )
 def test_a_sleep_is_distinguished_from_a_wait_for_a_condition(code: str, passes: bool) -> None:
-    """What lets time pass is told from what waits for a condition."""
+    """Code that lets time pass is found, and a wait for a condition is not."""
     source = f"async def test_it():\n    {code}" if code.startswith("await") else code
     assert bool(list(where(ast.parse(source)))) == passes

@@ -1,5 +1,8 @@
-"""The page "Come from Celery", taken literally: its blocks are a project before and after the move,
-which do the same.
+"""The code of the page "Come from Celery" works.
+
+Its blocks form a project before and after the move.
+
+Both projects do the same.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ class Project(Site):
 
 @pytest.fixture
 def project(transactional_db: None, tmp_path: Path) -> Iterator[Callable[[str], Project]]:
-    """Give a function that builds the project before or after the move."""
+    """Return a function that builds the project before or after the move."""
     with new_databases("moved") as new_database:
         number = count()
         yield lambda kind: Project(tmp_path / f"{kind}-{next(number)}", kind, new_database())
@@ -67,8 +70,10 @@ def project(transactional_db: None, tmp_path: Path) -> Iterator[Callable[[str], 
 def test_the_moved_project_does_the_same_as_celery_in_eager_mode(
     project: Callable[[str], Project],
 ) -> None:
-    """Fails if: an idiom of the page retries once more or less, passes another argument, or runs
-    what was rolled back.
+    """The project behaves the same before and after the move.
+
+    Fails if: an idiom of the page retries once more or less, passes another argument, or runs a
+    task that was rolled back.
     """
     before = project("before").tell()
 
@@ -83,8 +88,10 @@ def test_the_moved_project_does_the_same_as_celery_in_eager_mode(
 
 
 def test_schedules_and_messages_of_celery_are_taken_over(project: Callable[[str], Project]) -> None:
-    """Fails if: a crontab loses its zone, a positional argument its name, or both systems refuse
-    the same name of a task.
+    """Schedules and waiting messages of Celery are taken over.
+
+    Fails if: a crontab loses its zone, a positional argument its name, or both systems refuse the
+    same name of a task.
     """
     moved = project("after")
     settings = moved.directory / "shop" / "settings.py"
@@ -106,6 +113,6 @@ def test_schedules_and_messages_of_celery_are_taken_over(project: Callable[[str]
         "tick": "shop.tasks.label",
     }
 
-    # Messages of the old system that are still in the broker are handed over by a Celery task of
-    # the old name.
+    # A Celery task of the old name hands over messages of the old system that are still in the
+    # broker.
     assert moved.run("-c", HANDED_OVER) == "order 9 is confirmed\n"

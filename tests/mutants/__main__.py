@@ -1,8 +1,8 @@
-"""``make mutants``: makes each edit in a copy of the tree and sees the tests named for it fail.
+"""``make mutants``: makes each edit in a copy of the tree; the tests named for it must fail.
 
-Arguments are numbers of edits; without any, all are made. Exits with 1 unless every one is caught:
-its anchor is there, its tests pass in the tree as it is, and each of them fails by an assertion in
-the copy that was edited.
+Arguments are numbers of edits; without any, all are made. The exit code is 1 unless every edit is
+caught: its anchor exists, its tests pass in the unchanged tree, and each of them fails by an
+assertion in the edited copy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
                 for edit, found in zip(chosen, edited, strict=True)
             ]
         except BaseException:
-            threads.shutdown(cancel_futures=True)  # nothing begins any more
+            threads.shutdown(cancel_futures=True)  # no further run begins
             raise
 
     print(f"{sum(told)} of {len(told)} caught, in {time.monotonic() - began:.0f} s")
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def tell(edit: Edit, unedited: Verdicts, edited: Verdicts) -> bool:
-    """Print what became of an edit, and return whether it was caught."""
+    """Print the result of an edit, and return whether it was caught."""
     faults = list(problems(edit, unedited, edited))
     print(f"{edit.number:>3}  {'NOT caught' if faults else 'caught    '}  {edit.what}", flush=True)
     for line in faults or edit.tests:
@@ -66,7 +66,7 @@ def tell(edit: Edit, unedited: Verdicts, edited: Verdicts) -> bool:
 
 
 def problems(edit: Edit, unedited: Verdicts, edited: Verdicts) -> Iterable[str]:
-    """Return why an edit does not count as caught."""
+    """Yield the reasons why an edit does not count as caught."""
     if not edit.tests:
         yield "no test named yet"
     for test in edit.tests:
@@ -120,7 +120,10 @@ def run(copy: Path, tests: Sequence[str], edit: Edit | None = None) -> Verdicts:
 
 
 def what_is_no_source(folder: str, names: list[str]) -> set[str]:
-    """Return what a copy of the tree goes without: caches, virtual environments, everything hidden."""
+    """Return the names that a copy of the tree leaves out.
+
+    They are caches, virtual environments, and all hidden files.
+    """
     return {
         name
         for name in names

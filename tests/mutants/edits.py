@@ -1,5 +1,6 @@
-"""The edits that an audit of the tests found nobody to notice, and for each the test that notices
-it now. Data only.
+"""Edits of the code that no test noticed in an audit, each with the tests that notice it now.
+
+Data only.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace ``old``, which stands exactly once in the file ``path``, by ``new``; each of
-    ``tests`` has to fail then.
+    """Replace ``old``, which occurs exactly once in the file ``path``, by ``new``.
+
+    Each of ``tests`` has to fail then.
     """
 
     number: int
@@ -22,7 +24,7 @@ class Edit:
     tests: tuple[str, ...] = ()
 
     def problem(self, root: Path) -> str | None:
-        """Return why the edit cannot be made in the tree under ``root``; None: it can."""
+        """Return why the edit cannot be made in the tree under ``root``, or None if it can."""
         file = root / self.path
         found = file.read_text().count(self.old) if file.exists() else 0
         if found == 1:

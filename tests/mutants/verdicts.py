@@ -1,8 +1,7 @@
-"""A pytest plugin that writes down how each test ended, and tells an assertion that failed from any
-other end.
+"""A pytest plugin that records how each test ended.
 
-An import that fails or a fixture that raises also ends a test, and shows nothing about what the
-test asserts.
+It distinguishes a failed assertion from any other end: an import that fails or a fixture that
+raises also ends a test, and proves nothing about the assertions of the test.
 """
 
 from __future__ import annotations
@@ -45,8 +44,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def verdict(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
-    """Return how one phase of a test ended; what an assert statement cannot even evaluate has
-    failed as well.
+    """Return how one phase of a test ended.
+
+    An assert statement that raises while it is evaluated has failed as well.
     """
     if report.passed:
         return PASSED

@@ -1,4 +1,4 @@
-"""Fixtures of the storms, and how those that are programs of their own are run."""
+"""Fixtures of the storms, and how storms that are separate programs are run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.workers import worker as worker
 
 
 def verdict_of(program: str, *options: str) -> dict[str, Any]:
-    """Run a program that finds nothing wrong, and return what it printed."""
+    """Run a storm program that finds no violation, and return its verdict."""
     done = python("-m", f"tests.stress.{program}", *options, timeout=580)
     if done.returncode == NO_SERVER:
         pytest.skip(done.stderr.strip())

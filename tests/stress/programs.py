@@ -1,6 +1,4 @@
-"""What the programs of the storms have in common: a server of their own, Django set up on it, and a
-verdict as JSON.
-"""
+"""The common parts of the storm programs: a private server, Django's setup, a verdict as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ WRONG = ("violations", "leaks", "grown")
 
 
 def parser(program: str, description: str) -> argparse.ArgumentParser:
-    """Return a parser that knows the seed."""
+    """Return a parser that has the option for the seed."""
     made = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     made.add_argument(
         "--seed", type=int, default=1, help="of the weather and of the mix of tasks (1)"
@@ -38,9 +36,9 @@ def run(
     *,
     pair: bool = False,
 ) -> int:
-    """Print what ``judged`` returns, which gets a server, or a pair of them, and a directory.
+    """Print the result of ``judged``, which gets a server, or a pair of them, and a directory.
 
-    Returns the exit code: 1 when anything is wrong, NO_SERVER where no server can be started.
+    Return the exit code: 1 if there is a violation, NO_SERVER if no server can be started.
     """
     servers = private_pair() if pair else private_server()
     try:

@@ -1,5 +1,6 @@
-"""One act on very many failed tasks, whose command is killed and run again, beside workers and
-somebody who cancels.
+"""A bulk retry of very many failed tasks is exact although its command is killed and run again.
+
+Meanwhile workers run the tasks, and another thread cancels some of them.
 """
 
 from __future__ import annotations
@@ -61,19 +62,19 @@ FILL = """
 
 
 class Command(WorkerProcess):
-    """A running ``horsies_task retry`` and what it printed."""
+    """A running ``horsies_task retry`` and its output."""
 
     command = "horsies_task"
 
 
 def grows_to(goal: int, count: Callable[[], int]) -> None:
-    """Wait until there are so many, as long as there are more and more."""
+    """Wait until the count is reached, as long as it keeps growing."""
     while (before := count()) < goal:
         wait_until(lambda before=before: count() > before, "there are more")
 
 
 def cancel(over: threading.Event) -> Counter[str]:
-    """Cancel tasks of all, at random, until it is over; return the verdicts."""
+    """Cancel random tasks until the event is set, and return the counts of the verdicts."""
     dice = random.Random(SEED)
     verdicts = Counter[str]()
     ids = list(Task.objects.values_list("pk", flat=True))
@@ -87,7 +88,7 @@ def cancel(over: threading.Event) -> Counter[str]:
 
 
 def test_a_repeated_act_retries_each_task_once(worker: Start, tmp_path: Path) -> None:
-    """An act that is killed and run again retries each task once."""
+    """A bulk retry that is killed and run again retries each task once."""
     sql(FILL, {"many": TASKS})
     queues.override("default", {"max_concurrency": 3}, actor="a test", reason="so that tasks wait")
 
@@ -116,7 +117,7 @@ def test_a_repeated_act_retries_each_task_once(worker: Start, tmp_path: Path) ->
     assert rest.process.wait(300) == 0, rest.log
     grows_to(TASKS, Task.objects.filter(finished_at__isnull=False).count)
 
-    # Each once: nobody was retried twice, though one in ten has failed again since.
+    # Each task was retried once, although one in ten has failed again since.
     attempts = Counter(TaskAttempt.objects.values_list("task_id", flat=True))
     assert Counter(attempts.values()).keys() <= {1, 2}
     assert Task.objects.filter(enqueued_at__gt=began).count() == TASKS
@@ -126,7 +127,7 @@ def test_a_repeated_act_retries_each_task_once(worker: Start, tmp_path: Path) ->
         ("tests.apps.project.tasks.raises", "FAILED"),
     }
 
-    # The counts of the audit and of the command are true.
+    # The counts of the audit and of the command are right.
     counts = [
         (entry.after["act"], Counter(json.loads(entry.after["verdicts"]))) for entry in OF_ACT
     ]

@@ -1,4 +1,4 @@
-"""The benchmarks run and print what they promise; their figures are not judged here."""
+"""The benchmarks run and print the promised lines; their figures are not judged here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
 
 
 def whole(*values: object) -> Any:
-    """Describe what only a full ``make stress`` runs, because it takes long."""
+    """Return a case that only a full ``make stress`` runs, because it takes long."""
     return pytest.param(*values, marks=pytest.mark.thorough)
 
 
@@ -86,7 +86,7 @@ def whole(*values: object) -> Any:
 def test_a_scenario_prints_its_readings_and_judges_its_goals(
     name: str, first: str, unit: str, readings: int, goals: int, tmp_path: Path
 ) -> None:
-    """A scenario prints its readings judges its goals and is compared with a file."""
+    """A scenario prints its readings, judges its goals, and is compared with an earlier file."""
     former = a_run(
         tmp_path / "former.json", Reading(first, 1.0, unit), Reading(f"{name} gone", 1.0, "s")
     )
@@ -125,7 +125,7 @@ def test_a_scenario_prints_its_readings_and_judges_its_goals(
 
 
 def test_the_meters_include_the_usage_of_ended_processes() -> None:
-    """The meters count what ended processes used and what was written."""
+    """The meters count the CPU time of ended processes and the written WAL."""
     earlier = meters.read(os.getpid())
 
     subprocess.run(
@@ -189,7 +189,7 @@ def test_a_goal_is_a_bound_of_a_median_or_of_the_ratio_of_two() -> None:
 
 
 def test_the_same_file_produces_the_same_pictures(tmp_path: Path) -> None:
-    """The same file gives the same pictures and a page with all figures."""
+    """The same file produces the same pictures twice, and a page with all figures."""
     pytest.importorskip(
         "matplotlib", reason="matplotlib is not installed: the dependency group bench has it"
     )
@@ -233,7 +233,7 @@ def test_the_same_file_produces_the_same_pictures(tmp_path: Path) -> None:
 def test_an_impossible_request_is_refused_before_measuring(
     arguments: list[str], complaint: str, tmp_path: Path
 ) -> None:
-    """What cannot be done is refused before anything is measured."""
+    """An impossible request is refused before anything is measured."""
     if arguments[0] == "plot":
         pytest.importorskip(
             "matplotlib", reason="matplotlib is not installed: the dependency group bench has it"
@@ -255,7 +255,7 @@ def test_an_impossible_request_is_refused_before_measuring(
 def test_caps_are_measured_in_turns_and_compared_with_a_target(
     part: str, measurements: int, ratios: int, tmp_path: Path
 ) -> None:
-    """Caps are measured in turns and compared with their target."""
+    """Caps are measured in turns and compared with their targets."""
     file = tmp_path / "caps.json"
     printed = measure("caps", f"--only={part}", "--scale=0.005", "--repeats=1", f"--json={file}")
     rates = [line for line in printed if "rate" in line]
@@ -273,7 +273,7 @@ def test_caps_are_measured_in_turns_and_compared_with_a_target(
 
     for line in compared:
         assert line["ratio"] == pytest.approx(line["value"] / line["against"], rel=0.01)
-        if line["target"] is None:  # there for comparison
+        if line["target"] is None:  # only for comparison
             assert line["met"] is None
         else:
             over = line["ratio"] / line["target"]
@@ -302,7 +302,7 @@ def door_of(url: str) -> tuple[str, int]:
 
 
 def test_the_link_passes_on_every_byte_in_order_with_its_delay() -> None:
-    """The link delays both ways and passes on every byte in order and then the end."""
+    """The link delays both directions, passes on every byte in order, and passes on the end."""
     sent = os.urandom(20 * 1_048_576)
 
     def answer() -> None:
@@ -384,9 +384,9 @@ def test_a_checkout_is_compared_with_itself() -> None:
 
 @pytest.mark.thorough
 def test_every_workflow_shape_is_measured_and_judged() -> None:
-    """Every shape of workflows its baseline the chain and the send are measured and judged.
+    """Each shape of workflows, its baseline, the chain and the send are measured and judged.
 
-    On a private server: it has a log that can be read, and counts statements.
+    It runs on a private server, whose log is readable and which counts statements.
     """
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     words = ("-m", "benchmarks", "workflow", "--scale=0.001", "--repeats=1")
@@ -408,7 +408,7 @@ def test_every_workflow_shape_is_measured_and_judged() -> None:
 def test_a_lock_wait_is_counted_only_while_the_log_is_watched(
     connect: Connect,
 ) -> None:
-    """A wait for a lock is counted in the log of a private server and only while it is watched."""
+    """A wait for a lock is counted in a private server's log only while the log is watched."""
     if workflow.server_log() is None:
         pytest.skip("the test database is on a server whose log cannot be read")
 

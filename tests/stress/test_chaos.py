@@ -1,5 +1,6 @@
-"""Nothing is lost and nothing is finished twice: a storm over workers and their database, and a
-judge of what it left.
+"""No task is lost and none finishes twice in a storm over workers and their database.
+
+A judge checks the rows and notes that the storm left.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
     assert (verdict["tasks"], verdict["faults"]) == (tasks, faults)
     assert (verdict["lost"], verdict["finished twice"]) == (0, 0)
 
-    # It stormed indeed: every fault happened, processes died at work, workers came back from the
-    # dead, and tasks did, too.
+    # The storm did happen: every fault occurred, processes died at work, stopped workers were
+    # continued, and tasks were retried.
     assert verdict["weather"].keys() >= FAULTS
     assert verdict["attempts"]["WORKER_FAILURE"] > 0
     assert verdict["runs without an end"] > 0
@@ -53,7 +54,7 @@ def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
 
 
 def test_a_failover_loses_no_task_and_finishes_none_twice() -> None:
-    """A failover loses nothing finishes nothing twice and everybody goes on."""
+    """A failover loses no task, finishes none twice, and ends no worker."""
     failovers = sized(1, 5)
     workers = 3
     tasks = f"--tasks={sized(800, 6_000)}"
@@ -63,18 +64,18 @@ def test_a_failover_loses_no_task_and_finishes_none_twice() -> None:
     assert verdict["faults"] == failovers == len(verdict["failovers"])
     assert (verdict["lost"], verdict["finished twice"]) == (0, 0)
 
-    # It came under load: tasks were left for the new primary, and caps were used to the full.
+    # It happened under load: tasks were left for the new primary, and caps were fully used.
     assert verdict["sender"]["send broken by an outage"] > 0
     assert "queue tight" in verdict["full"]
     assert "replaced" not in verdict["weather"]  # no worker ended
 
     for one in verdict["failovers"]:
-        assert one["workers"] == workers  # each of them went on
+        assert one["workers"] == workers  # all of them went on
         assert one["answered"] == one["waited across"] > 0
 
 
 def test_tasks_of_dead_processes_and_machines_are_rescued() -> None:
-    """The tasks of dead processes and of dead machines come back and how long it takes is measured."""
+    """Tasks of dead processes and dead machines run again, and the time this takes is measured."""
     printed = verdict_of("chaos", "--measure", "--rounds=1")
     child = printed["child death to its attempt's end"]
     machine = printed["machine death to running elsewhere"]

@@ -1,5 +1,6 @@
-"""Caps hold under kill -9, under workers that stand still and go on, and under changes: a storm,
-and a judge of what it left.
+"""No cap is exceeded in a storm over workers, and a judge checks the rows it left.
+
+The storm kills workers with SIGKILL, stops and continues them, and changes limits.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ WEATHER = {
 
 CALM = f"--calm={sized(0, 3)}"
 LEAST_ENDS = 50
-LEAST_SHARE = 0.98  # one of 8 permits that stays unused makes 0.875
+LEAST_SHARE = 0.98  # one unused permit of 8 makes 0.875
 
 
 def used(verdict: dict[str, Any]) -> float | None:
-    """Return how much of its caps was used when permits came free, while work waited and nobody was
-    hurt lately.
+    """Return the share of its caps that was held when permits came free.
 
-    None where a short storm left too little calm in which to measure it. Without the queue whose
-    limit per worker leaves permits to one that is gone: how long that is depends on the machine.
+    Only moments count at which tasks waited and no worker had been disturbed lately. None if a
+    short storm left too little calm to measure it. The queue "wide" is left out: its limit per
+    worker leaves permits to a dead worker for a time that depends on the machine.
     """
     figures = [figure for name, figure in verdict["usage"].items() if name != "wide"]
     ends = sum(figure["ends"] for figure in figures)
@@ -49,7 +50,7 @@ def used(verdict: dict[str, Any]) -> float | None:
 
 @pytest.mark.promise("S1.35", "S4.1", "S4.8", "S4.9", "S4.10")
 def test_no_limit_is_exceeded_in_a_storm() -> None:
-    """No limit is exceeded in a storm and nothing is left behind."""
+    """No limit is exceeded in a storm, and the judge finds no other violation."""
     verdict = verdict_of("oracle", f"--claims={sized(8_000, 20_000)}", CALM)
 
     assert verdict["runs"] > 0.98 * sum(verdict["attempts"].values()), (
@@ -59,8 +60,7 @@ def test_no_limit_is_exceeded_in_a_storm() -> None:
     assert verdict["weather"].keys() >= WEATHER
     assert verdict["continued"] >= 2
 
-    # The queue's own cap of 8 over all workers is not always reached on a machine that is busy with
-    # other things.
+    # The queue's own cap of 8 over all workers is not always reached on a busy machine.
     reached = {"queue tight", "queue pausing", "queue and worker wide"}
     partitions = {
         "partition tenants",

@@ -1,8 +1,8 @@
-"""A server that crashes dozens of times under workers whose claims do not wait for the disk:
-nothing is lost or written twice.
+"""No task is lost and no end written twice by crashes of a server with asynchronous claims.
 
-Half of the crashes come as soon as a lone task has begun, when its claim is most likely to be lost,
-the others under load.
+The server crashes dozens of times under workers whose claims do not wait for the disk. Half of the
+crashes come as soon as a lone task has begun, when its claim is most likely to be lost, the others
+under load.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.stress, pytest.mark.timeout(1_200)]
 
 CRASHES = sized(3, 60)
 SEED = 18
-# Until a claim was lost: on a busy machine the lone task has often ended by then.
+# The crashes go on until a claim was lost: on a busy machine the lone task has often ended by then.
 MOST_CRASHES = 10 * CRASHES
-LOAD = 15  # tasks under which the server crashes
+LOAD = 15  # tasks that are sent before a crash
 MOST_SECONDS = 0.1  # between two lines of a task
 WAYS = ("immediate", "postmaster", "same postmaster")
 SOFT = {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 10_000}
@@ -71,7 +71,7 @@ class Storm:
             )
 
     def lines(self) -> list[tuple[str, ...]]:
-        """Return what the tasks wrote: "began" or "ended", task, worker, generation, process."""
+        """Return the lines of the tasks: "began" or "ended", task, worker, generation, process."""
         return (
             [tuple(line.split()) for line in self.notes.read_text().splitlines()]
             if self.notes.exists()
@@ -85,14 +85,14 @@ class Storm:
         ) == [(0,)]
 
     def lost(self) -> bool:
-        """Whether a worker said that a crash undid a claim."""
+        """Whether a worker logged that a crash undid a claim."""
         return any(LOST in each.log for each in self.workers)
 
     def crash(self, turn: int) -> None:
-        """Let the server crash and recover."""
+        """Crash the server, and wait until it has recovered."""
         if turn % 2:
             count = LOAD
-            lines = self.random.randint(0, LOAD)  # so at any moment
+            lines = self.random.randint(0, LOAD)  # so the crash comes at any moment
         else:
             wait_until(self.quiet, "all tasks have ended")
             count = 1
@@ -107,8 +107,8 @@ class Storm:
 def test_no_crash_loses_a_task_or_duplicates_a_claim(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
-    """No crash loses a task or its end or lets a claim be held twice."""
-    # So long may a claim stay in memory.
+    """No crash loses a task or its end, or lets two runs hold the same claim."""
+    # A claim may stay in memory for so long.
     server.superuser("ALTER SYSTEM SET wal_writer_delay = '10s'")
     server.superuser("SELECT pg_reload_conf()")
 

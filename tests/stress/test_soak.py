@@ -1,4 +1,4 @@
-"""The soak runs, judges and draws; and its judge finds what is wrong in evidence made by hand."""
+"""The soak runs, judges and draws, and its judge finds the errors in handmade evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOAD = "--load=0.3"
 def test_a_short_soak_loses_no_task(
     tmp_path: Path,
 ) -> None:
-    """A soak of moments loses nothing and writes its samples and pictures."""
+    """A soak of a few seconds loses no task and writes its samples and pictures."""
     verdict = verdict_of(
         "soak", DRAIN, LOAD, f"--into={tmp_path}", f"--minutes={sized(12, 60) / 60}", "--every=2"
     )
@@ -31,7 +31,7 @@ def test_a_short_soak_loses_no_task(
     assert saved["samples"][-1].keys() >= BOUNDS.keys()
     assert "start p99 ms" in (tmp_path / "soak.svg").read_text()
 
-    # Everything happened indeed.
+    # All events did happen.
     assert verdict["weather"].keys() >= {"deploy", "kill child"}
     assert verdict["tasks"] > 200
     assert sum(verdict["endings"].values()) >= verdict["tasks"]
@@ -39,9 +39,9 @@ def test_a_short_soak_loses_no_task(
 
 
 def test_replacing_workers_is_not_reported_as_a_problem(tmp_path: Path) -> None:
-    """Nothing is called a problem while workers are only replaced.
+    """The status reports no problem while workers are only replaced.
 
-    Fails if: each deploy wakes whoever is on call.
+    Fails if: each deploy alerts the person on call.
     """
     verdict = verdict_of(
         "soak",
@@ -57,7 +57,7 @@ def test_replacing_workers_is_not_reported_as_a_problem(tmp_path: Path) -> None:
 
 
 def test_only_a_figure_that_keeps_growing_is_reported() -> None:
-    """A figure that goes on growing is found and one that only grew at first is not."""
+    """A figure that keeps growing is reported, and one that grew only at first is not."""
     flat = [
         {**dict.fromkeys(BOUNDS, 50.0), "seconds": 20.0 * number} for number in range(3 * LEAST)
     ]

@@ -1,10 +1,10 @@
-"""Durable steps in a storm: processes are killed at random moments, workers frozen until others run
-their tasks: each row once.
+"""In a storm of kills and frozen workers, each durable step writes its row exactly once.
 
-The workers that are frozen have a long threshold of their own, so that the kernel lets their
-processes live: they wake up in the middle of their steps, and only the check before the record
-keeps them from writing. They would rescue nobody for as long, so the oldest worker is one that is
-left alone. Each commit of a step takes a while, so that many kills come within one.
+Processes are killed at random moments, and workers are frozen until other workers run their tasks.
+The frozen workers have a long threshold of their own, so their processes stay alive: they wake up
+in the middle of their steps, and only the check before the record keeps them from writing. With
+that threshold they would rescue no task for as long, so the oldest worker is never killed or
+frozen. Each commit of a step is slow, so many kills hit one.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ FREEZES = sized(2, 100)
 SEED = 16
 KILLED = sized(1, 2)  # workers whose processes are killed
 FROZEN = sized(1, 4)  # workers that are frozen together
-MACHINES = 50  # each so many-th kill is one of a whole worker
-BACKLOG = sized(30, 100)  # tasks that are unfinished at any time
+MACHINES = 50  # one kill in so many kills a whole worker
+BACKLOG = sized(30, 100)  # unfinished tasks at any time
 MOST_MILLISECONDS = 20.0  # in a step
-BREATH_SECONDS = 0.1  # between two kills at most
+BREATH_SECONDS = 0.1  # at most, between two kills
 SLOW_COMMITS = """
 CREATE FUNCTION commits_slowly() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(random() / 100); RETURN NULL; END $$;
@@ -64,8 +64,7 @@ SELECT NOT EXISTS (
   WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL
 )
 """
-# What is wrong afterwards: rows that are missing or there twice, and results that are not those of
-# the rows.
+# Errors at the end: rows that are missing or duplicated, and results that differ from the rows.
 WRONG = """
 SELECT t.id, t.status, array_agg(r.step ORDER BY r.step), array_agg(r.process ORDER BY r.step),
        t.result,
@@ -85,7 +84,7 @@ LATER = (
 
 @pytest.fixture
 def rows(transactional_db: None, worker: Start) -> Iterator[None]:
-    """Have the table of the tasks, and commits that take a while."""
+    """Create the table of the tasks, and make commits slow."""
     sql(stepping.TABLE)
     sql(SLOW_COMMITS)
     yield
@@ -94,7 +93,7 @@ def rows(transactional_db: None, worker: Start) -> Iterator[None]:
 
 
 class Storm:
-    """Workers, tasks for them, and what befalls them."""
+    """The workers, their tasks, and the kills and freezes."""
 
     def __init__(self, start: Start, watcher: psycopg.Connection[Any], notes: Path) -> None:
         self.start = start
@@ -105,7 +104,7 @@ class Storm:
         self.moment = threading.Event()
         self.happened: Counter[str] = Counter()
 
-        # It is left alone: one of the three oldest workers, which rescue for all.
+        # Never killed or frozen: it is one of the three oldest workers, which rescue tasks for all.
         self.oldest = self.fresh(2_000).ready()
         self.killed = [self.fresh(2_000) for _ in range(KILLED)]
         self.frozen = [self.fresh(600_000) for _ in range(FROZEN)]
@@ -116,14 +115,14 @@ class Storm:
             each.ready()
 
     def fresh(self, threshold: int) -> WorkerProcess:
-        """Start a worker."""
+        """Start a worker with this threshold."""
         options = ("--processes=2", "--async-concurrency=2", "--max-tasks-per-child=0")
         return self.start(
             *options, **given(RECOVERY={"RUNNING_STALE_THRESHOLD_MS": threshold, "MAX_CRASHES": 0})
         )
 
     def send(self) -> None:
-        """Send as many tasks as finished."""
+        """Send as many tasks as have finished."""
         missing = BACKLOG - Task.objects.filter(finished_at=None).count()
         for kind in (stepping.ten_steps, stepping.ten_steps, stepping.aten_steps):
             kind.send_many(
@@ -135,8 +134,9 @@ class Storm:
             )
 
     def kill_all_the_time(self, others: Future[None]) -> None:
-        """Kill processes that run tasks, and now and then a whole worker, until there were enough
-        and the others are done.
+        """Kill processes that run tasks, and sometimes a whole worker.
+
+        It ends after enough kills, when the freezes are over, too.
         """
         while self.happened["kills"] < KILLS or not others.done():
             self.send()
@@ -152,8 +152,9 @@ class Storm:
             self.moment.wait(self.random.uniform(0, BREATH_SECONDS))
 
     def freeze_all_the_time(self) -> None:
-        """Freeze workers that are at work until others have given them up, and wake them, their
-        processes first.
+        """Freeze workers at work, and wake them after a while, their child processes first.
+
+        They stay frozen until other workers have declared them dead.
         """
         while self.happened["freezes"] < FREEZES:
             wait_until(lambda: self.asked(AT_WORK) == FROZEN, "all of them are at work")
@@ -173,7 +174,7 @@ class Storm:
             self.happened["freezes"] += FROZEN
 
     def asked(self, query: bytes) -> Any:
-        """Return the answer to a query about the workers that are frozen."""
+        """Return the answer to a query about the frozen workers."""
         (found,) = self.watcher.execute(query, [self.pids]).fetchone() or (None,)
         return found
 
@@ -195,7 +196,7 @@ def test_every_row_of_every_step_is_written_exactly_once(
     assert sql(WRONG) == []
     assert TaskStep.objects.count() == 10 * Task.objects.count()
 
-    # It stormed indeed.
+    # The storm did happen.
     assert TaskAttempt.objects.filter(outcome="WORKER_FAILURE").count() > KILLS // 4
     assert sql(LATER)[0][0] > 0, "no attempt found a step of an earlier one"
     assert storm.notes.exists() or FREEZES < 10, "no worker woke up in a step"

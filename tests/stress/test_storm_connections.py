@@ -1,5 +1,6 @@
-"""The storm of connections: the project's own are cut within moments of their start for ten
-seconds; afterwards all is well.
+"""All tasks succeed after a storm in which the project's young connections were cut.
+
+For ten seconds each connection is cut within moments of its start.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.support.workers import Start, apps, database_url
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True)]
 
 STORM_SECONDS = 10.0
-WAITING = 30  # tasks of each kind that wait or run while it storms
+WAITING = 30  # tasks of each kind that wait or run during the storm
 GOOD = 200
 WORKERS = {
     tasks.note: ("--queues=mail", "--processes=1"),
@@ -40,7 +41,7 @@ numbers = count()
 
 
 def cut_young_ones(over: threading.Event) -> int:
-    """Cut young connections as fast as the server can, until it is over.
+    """Cut young connections as fast as the server can, until the event is set.
 
     Return how many were cut.
     """
@@ -75,7 +76,7 @@ def lost() -> set[str]:
 def test_every_task_succeeds_after_a_storm_of_cut_connections(
     worker: Start, tmp_path: Path, kept: str
 ) -> None:
-    """After a storm of cut connections every task succeeds and its row exists."""
+    """After a storm of cut connections every task succeeds, and its row exists."""
     order = tmp_path / "order"
     environment = {
         **apps("project", "cutting"),
@@ -117,5 +118,5 @@ def test_every_task_succeeds_after_a_storm_of_cut_connections(
 
     for process in started:
         assert process.stop() == 0
-        # The children of before the storm have run the good ones.
+        # The children from before the storm have run the good tasks.
         assert "starting another" not in process.log

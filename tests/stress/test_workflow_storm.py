@@ -1,8 +1,7 @@
-"""Workflows end as the model says while workers and children are killed, connections are cut, and
-runs are paused.
+"""Workflows end as the model says while workers and children are killed and connections are cut.
 
-Beside them, eight senders give signals to chains of waits: each is taken once, and those of a key
-in the order of sending.
+Runs are paused, too. Beside them, eight senders send signals to chains of waits: each signal is
+taken once, and those of a key in the order of sending.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ FAULTS = sized(10, 200)
 WORKERS = 2
 SEED = 15
 AGAIN = RetryPolicy.fixed([0] * 9, jitter=False)
-KINDS = ("kill worker", "kill child", "kill child", "cut", "cut", "pause")  # as often as each other
+KINDS = ("kill worker", "kill child", "kill child", "cut", "cut", "pause")  # equally often
 CUT = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database()
@@ -53,7 +52,7 @@ ADDED = Fate("COMPLETED")
 
 
 class Sent:
-    """A run that was sent, and the model of it."""
+    """A run that was sent, and its model."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -63,7 +62,7 @@ class Sent:
         self.handle = build(self.run.graph, f"storm {seed}", self.work).send()
 
     def work(self, path: Path, spot: Spot) -> tuple[Any, dict[str, Any]]:
-        """Return what the tasks of a node are told to do."""
+        """Return the arguments of the tasks of a node."""
         if spot.kind == "workflow":
             return None, {}
         if spot.kind == "map":
@@ -84,7 +83,7 @@ class Sent:
         return Dice(f"{self.seed} {path} {number}")
 
     def fate(self, place: Place) -> Fate:
-        """Return what becomes of a task."""
+        """Return the outcome of a task."""
         path, number, index = place
         run = self.run.find(path)
 
@@ -104,9 +103,7 @@ class Sent:
     def judge(
         self, nodes: dict[uuid.UUID, list[WorkflowNode]], runs: dict[uuid.UUID, WorkflowRun]
     ) -> list[Any]:
-        """Return what differs from the model: runs and nodes, with what they are and what they
-        should be.
-        """
+        """Return the differences from the model: runs and nodes, with actual and expected state."""
         ids: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
         self.follow(self.handle.workflow_id, nodes, ids)
 
@@ -133,7 +130,10 @@ class Sent:
         ]
 
     def expected(self, path: Path) -> tuple[str, dict[int, str], dict[int, int]]:
-        """Return the statuses of a run and of its nodes, and how many nodes each of them adds."""
+        """Return the expected statuses of a run and its nodes.
+
+        Beside them: how many nodes each node adds.
+        """
         model = self.run.find(path)
         adds = {
             number: self.adds.get((path, number), 0)
@@ -146,7 +146,7 @@ class Sent:
     def follow(
         self, id_: uuid.UUID, nodes: dict[uuid.UUID, list[WorkflowNode]], ids: dict[uuid.UUID, Path]
     ) -> None:
-        """Note the places of the child runs of a run."""
+        """Record the places of the child runs of a run."""
         for node in nodes[id_]:
             if node.kind == "workflow" and node.task_id is not None:
                 ids[node.task_id] = (*ids[id_], node.number)
@@ -154,7 +154,7 @@ class Sent:
 
 
 class Storm:
-    """Workers, and what befalls them."""
+    """The workers, and the faults."""
 
     def __init__(self, start: Callable[[], WorkerProcess]) -> None:
         self.start = start
@@ -183,7 +183,7 @@ class Storm:
                 resume()
 
     def strike(self, kind: str) -> bool:
-        """Do it; return whether anything was hit."""
+        """Apply the fault; return whether there was a target."""
         place = self.dice.randrange(WORKERS)
         if kind == "kill worker":
             os.kill(self.workers[place].process.pid, signal.SIGKILL)
@@ -212,7 +212,7 @@ class Storm:
 
 
 def chains() -> Any:
-    """Send a run with a chain of waits for each sender, whose values a task takes in the end."""
+    """Send a run with a chain of waits for each sender, and a task that takes their values."""
     flow = Workflow("signals")
     for sender in range(SENDERS):
         nodes = [flow.signal("go", key=str(sender))]
@@ -235,7 +235,7 @@ def give(handles: list[Any], sender: int) -> None:
 
 
 def judge_signals() -> None:
-    """See that each signal was taken by a node of its own, and those of a key in their order."""
+    """Check that each signal was taken by a node of its own, and those of a key in their order."""
     assert not WorkflowSignal.objects.filter(used_at=None).exists()
     taken = WorkflowSignal.objects.values_list("workflow_id", "node")
     assert len(taken) == len({*taken}) == CHAINS * SENDERS * LENGTH, (
@@ -258,7 +258,7 @@ def few_open() -> bool:
 
 
 def resume() -> bool:
-    """Resume all paused runs; return whether no run is open."""
+    """Resume all paused runs; return whether all runs have ended."""
     for run in WorkflowRun.objects.filter(status="PAUSED").values_list("pk", flat=True):
         WorkflowHandle(run).resume()
     return not WorkflowRun.objects.filter(finished_at=None).exists()

@@ -1,4 +1,4 @@
-"""URLs of a project with a second admin site, on which it shows no queues."""
+"""URLs of a project with a second admin site, which shows no queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horsies_django.models import Queue
 
 
 class NoQueues(QueueAdmin):
-    """Pages that nobody may view; somebody may add a row."""
+    """An admin of queues that no user may view, but may add."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

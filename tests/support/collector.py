@@ -1,6 +1,4 @@
-"""A service of the network that monitoring sends to: an HTTP server that keeps what is posted to
-it.
-"""
+"""A stand-in for a monitoring service: an HTTP server that keeps the bodies of its requests."""
 
 from __future__ import annotations
 
@@ -14,10 +12,9 @@ import pytest
 
 
 class Collector:
-    """The server, and the bodies of the requests that it has answered; it answers while ``answers``
-    is set.
+    """The server, and the bodies of the requests that it has answered.
 
-    What is posted to /now is answered in any case.
+    It answers while ``answers`` is set, and requests to /now in any case.
     """
 
     def __init__(self) -> None:

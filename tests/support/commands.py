@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 
 def ran(name: str, *words: Any) -> tuple[int, str, str]:
-    """Run a command; return its exit code, and what it printed on both streams."""
+    """Run a command; return its exit code and its output on both streams."""
     out = io.StringIO()
     err = io.StringIO()
     code = 0
@@ -26,9 +26,7 @@ def ran(name: str, *words: Any) -> tuple[int, str, str]:
 
 
 def command(name: str) -> tuple[Callable[..., str], Callable[..., Any], Callable[..., str]]:
-    """Return functions that run a command: for what it prints, for its JSON, and for the words in
-    which it refuses.
-    """
+    """Return functions that run a command and return its output, its JSON, or its refusal."""
 
     def run(*words: Any) -> str:
         return "".join(ran(name, *words)[1:])

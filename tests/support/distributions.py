@@ -1,6 +1,4 @@
-"""The wheel and the archive of sources as their users get them, and environments in which the wheel
-is installed.
-"""
+"""The wheel and the source archive as users get them, and environments with the wheel."""
 
 from __future__ import annotations
 
@@ -12,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-# What make and an interpreter would take from the checkout.
+# The variables and files that make and an interpreter would use from the checkout.
 INHERITED = ("MAKE", "MFLAGS", "PYTHONPATH", "DJANGO", "HORSIES")
 
 
 class Distributions(NamedTuple):
-    """What a release uploads.
+    """The files that a release uploads.
 
-    The wheel is made of the archive, so whatever it needs is in there.
+    The wheel is built from the archive, so the archive has all that it needs.
     """
 
     sdist: Path
@@ -29,7 +27,7 @@ class Distributions(NamedTuple):
 def run(
     *command: str | Path, cwd: Path, timeout: float = 100, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command outside of the checkout, with nothing of it in its environment."""
+    """Run a command outside of the checkout, without the checkout in its environment."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
     return subprocess.run(
         [*map(str, command)],
@@ -43,9 +41,7 @@ def run(
 
 
 def built(directory: Path) -> Distributions:
-    """Build both from this checkout with the build backend of this environment, so without the
-    network.
-    """
+    """Build both from this checkout, without the network, with this environment's backend."""
     done = run(
         sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT, cwd=directory
     )
@@ -56,11 +52,10 @@ def built(directory: Path) -> Distributions:
 
 
 def environment_of(wheel: Path, directory: Path, *, beside: bool) -> Path:
-    """Install a wheel into an environment of its own and return its interpreter; ``beside``: next
-    to all that is installed here.
+    """Install a wheel into an environment of its own and return its interpreter.
 
-    Editable packages of this environment are not there: a .pth file adds a directory, but not the
-    .pth files in it.
+    With ``beside`` it also finds the installed packages of this environment, except editable ones:
+    a .pth file adds a directory, but not the .pth files in it.
     """
     made = run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory.parent)
     assert made.returncode == 0, made.stderr

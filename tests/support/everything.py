@@ -1,4 +1,4 @@
-"""All that the app has in the current schema, a line for each thing."""
+"""All database objects of the app in the current schema, one per line."""
 
 from __future__ import annotations
 

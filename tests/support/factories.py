@@ -1,8 +1,8 @@
-"""Rows for tests, written as they stand: tasks, attempts, workers and heartbeats refuse ``save()``,
-so bulk_create writes them.
+"""Factories of rows for tests.
 
-``TaskFactory(status="FAILED")`` fills in what the table demands of a failed task; whatever is given
-stays as given.
+Tasks, attempts, workers and heartbeats refuse ``save()``, so bulk_create writes them.
+``TaskFactory(status="FAILED")`` fills in the columns that the table demands of a failed task; given
+values stay as they are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CODES = {"FAILED": "UNHANDLED_ERROR", "CANCELLED": "TASK_CANCELLED", "EXPIRED": 
 
 
 def now() -> dt.datetime:
-    """Return this moment as the columns take it: aware, or naive with USE_TZ off."""
+    """Return the current time as the columns take it: aware, or naive with USE_TZ off."""
     return timezone.now()
 
 
@@ -45,7 +45,7 @@ def error(code: str, message: str = "it went wrong", **rest: Any) -> dict[str, A
 
 
 class RowFactory(DjangoModelFactory):
-    """Writes rows past ``save()``."""
+    """Writes rows without ``save()``."""
 
     class Meta:
         abstract = True
@@ -92,8 +92,9 @@ class HeartbeatFactory(RowFactory):
 
 
 def living_worker(*queues: str, beat: dict[str, Any] | None = None, **columns: Any) -> Any:
-    """Write a worker that serves queues, and its heartbeat: of this moment, unless ``beat`` says
-    otherwise.
+    """Write a worker that serves queues, and its heartbeat.
+
+    The heartbeat is of this moment, unless ``beat`` is given.
     """
     worker = WorkerFactory(queues=list(queues or ["default"]), **columns)
     HeartbeatFactory(
@@ -168,14 +169,14 @@ class TaskAttemptFactory(RowFactory):
 
 
 def serving(*queues: str, silent: dt.timedelta = dt.timedelta(0), **columns: Any) -> Worker:
-    """Make a worker of these queues, whose last beat lies some time ago."""
+    """Create a worker of these queues, whose last heartbeat is some time ago."""
     at = now() - silent
     worker: Worker = living_worker(*queues, beat={"sent_at": at}, seen_at=at, **columns)
     return worker
 
 
 class WorkerStateFactory(RowFactory):
-    """How some worker was a moment ago."""
+    """The state of a worker a moment ago."""
 
     class Meta:
         model = WorkerState
@@ -205,7 +206,7 @@ class ScheduleTickFactory(RowFactory):
 
 
 class AuditEntryFactory(RowFactory):
-    """Somebody's change of the queue ``default``."""
+    """A change of the queue ``default`` by a person."""
 
     class Meta:
         model = AuditEntry

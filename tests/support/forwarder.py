@@ -1,4 +1,4 @@
-"""A link between a worker and its server that a test may cut, or let go silent."""
+"""A link between a worker and its server that a test may cut or freeze."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 
 class Forwarder:
-    """Passes bytes on between a worker and its server, until told to keep those of the connections
-    that are open.
+    """Passes bytes on between a worker and its server.
+
+    After ``freeze`` it holds back the bytes of the connections that are open.
     """
 
     def __init__(self, port: int) -> None:
@@ -22,23 +23,23 @@ class Forwarder:
         threading.Thread(target=self._welcome, daemon=True).start()
 
     def way(self, url: str) -> dict[str, str]:
-        """Return what a worker needs to reach the database of that URL through here."""
+        """Return the environment of a worker that reaches that database through this link."""
         parts = urlsplit(url)
         door = f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{self.door.getsockname()[1]}"
         return {"DATABASE_URL": parts._replace(netloc=door).geturl()}
 
     def freeze(self) -> None:
-        """From now on nothing passes through the connections that are open, and nobody is told."""
+        """Hold back all bytes of the open connections from now on, without closing them."""
         self.frozen |= set(self.open)
 
     def cut(self) -> None:
-        """End all connections that are open now; both sides notice."""
+        """Close all open connections; both sides notice."""
         for end in self.open:
             with contextlib.suppress(OSError):  # it ended earlier
                 end.shutdown(socket.SHUT_RDWR)
 
     def _welcome(self) -> None:
-        with contextlib.suppress(OSError):  # the door was closed
+        with contextlib.suppress(OSError):  # the listening socket was closed
             while True:
                 here, _ = self.door.accept()
                 if self.apart:
@@ -51,7 +52,7 @@ class Forwarder:
                     threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # who is killed with bytes unread resets its connection
+        with contextlib.suppress(OSError):  # the other end died with unread bytes
             while data := source.recv(65_536):
                 if source not in self.frozen:
                     sink.sendall(data)
@@ -61,8 +62,8 @@ class Forwarder:
                 sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        # Closing alone would let the thread in accept() welcome one more.
+        # Closing alone would let the thread in accept() take one more connection.
         self.door.shutdown(socket.SHUT_RDWR)
-        self.cut()  # nor would it wake the threads that read, nor tell the server
+        self.cut()  # wakes the threads that read, and the server notices it
         for end in (self.door, *self.open):
             end.close()

@@ -1,8 +1,7 @@
-"""A pytest plugin for whole runs: how many processes they take, in which order, and how long each
-layer took.
+"""A pytest plugin for whole runs: number of processes, order of tests, and time of each layer.
 
 A layer is a directory of tests/. Files with real worker processes come first: they take longest,
-most of it waiting, and what is quick fills the gaps that they leave at the end.
+most of it waiting, and quick tests fill the gaps that they leave at the end.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ PROCESSES_PER_CPU = 3  # of three tests, one or two wait
 FEWEST = 2
 MOST = 12
 ORDER = ("e2e", "db", "worker")
-WHOLE = ("e2e", "moved")  # layers of which 'make test' runs those tests only that prove a boundary
+WHOLE = ("e2e", "moved")  # in these layers 'make test' runs only the tests that prove a boundary
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Say how many processes ``-n auto`` stands for; xdist itself would say one for each CPU."""
+    """Return how many processes ``-n auto`` means; the default of xdist is one for each CPU."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MOST, max(FEWEST, cpus * PROCESSES_PER_CPU))
 
@@ -41,8 +40,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Make visible in what a test printed and logged what is no text: it could not be sent from
-    process to process.
+    """Escape the bytes in a test's output and log that are not text.
+
+    They could not be sent from process to process.
     """
     report = yield
     report.sections = [

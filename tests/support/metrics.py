@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: by the official parser, and by promtool where that is there."""
+"""Metrics as Prometheus reads them: by the official parser, and by promtool if installed."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Metrics:
                 self.samples[key] = sample.value
 
     def get(self, name: str, **labels: str) -> float | None:
-        """Return a value, None if there is none."""
+        """Return a value, or None if there is none."""
         return self.samples.get((name, frozenset(labels.items())))
 
     def of(self, name: str, label: str) -> dict[str, float]:
-        """Return the values of a metric that has one label, by its values."""
+        """Return the values of a metric with one label, by the label's values."""
         return {
             dict(labels)[label]: value
             for (found, labels), value in self.samples.items()
@@ -52,7 +52,7 @@ class Metrics:
 
 
 def of_the_page(heading: str) -> dict[str, tuple[str, set[str]]]:
-    """Return type and labels of the metrics that the page lists below a heading."""
+    """Return the types and labels of the metrics that the page lists below a heading."""
     section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(horsies_\w+)` \| (\w+) \| ([^|]*)\|", section, re.MULTILINE)
     return {name: (type_, set(re.findall(r"`(\w+)`", labels))) for name, type_, labels in rows}
@@ -61,7 +61,7 @@ def of_the_page(heading: str) -> dict[str, tuple[str, set[str]]]:
 def agree(metrics: Metrics, heading: str) -> None:
     """Fail if the metrics differ from those of the page in name, type or labels.
 
-    Each needs a sample.
+    Each metric needs a sample.
     """
     assert {
         name: (metrics.types[name], metrics.labels[name]) for name in metrics.types
@@ -69,7 +69,7 @@ def agree(metrics: Metrics, heading: str) -> None:
 
 
 def promtool(*arguments: str | Path, given: str = "") -> str:
-    """Run promtool and return what it said; skip the test where it is missing."""
+    """Run promtool and return its output; skip the test if it is not installed."""
     if (program := shutil.which("promtool")) is None:
         pytest.skip("promtool is not installed; Debian has it in the package prometheus")
 

@@ -1,4 +1,4 @@
-"""The code in the pages, and what the comment above a block says about it."""
+"""The code blocks of the pages, and the comments above them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Payloads of notifications that strangers may send: some that were seen to do harm, and whatever
-looks a little like ours.
-"""
+"""Payloads of notifications from strangers: some that did harm once, and many similar to ours."""
 
 from __future__ import annotations
 
@@ -73,8 +71,8 @@ pieces = st.sampled_from(
     + ["cancel", "now", "place"]
     + ["default", "mail", "*", "00000000-0000-0000-0000-000000000007", "\n", "\t", ",", "9" * 400]
 )
-# PostgreSQL passes on what its encoding has: no NUL, no lone surrogates. The parser is given those
-# as well.
+# PostgreSQL passes on text of its encoding: no NUL, no lone surrogates. The parser gets those as
+# well.
 payloads = st.one_of(
     st.lists(pieces, max_size=8).map("".join), st.text(max_size=50), st.sampled_from(HOSTILE)
 )

@@ -1,8 +1,7 @@
-"""Places to stop a worker at: a pass just before its commit, a reply in the pipe, a link that keeps
-the server's answers.
+"""Points at which a test stops a worker: before a commit, at an unread reply, at a silent link.
 
-None of them changes the worker: a trigger of the test's own waits inside the worker's transaction,
-signals hold its processes.
+None of them changes the worker: a trigger of the test waits inside the worker's transaction, and
+signals stop its processes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ CREATE FUNCTION waits_at_the_gate() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_advisory_xact_lock_shared({KEY}); RETURN NULL; END $$
 """.encode()
 PIDFD_GETFD = 438  # the system call has this number on every architecture
-RAN = b"\x03ran"  # how a reply begins, in the bytes of its pickle: a short text with its length
+RAN = b"\x03ran"  # the first bytes of a reply's pickle: a short text with its length
 DEFERRED = "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
 MOVES = {
     "claim": "OLD.status = 'PENDING' AND NEW.status = 'RUNNING'",
@@ -53,7 +52,7 @@ PLACES = {
 
 
 class Fate(NamedTuple):
-    """What became of a task, and how often its code came to its first and to its last line."""
+    """The end of a task, and how often its code came to its first and its last line."""
 
     status: str
     error_code: str | None
@@ -80,18 +79,19 @@ class Walker:
         return [int(pid) for word, pid in lines if word == line]
 
     def stands(self, line: str) -> int:
-        """Wait until it stands at its first line ("began") or its last one ("ended"), and return
-        its process.
+        """Wait until it has reached its first line ("began") or its last one ("ended").
+
+        Return its process.
         """
         return int(wait_until(lambda: self.wrote(line), f"{self.path.name} has {line}")[0])
 
     def may(self, *gates: str) -> None:
-        """Let it go on to its last line ("go"), or return ("out")."""
+        """Signal it to go on to its last line ("go"), or to return ("out")."""
         for gate in gates:
             Path(f"{self.path}.{gate}").touch()
 
     def fate(self) -> Fate:
-        """Wait for its end and say what became of it."""
+        """Wait for its end and return its fate."""
         self.handle.get(timeout_ms=30_000)
         task = Task.objects.get(pk=self.handle.task_id)
         attempts = (
@@ -104,10 +104,10 @@ class Walker:
 
 
 def send_walkers(folder: Path) -> list[Walker]:
-    """Send one task that may run twice and one that may not, in one transaction: a worker with two
-    slots claims both at once.
+    """Send one task that may run twice and one that may not, in one transaction.
 
-    Both become due at one time: the clock of a pass that has just begun cannot lie between them.
+    A worker with two slots claims both at once. Both become due at one time: the clock of a pass
+    that has just begun cannot lie between them.
     """
     with transaction.atomic():
         walkers = [
@@ -121,8 +121,7 @@ def send_walkers(folder: Path) -> list[Walker]:
 
 
 class Gate:
-    """Holds every transaction that makes a given move of a task at its very end: all is done,
-    nothing is committed.
+    """Holds every transaction that makes a given move of a task just before its commit.
 
     A step is held at its record, which is not confirmed yet, or within its commit.
     """
@@ -131,7 +130,7 @@ class Gate:
         self.connection = connection
 
     def close(self, place: str) -> None:
-        """Hold what comes to that place from now on."""
+        """Hold the transactions that come to that point from now on."""
         self.connection.execute("SELECT pg_advisory_lock(%s)", [KEY])
         self.connection.execute(WAITS_AT_THE_GATE)
         trigger = (
@@ -141,7 +140,7 @@ class Gate:
         self.connection.execute(trigger.encode())
 
     def held(self) -> int:
-        """Wait until a session stands at the gate, and return its process."""
+        """Wait until a transaction is held at the gate, and return its server process."""
         query = (
             "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
             "WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objid = %s AND "
@@ -154,9 +153,9 @@ class Gate:
         return int(row[0])
 
     def open(self, *, kill: int | None = None) -> None:
-        """Let all pass; ``kill`` ends a session before, whose transaction then never was.
+        """Release all transactions; ``kill`` first ends a session and undoes its transaction.
 
-        Returns when it is over.
+        Return when it is over.
         """
         if kill is not None:
             self.connection.execute("SELECT pg_terminate_backend(%s)", [kill])
@@ -164,7 +163,7 @@ class Gate:
         self.connection.execute("SELECT pg_advisory_unlock(%s)", [KEY])
 
     def pass_on(self, pid: int) -> None:
-        """Let all pass, and wait until a session whose client is gone ends: it commits first."""
+        """Release all transactions, and wait until a session without a client commits and ends."""
         self.open()
         self._gone(pid)
 
@@ -175,7 +174,7 @@ class Gate:
         )
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Remove the trigger and the lock."""
         self.connection.execute("SELECT pg_advisory_unlock_all()")
         self.connection.execute("DROP FUNCTION IF EXISTS waits_at_the_gate CASCADE")
 
@@ -191,14 +190,14 @@ def gate(connect: Connect) -> Iterator[Gate]:
 
 
 def kill_machine(worker: WorkerProcess) -> None:
-    """Kill a worker with all its processes, in one blow."""
+    """Kill a worker with all its processes at once."""
     os.killpg(worker.process.pid, signal.SIGKILL)
     worker.process.wait()
 
 
 @contextmanager
 def standing_still(worker: WorkerProcess) -> Iterator[None]:
-    """Hold a worker's parent still; its children go on."""
+    """Stop a worker's parent during the block; its children go on."""
     worker.signal(signal.SIGSTOP)
     wait_until(lambda: is_stopped(worker.process.pid), "every thread of it stands still")
 
@@ -210,9 +209,7 @@ def standing_still(worker: WorkerProcess) -> Iterator[None]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether all threads of a process stand still: one that has not noticed yet may still take in
-    what comes.
-    """
+    """Whether all threads of a process are stopped: a running one may still read new data."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return all(
         (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads
@@ -220,9 +217,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def replies_in_the_pipe(worker: WorkerProcess) -> int:
-    """How many children's replies lie unread in sockets of a worker, which has to stand still
-    meanwhile.
-    """
+    """Return the number of children's replies that are unread in sockets of a stopped worker."""
     libc = ctypes.CDLL(None, use_errno=True)
     pidfd = os.pidfd_open(worker.process.pid)
     found = 0

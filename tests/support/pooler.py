@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode before a PostgreSQL server, for tests that pass through it."""
+"""PgBouncer in transaction mode before a PostgreSQL server, for tests through a pooler."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PoolerError(Exception):
 def transaction_pooler(url: str) -> Iterator[str]:
     """Run PgBouncer before the server of ``url`` and yield the URL through it.
 
-    Raises PoolerError when there is none.
+    Raises PoolerError if PgBouncer is not installed.
     """
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
@@ -78,14 +78,17 @@ def transaction_pooler(url: str) -> Iterator[str]:
             netloc=f"{parts.username}:{parts.password}@127.0.0.1:{own_port}"
         ).geturl()
     finally:
-        # It does not wait for clients: it has some that never leave.
+        # It does not wait for clients: some of them never leave.
         process.send_signal(signal.SIGTERM)
         process.wait(20)
         shutil.rmtree(home, ignore_errors=True)
 
 
 def _unprivileged(home: Path) -> dict[str, object]:
-    """PgBouncer refuses to run as root: then it runs as `nobody`, who gets its files."""
+    """Return a user for PgBouncer, which refuses to run as root.
+
+    As root it runs as `nobody`, who becomes the owner of its files.
+    """
     if os.geteuid():
         return {}
 

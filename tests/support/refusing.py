@@ -1,4 +1,4 @@
-"""A database that refuses to change some rows, as a trigger of the project may do."""
+"""A database that refuses to change some rows, as a project's trigger may do."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from tests.conftest import sql
 def refused(
     table: str, condition: str = "true", event: str = "UPDATE", code: str = "P0001"
 ) -> Iterator[None]:
-    """Let the database refuse updates of the rows for which a condition on ``new`` holds; the
-    detail contains "secret".
+    """Refuse updates of the rows for which a condition on ``new`` holds.
 
-    ``code`` is the SQLSTATE.
+    The detail of the error contains "secret"; ``code`` is its SQLSTATE.
     """
     name = f"refuse_{table}"
     sql(

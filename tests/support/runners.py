@@ -1,6 +1,6 @@
 """The processes of a worker that run tasks.
 
-A room without pytest, for programs that are no tests.
+It is a package without pytest, for programs that are no tests.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import psutil
 
 
 def runners_of(worker: int) -> list[psutil.Process]:
-    """Return the processes that run the tasks of a worker, by its pid: those below a fork server,
-    else the spawned ones.
+    """Return the processes that run the tasks of a worker, by its pid.
 
-    Not the template and the fork server above them, although these have no children themselves at
-    times: a worker ends when its template is killed, or several fork servers in a row.
+    They are the processes below a fork server, or the spawned ones. The template and the fork
+    server above them do not count, although they have no children at times: a worker ends when its
+    template is killed, or several fork servers in a row.
     """
     with suppress(psutil.NoSuchProcess):
         direct = psutil.Process(worker).children()

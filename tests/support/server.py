@@ -1,7 +1,6 @@
-"""A PostgreSQL server that a test may stop, kill and start, and what a test sends to and reads from
-it.
+"""A PostgreSQL server that a test may stop, kill and start, and helpers that query it.
 
-Tests speak to it in SQL, on connections of their own: the test process's Django stays on the test
+Tests use SQL on connections of their own: the Django of the test process stays on the test
 database.
 """
 
@@ -34,11 +33,11 @@ SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT, "postmaster": sig
 
 
 class Server:
-    """One server; its databases belong to the plain role ``app``, which limits apply to."""
+    """One server; its databases belong to the plain role ``app``, which has connection limits."""
 
     process: subprocess.Popen[bytes]
     writer: psutil.Process | None = (
-        None  # the process that writes what is committed without waiting, while it is suspended
+        None  # the process that writes asynchronous commits, while it is suspended
     )
 
     def __init__(self, cluster: Cluster) -> None:
@@ -72,8 +71,9 @@ class Server:
         )
 
     def hold_back(self) -> None:
-        """Keep in memory what is committed without waiting from now on: a crash loses what no other
-        commit followed.
+        """Keep asynchronous commits in memory from now on.
+
+        A crash loses those that no synchronous commit followed.
         """
         self.superuser("CHECKPOINT")
         self.writer = self.walwriter()
@@ -81,16 +81,12 @@ class Server:
         self.writer.suspend()
 
     def walwriter(self) -> psutil.Process | None:
-        """Return the process that writes what was committed without waiting; None while the server
-        recovers.
-        """
+        """Return the process that writes asynchronous commits; None while the server recovers."""
         children = psutil.Process(self.process.pid).children()
         return next((one for one in children if "walwriter" in command_of(one)), None)
 
     def crash(self) -> None:
-        """Let it crash: it ends all sessions, and has recovered afterwards, without being started
-        again.
-        """
+        """Crash it: it ends all sessions and recovers without being started again."""
         writer = self.walwriter()
         assert writer is not None
         writer.kill()
@@ -98,14 +94,15 @@ class Server:
         wait_until(lambda: self.walwriter() not in (None, writer), "the server has recovered")
 
     def stop(self, how: str = "immediate") -> None:
-        """End it: a "fast" or "immediate" shutdown, or a kill of the "postmaster"; all its
-        processes are gone then.
+        """End it, and wait until all its processes are gone.
+
+        ``how`` is a "fast" or "immediate" shutdown, or a kill of the "postmaster".
         """
         processes = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(SIGNALS[how])
 
         if self.writer is not None:
-            self.writer.kill()  # it hears of nothing
+            self.writer.kill()  # a suspended process gets no other signal
             self.writer = None
 
         self.process.wait(30)
@@ -115,7 +112,7 @@ class Server:
         )
 
     def refresh(self) -> None:
-        """Make an empty, migrated database that the test has for itself."""
+        """Create an empty, migrated database for one test."""
         self.count += 1
         self.database = f"outage_{self.count}"
         self.superuser(
@@ -123,7 +120,7 @@ class Server:
         )
 
     def restore(self) -> None:
-        """Take back what a test may have changed of the server."""
+        """Undo the changes of a test to the server."""
         if self.writer is not None:
             with suppress(psutil.NoSuchProcess):
                 self.writer.resume()
@@ -136,12 +133,10 @@ class Server:
         self.superuser("ALTER ROLE app RESET ALL", database="postgres")
         self.superuser("SELECT pg_reload_conf()", database="postgres")
 
-    # What a test says to it
+    # Statements and queries of tests
 
     def superuser(self, statement: str, *, database: str | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement as a superuser, also while sessions are read-only unless they say
-        otherwise.
-        """
+        """Run a statement as a superuser, even while sessions are read-only by default."""
         with psycopg.connect(
             self.cluster.url(database or self.database, self.port),
             autocommit=True,
@@ -152,13 +147,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The database as the role ``app`` reaches it."""
+        """The URL of the database for the role ``app``."""
         parts = urlsplit(self.cluster.url(self.database, self.port))
         return parts._replace(netloc=f"app:secret@127.0.0.1:{self.port}").geturl()
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a worker needs to run on it."""
+        """The environment of a worker of this server."""
         return {"DATABASE_URL": self.url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
 
     def send(
@@ -181,7 +176,7 @@ class Server:
         return id_
 
     def task(self, id_: Any) -> dict[str, Any]:
-        """Return a task's row, with ``attempts``: how many were recorded."""
+        """Return a task's row, with ``attempts``: the number of its recorded attempts."""
         with psycopg.connect(
             self.cluster.url(self.database, self.port), row_factory=dict_row
         ) as connection:
@@ -222,7 +217,7 @@ def private_server() -> Iterator[Server]:
 
 
 def command_of(process: psutil.Process) -> str:
-    """Return the command line of a process, nothing once it has ended: backends come and go."""
+    """Return the command line of a process, or "" if it has ended: backends come and go."""
     try:
         return "".join(process.cmdline())
     except psutil.Error:
@@ -230,7 +225,7 @@ def command_of(process: psutil.Process) -> str:
 
 
 class Lingering:
-    """A ``linger`` task and the file it writes to."""
+    """A ``linger`` task and the file that it writes to."""
 
     def __init__(self, server: Server, path: Path, name: str = "linger") -> None:
         self.server = server
@@ -251,19 +246,19 @@ class Lingering:
         return int(self.lines[0][1])
 
     def end(self) -> None:
-        """Let it end, and wait until its code has."""
+        """Signal it to end, and wait until its code has ended."""
         Path(f"{self.path}.go").touch()
         wait_until(lambda: len(self.lines) == 2, "the task's code ends")
 
     def completes_once(self) -> dict[str, Any]:
-        """See its outcome written, by one attempt of one process, and return its row."""
+        """Wait for its end, check that one attempt of one process wrote it, and return its row."""
         row = self.server.becomes(self.id, "COMPLETED")
         assert row["attempts"] == 1
         assert self.ran_once()
         return row
 
     def ran_once(self) -> bool:
-        """Whether one process ran it from its beginning to its end, and nobody else."""
+        """Whether exactly one process ran it, from its beginning to its end."""
         return [line[0] for line in self.lines] == ["began", "ended"] and len(
             {line[1] for line in self.lines}
         ) == 1

@@ -1,5 +1,6 @@
-"""Databases of a test's own, and Python and commands of Django as processes, in our project or in
-that of a directory.
+"""Databases of a single test, and processes of Python and Django commands.
+
+The processes run in the tests' project or in the project of a directory.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def python(
     environment: dict[str, str] | None = None,
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python with these words; the environment is that of the tests, unless another is given,
-    and these variables.
+    """Run Python with these arguments.
+
+    The environment is that of the tests, unless another one is given, plus these variables.
     """
     return subprocess.run(
         [sys.executable, *words],
@@ -53,16 +55,14 @@ def python(
 
 
 def printed(*words: str, code: int = 0, **how: Any) -> str:
-    """Run Python in that way and return what it printed. Its exit code has to be ``code``."""
+    """Run Python in the same way and return its output. The exit code has to be ``code``."""
     done = python(*words, **how)
     assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
 
 
 def manage(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the tests' project on the test database, as a shell or a service manager
-    would.
-    """
+    """Run a command of the tests' project on the test database, as a shell would."""
     project = {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": database_url()}
     return python("-m", "django", *words, **{**project, **variables})
 
@@ -95,9 +95,7 @@ class Site:
 
 @contextmanager
 def new_databases(prefix: str) -> Iterator[Callable[[], str]]:
-    """Give a function that creates an empty database and returns its URL; all of them are dropped
-    in the end.
-    """
+    """Return a function that creates an empty database and returns its URL; drop all at the end."""
     made: list[str] = []
     base = database_url()
 
@@ -117,13 +115,13 @@ def new_databases(prefix: str) -> Iterator[Callable[[], str]]:
 
 @contextmanager
 def fresh_database(prefix: str) -> Iterator[str]:
-    """Make an empty database beside that of the tests, give its URL, and drop it afterwards."""
+    """Create an empty database beside the tests' own, yield its URL, and drop it afterwards."""
     with new_databases(prefix) as create:
         yield create()
 
 
 def libpq_variables(url: str) -> dict[str, str]:
-    """Return the variables by which libpq finds a database, and so a project that names none."""
+    """Return the variables by which libpq, and a project without a URL, finds a database."""
     parts = urlsplit(url)
     return {
         "PGDATABASE": parts.path.removeprefix("/"),

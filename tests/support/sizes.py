@@ -1,8 +1,7 @@
-"""How much a storm or a property test does: little in ``make test``, more in ``make ci`` and ``make
-stress``.
+"""The sizes of storms and property tests: small in ``make test``, larger in CI and ``make stress``.
 
 ``HORSIES_STRESS`` is "full" or "short" while ``make stress`` runs the storms (marked ``stress``);
-CI runs the short form. The full one also runs what is marked ``thorough``: benchmarks that take
+CI runs the short form. The full form also runs the tests marked ``thorough``: benchmarks that take
 long, and the property tests again, on many more examples. CI sets ``HORSIES_TEST_CI``.
 """
 
@@ -15,13 +14,14 @@ CI = bool(os.environ.get("HORSIES_TEST_CI"))
 
 
 def sized(short: int, full: int) -> int:
-    """Return the size of a storm: ``full``, unless the short form was asked for."""
+    """Return the size of a storm: ``full``, unless the short form runs."""
     return short if STRESS == "short" else full
 
 
 def examples(few: int, many: int) -> int:
-    """Return on how many examples a property test runs: ``few`` in CI, a quarter of them in ``make
-    test``, and ``many`` in a full ``make stress``.
+    """Return the number of examples of a property test.
+
+    It is ``few`` in CI, a quarter of them in ``make test``, and ``many`` in a full ``make stress``.
     """
     if STRESS == "full":
         return many

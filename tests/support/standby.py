@@ -1,8 +1,8 @@
-"""A primary and its synchronous standby: real servers, of which the second takes over when the
-first is killed.
+"""A primary and its synchronous standby: real servers.
 
-A commit is confirmed when the standby has it, too. After ``fail_over`` there is no standby, and
-commits wait for nobody, until ``attach`` has made one of the other server.
+The standby takes over when the primary is killed. A commit is confirmed when the standby has it,
+too. After ``fail_over`` there is no standby, and commits do not wait, until ``attach`` has made one
+of the other server.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ SELECT EXISTS (SELECT FROM pg_stat_replication
 
 
 class Pair(Server):
-    """Two servers; what is inherited concerns the one that is the primary now."""
+    """Two servers; the inherited methods concern the current primary."""
 
     def __init__(self, cluster: Cluster, other: Cluster) -> None:
         super().__init__(cluster)
         self.other = Server(other)
 
     def prepare(self) -> None:
-        """Start both."""
+        """Start both servers."""
         super().prepare()
         self.other.port = _free_port()
         self.attach()
 
     @property
     def url(self) -> str:
-        """The database as the role ``app`` reaches it, whichever of the two is the primary."""
+        """The URL of the database for the role ``app``, whichever server is the primary."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in sorted({self.port, self.other.port} - {0}))
         options = "target_session_attrs=read-write&connect_timeout=2"
         return f"postgresql://app:secret@{hosts}/{self.database}?{options}"
 
     def attach(self) -> None:
-        """Make the other one a standby by a fresh copy, and have commits wait for it from then on.
+        """Make the other server a standby by a fresh copy; commits wait for it from then on.
 
         Raises RuntimeError.
         """
@@ -106,7 +106,7 @@ class Pair(Server):
 
     @contextmanager
     def lagging(self) -> Iterator[None]:
-        """Let the standby receive nothing meanwhile: what is sent to it now, it will never have."""
+        """Stop the standby's receiver; the changes sent meanwhile never reach the standby."""
         processes = psutil.Process(self.other.process.pid).children()
         (receiver,) = (one for one in processes if "walreceiver" in " ".join(one.cmdline()))
         receiver.suspend()
@@ -114,12 +114,13 @@ class Pair(Server):
         try:
             yield
         finally:
-            receiver.terminate()  # before it reads what lies in its socket
+            receiver.terminate()  # before it reads the data in its socket
             receiver.resume()
 
     def promote(self) -> None:
-        """Promote the standby, whose place the former primary takes; returns when it accepts
-        writes.
+        """Promote the standby; the former primary becomes the other server.
+
+        Return when the new primary accepts writes.
         """
         self.cluster, self.other.cluster = self.other.cluster, self.cluster
         self.process, self.other.process = self.other.process, self.process
@@ -131,14 +132,14 @@ class Pair(Server):
 def private_pair() -> Iterator[Pair]:
     """Run both servers and remove them at the end.
 
-    Raises PostgresError where no server, or no pg_basebackup, can be run.
+    Raises PostgresError if a server or pg_basebackup cannot be run.
     """
     with private_cluster() as cluster, owned_directory(PREFIX) as home:
         if not (cluster.binaries / "pg_basebackup").exists():
             raise PostgresError(f"there is no pg_basebackup in {cluster.binaries}")
 
-        # The password reaches pg_basebackup and standbys as a variable: arguments are visible to
-        # everybody.
+        # A variable passes the password to pg_basebackup and standbys: arguments are visible to all
+        # users.
         cluster.environment["PGPASSWORD"] = cluster.password
 
         other = replace(cluster, home=home)

@@ -1,10 +1,9 @@
-"""Start Django commands as forks of one process that has imported the libraries, as a fork server
-does.
+"""Starts Django commands as forks of one process that has imported the libraries.
 
 A worker's start is mostly imports, and the tests start hundreds of workers. Each is a process in a
-session of its own, and does what ``python -m django`` does with its own environment and settings;
-but it finds Django, psycopg and the pure part of the app imported. The start of the interpreter
-itself is left to the tests that run ``manage.py`` and scripts.
+session of its own, and works like ``python -m django`` with its own environment and settings, but
+with Django, psycopg and the pure part of the app already imported. The start of the interpreter
+itself is covered by the tests that run ``manage.py`` and scripts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from horsies_django.worker.ipc import wait_readable
 
-# Nothing here reads settings or needs the registry of apps.
+# These modules read no settings and need no registry of apps.
 LIBRARIES = (
     "asyncio",
     "environ",
@@ -68,9 +67,7 @@ class Starter:
     def start(
         self, argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: int
     ) -> Started:
-        """Run ``python -m django`` with these arguments; what it prints goes to the descriptor
-        ``log``.
-        """
+        """Run ``python -m django`` with these arguments; it prints to the descriptor ``log``."""
         order = json.dumps([list(argv), dict(environment), str(directory)]).encode()
         reading, writing = os.pipe()
         try:
@@ -86,9 +83,7 @@ class Starter:
 
 
 class Started:
-    """A process that was started, with that part of the interface of ``subprocess.Popen`` that
-    tests use.
-    """
+    """A process that was started, with the parts of ``subprocess.Popen`` that tests use."""
 
     def __init__(self, args: Sequence[str], report: int) -> None:
         self.args = args
@@ -128,16 +123,17 @@ class Started:
 
 
 def serve(orders: socket.socket) -> bytes | None:
-    """Fork for each order. Return None when nobody is there to give any more, and, in a process
-    that was forked, its order.
+    """Fork for each order.
+
+    Return None when there are no more orders, and, in a forked process, its order.
     """
     for name in LIBRARIES:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's: the tests end, and this with them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the keepers are not waited for
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the end of the tests ends it
 
     while True:
         order, descriptors, _flags, _address = socket.recv_fds(orders, MOST, 2)
@@ -154,8 +150,9 @@ def serve(orders: socket.socket) -> bytes | None:
 
 
 def keep(log: int, report: int) -> None:
-    """Fork once more, and return in that process, which writes to ``log``; in this one, report its
-    id and how it ends.
+    """Fork once more, and return in that process, which writes to ``log``.
+
+    This process reports the id of the other, and how it ends.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -175,7 +172,7 @@ def keep(log: int, report: int) -> None:
 
 
 def run(order: bytes) -> None:
-    """Do what ``python -m django`` does with these arguments."""
+    """Work like ``python -m django`` with these arguments."""
     arguments, environment, directory = json.loads(order)
 
     os.chdir(directory)

@@ -31,11 +31,11 @@ from tests.support.starter import Started, Starter
 DEVELOPMENT = ["-X", "dev"] if os.environ.get("HORSIES_TEST_DEV") else []  # slower by a quarter
 FLAGS = (*DEVELOPMENT, "-W", "ignore::ResourceWarning")
 ROOT = Path(__file__).parents[2]
-SHORT = {"HORSIES_TEST_STALE_MS": "2500"}  # after which a worker that does not beat is dead
+SHORT = {"HORSIES_TEST_STALE_MS": "2500"}  # a worker without a heartbeat for so long is dead
 
 
 def database_url() -> str:
-    """Return the URL of the test database, as a process of its own needs it."""
+    """Return the URL of the test database for a separate process."""
     params = conninfo_to_dict(
         "",
         **{k: v for k, v in connection.get_connection_params().items() if isinstance(v, str | int)},
@@ -67,8 +67,9 @@ def starter() -> Starter:
 
 @contextmanager
 def as_a_service_manager_does(*, ignoring_hangups: bool = False) -> Iterator[None]:
-    """Let processes that are started meanwhile find the signals at their defaults; nohup and ``&``
-    ignore some of them.
+    """Reset signals to their defaults for processes that start in the block.
+
+    nohup and ``&`` ignore some of them.
     """
     wanted = dict.fromkeys((signal.SIGINT, signal.SIGQUIT, signal.SIGHUP), signal.SIG_DFL)
     if ignoring_hangups:
@@ -102,8 +103,9 @@ def gone(processes: Iterable[psutil.Process]) -> None:
 
 
 class WorkerProcess:
-    """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it, ``program``
-    what Python runs instead.
+    """A running ``horsies_worker`` and its log.
+
+    ``prefix`` is a command that runs it, ``program`` another program for Python to run.
     """
 
     command = "horsies_worker"
@@ -164,7 +166,7 @@ class WorkerProcess:
         return self.log_path.read_bytes()[self.log_begins :].decode(errors="replace")
 
     def ready(self) -> Self:
-        """Wait until it says that it has started."""
+        """Wait until the worker has logged its start."""
         wait_until(
             lambda: self.greeting in self.log or self.process.poll() is not None,
             f"{self.command} starts",
@@ -173,9 +175,7 @@ class WorkerProcess:
         return self
 
     def family(self) -> list[psutil.Process]:
-        """Return the processes below it: children, fork server, and what multiprocessing starts
-        beside it.
-        """
+        """Return the processes below it: children, fork server, and helpers of multiprocessing."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def signal(self, number: int) -> None:
@@ -191,32 +191,35 @@ class WorkerProcess:
         return self.wait()
 
     def end(self) -> None:
-        """End it if it still runs, and print how its log ended: pytest shows that where the test
-        failed.
+        """End the worker if it still runs, and print the end of its log.
+
+        pytest shows it when the test failed.
         """
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
         if not self.log_path.is_file():
-            return  # a pipe: nobody writes to it any more, and to open it would be to wait
+            return  # a pipe: it has no writer any more, and opening it would block
 
         print(f"the end of {self.log_path.name}:", *self.log.splitlines()[-100:], sep="\n")
 
 
-Start = Callable[..., WorkerProcess]  # what the fixture ``worker`` gives
+Start = Callable[..., WorkerProcess]  # the type of the fixture ``worker``
 
 
 def apps(*names: str) -> dict[str, str]:
-    """Return the environment of a process whose project has these of ``tests/apps``; usually it is
-    "project" alone.
+    """Return the environment of a process whose project has these apps of ``tests/apps``.
+
+    Most tests need "project" alone.
     """
     return {"HORSIES_TEST_APPS": " ".join(f"tests.apps.{name}" for name in names)}
 
 
 def given(**settings: Any) -> dict[str, str]:
-    """Return the environment of a process with these values in HORSIES; RESILIENCE and RECOVERY
-    keep what else they have.
+    """Return the environment of a process with these values in HORSIES.
+
+    RESILIENCE and RECOVERY keep their other values.
     """
     return {"HORSIES_TEST_GIVEN": json.dumps(settings)}
 
@@ -230,8 +233,9 @@ class SchedulerProcess(WorkerProcess):
 
 @contextmanager
 def all_ended(kind: type[WorkerProcess], directory: Path) -> Iterator[Callable[..., Any]]:
-    """Give a function that starts processes of a kind, with their logs in the directory; all of
-    them are ended afterwards.
+    """Return a function that starts processes of a kind; end all of them afterwards.
+
+    Their logs are in the directory.
     """
     started: list[WorkerProcess] = []
 
@@ -248,26 +252,27 @@ def all_ended(kind: type[WorkerProcess], directory: Path) -> Iterator[Callable[.
 
 @pytest.fixture
 def scheduler(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., SchedulerProcess]]:
-    """Give a function that starts schedulers."""
+    """Return a function that starts schedulers."""
     with all_ended(SchedulerProcess, tmp_path) as start:
         yield start
 
 
 @pytest.fixture
 def worker(transactional_db: None, tmp_path: Path) -> Iterator[Start]:
-    """Give a function that starts workers."""
+    """Return a function that starts workers."""
     with all_ended(WorkerProcess, tmp_path) as start:
         yield start
         Group.objects.all().delete()
 
 
 class Standing:
-    """The worker that one test leaves to the next; it ends before a test that starts its own, whose
-    tasks it would take.
+    """The worker that one test leaves to the next.
+
+    It ends before a test that starts workers of its own, whose tasks it would take.
     """
 
     worker: WorkerProcess | None = None
-    stays = False  # the next test uses it, too: the hooks in conftest.py say so
+    stays = False  # the next test uses it, too: the hooks in conftest.py set this
 
 
 standing = Standing()
@@ -288,15 +293,14 @@ def uses_shared_worker(item: pytest.Item | None) -> bool:
 def shared_worker(
     transactional_db: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WorkerProcess]:
-    """Give a worker with one child process that runs for all tests of a file that use this fixture;
-    they come first in it.
+    """Return a worker with one child process that all tests of a file share; they run first.
 
-    It is for tests that look at what becomes of tasks. They may kill the child, and read what they
-    caused in ``log``, which begins with the test. A test starts a worker of its own with ``worker``
-    if it kills, stops, freezes or starves the worker, gives it options or an environment, changes a
-    queue, counts workers, connections or lines of the log, needs tasks that were sent before the
-    worker began, or leaves a task that does not end. Queues and workers are as the test before left
-    them.
+    It is for tests about the results of tasks. They may kill the child, and read the log lines that
+    they caused in ``log``, which begins with the test. A test starts a worker of its own with
+    ``worker`` if it kills, stops, freezes or starves the worker, gives it options or an
+    environment, changes a queue, counts workers, connections or lines of the log, needs tasks that
+    were sent before the worker began, or leaves a task that does not end. Queues and workers stay
+    as the test before left them.
     """
     if standing.worker is None:
         log = tmp_path_factory.mktemp("shared") / "worker.log"
@@ -329,8 +333,9 @@ def shared_worker(
 
 @pytest.fixture
 def script(worker: Start, tmp_path: Path) -> Start:
-    """Give a function that runs a text as a script, which finds the project; each run of it is a
-    line of the file ``runs``.
+    """Return a function that runs a text as a script of the project.
+
+    Each run of it appends a line to the file ``runs``.
     """
 
     def start(text: str, *options: str, **environment: str) -> WorkerProcess:
@@ -349,7 +354,7 @@ def script(worker: Start, tmp_path: Path) -> Start:
 
 @pytest.fixture
 def link(transactional_db: None) -> Iterator[Forwarder]:
-    """Give a link to the server of the test database."""
+    """Return a link to the server of the test database."""
     made = Forwarder(int(urlsplit(database_url()).port or 5432))
     yield made
     made.close()
@@ -357,7 +362,7 @@ def link(transactional_db: None) -> Iterator[Forwarder]:
 
 @pytest.fixture(scope="session")
 def standing_server() -> Iterator[Server]:
-    """Give a PostgreSQL server of the tests' own, which they may stop, kill and start."""
+    """Return a PostgreSQL server that tests may stop, kill and start."""
     try:
         with private_server() as server:
             yield server
@@ -367,7 +372,7 @@ def standing_server() -> Iterator[Server]:
 
 @pytest.fixture
 def server(standing_server: Server) -> Iterator[Server]:
-    """Give that server with an empty, migrated database."""
+    """Return that server with an empty, migrated database."""
     standing_server.refresh()
     yield standing_server
     standing_server.restore()
@@ -378,8 +383,9 @@ Busy = Callable[..., tuple[WorkerProcess, Lingering]]
 
 @pytest.fixture
 def busy(worker: Start, server: Server, tmp_path: Path) -> Busy:
-    """Give a function that starts a worker of that server and has it run a ``linger`` task; it
-    returns both.
+    """Return a function that starts a worker of that server with a running ``linger`` task.
+
+    The function returns both.
     """
 
     def start(*options: str, **environment: str) -> tuple[WorkerProcess, Lingering]:
@@ -402,5 +408,5 @@ def held_by(name: str) -> int:
 
 
 def let_go(name: str) -> None:
-    """Let the ``hold`` tasks of that name finish."""
+    """Signal the ``hold`` tasks of that name to finish."""
     Group.objects.filter(name__startswith=f"{name}:").delete()

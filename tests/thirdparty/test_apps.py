@@ -1,5 +1,6 @@
-"""Apps from PyPI that send by ``django.tasks``, unchanged, in a project with ``HorsiesBackend``:
-``make thirdparty``.
+"""Unchanged apps from PyPI that send by ``django.tasks`` work in a project with ``HorsiesBackend``.
+
+``make thirdparty`` runs these tests.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def rows():
 
 
 class Project(Site):
-    """A copy of the project, whose worker runs until nothing is left."""
+    """A copy of the project, whose worker runs until no task is left."""
 
     def work(self) -> None:
         self.manage("horsies_worker", "--processes=1", "--until-empty")
@@ -106,8 +107,10 @@ print(json.dumps(len(rows())))
 
 
 def test_wagtail_indexes_its_pages_in_a_worker(project: Project) -> None:
-    """Fails if: a task of Wagtail is refused, not found by the worker, or sent although its page
-    was rolled back.
+    """Wagtail sends its index tasks with the page's commit, and a worker updates the index.
+
+    Fails if: a task of Wagtail is refused, not found by the worker, or sent although its page was
+    rolled back.
     """
     sent = project.tell(WRITE)
     names = {
@@ -171,8 +174,10 @@ print(json.dumps(paths))
     not find_spec("pictures"), reason="django-pictures sends by Django's own tasks, since 6.0"
 )
 def test_pictures_are_made_in_a_worker(project: Project) -> None:
-    """Fails if: nested tuples and lists are refused as arguments, or the queue that the app names
-    is not served.
+    """A worker of the app's own queue makes and deletes the smaller pictures.
+
+    Fails if: nested tuples and lists are refused as arguments, or the queue that the app names is
+    not served.
     """
     assert project.tell(SAVE) == [
         ["pictures.tasks.process_picture_with_django_tasks", "pictures", "PENDING"]

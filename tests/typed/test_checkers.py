@@ -104,7 +104,9 @@ def differences(said: dict[Found, str], expected: set[Found]) -> list[str]:
 def test_mypy_knows_the_types(
     installed: Installed, config: str, stubs: bool, without: tuple[str, ...]
 ) -> None:
-    """Fails if: py.typed is missing, a decorator answers Any, or importing the app while the plugin
+    """mypy reports exactly the marked lines of the project.
+
+    Fails if: py.typed is missing, a decorator returns Any, or importing the app while the plugin
     sets Django up fails.
     """
     python = installed.beside if stubs else sys.executable

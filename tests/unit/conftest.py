@@ -1,4 +1,4 @@
-"""Examples of property tests may take their time: a busy machine is no failure."""
+"""Property tests have no deadline per example, because a busy machine is no failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types that tests of the codec declare, and the ways of one value through a shape."""
+"""Types that tests of the codec declare, and helpers that send a value through a shape."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Box(Generic[T]):
 
 
 class Customer:
-    """Looks like a model, as far as the core can tell."""
+    """Looks like a model, as far as the core can see."""
 
     _meta = objects = None
     pk = 7
@@ -97,7 +97,7 @@ def label(each: Any) -> str:
 
 
 def wire(annotation: Any, value: Any) -> Any:
-    """Return what comes back after a trip through JSON text."""
+    """Return a value after a trip through JSON text."""
     shape = shape_of(annotation, "here")
     return shape.decode(json.loads(json.dumps(shape.encode(value, "x"))), "x")
 
@@ -110,10 +110,10 @@ def error_of(act: Callable[..., Any], *args: Any) -> CodecError:
 
 
 def refusal(annotation: Any, value: Any) -> CodecError:
-    """Return why a value is not written."""
+    """Return the error of a value that cannot be written."""
     return error_of(shape_of(annotation, "here").encode, value, "x")
 
 
 def unreadable(annotation: Any, stored: Any) -> CodecError:
-    """Return why JSON data are not read."""
+    """Return the error of JSON data that cannot be read."""
     return error_of(shape_of(annotation, "here").decode, stored, "x")

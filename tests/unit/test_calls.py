@@ -1,5 +1,5 @@
-"""What makes two calls of a step the same, and how what it returns is stored, for functions of any
-kind.
+"""The digests of the arguments of a step, and the form in which its result is stored, for functions
+of any kind.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ VALUES = [
 
 
 def test_only_equal_arguments_have_equal_digests() -> None:
-    """Equal arguments have one digest and different ones have others."""
+    """Equal arguments have equal digests, and different arguments have different ones."""
     digests = [digest(value) for value in VALUES]
 
     assert digests == [digest(value) for value in VALUES]
@@ -91,7 +91,7 @@ def test_only_equal_arguments_have_equal_digests() -> None:
     assert digest({"a": 1, "b": {"x": 1, "y": 2}}) == digest({"b": {"y": 2, "x": 1}, "a": 1})
     assert digest(1, a=1, b=2) == digest(1, b=2, a=1)
 
-    # As the first release recorded it: another one is an error in the middle of a deployment.
+    # The digest of the first release: another one is an error in the middle of a deployment.
     assert (
         digest(Order(1, Decimal(2)), MOMENT, (1, 2.5), note=Color.RED, b=dt.timedelta(1))
         == "3e8a29e03f95c10aeb738cabddff0f13"
@@ -131,7 +131,7 @@ ENDLESS.append(ENDLESS)
     ],
 )
 def test_an_incomparable_argument_is_named_with_advice(value: Any, words: str) -> None:
-    """An argument that cannot be compared is named with what to do."""
+    """The error of an argument that cannot be compared names it and says what to pass instead."""
     assert words in str(error_of(digest, value))
 
 
@@ -144,7 +144,7 @@ def test_unsuitable_arguments_are_refused_before_the_call() -> None:
 
 
 def test_a_parameter_reserved_by_step_is_refused_with_advice() -> None:
-    """A parameter that step keeps for itself has to be given otherwise."""
+    """A parameter that ``step`` reserves for itself is refused, with another way to pass it."""
     with pytest.raises(TypeError, match=r"functools\.partial\(atomically, atomic=\.\.\.\)"):
         digest(1, function=atomically)
 
@@ -162,7 +162,7 @@ def test_a_builtin_without_a_signature_can_be_a_step() -> None:
     "function", [Shop().charge, Shop.charge, of_a_client, functools.partial(of_a_client, 1)]
 )
 def test_a_result_is_stored_by_the_annotation_of_the_function(function: Callable[..., Any]) -> None:
-    """The annotation of a parameter may exist for type checkers alone."""
+    """An annotation of a parameter may exist for type checkers only."""
     shape = result_shape(function)
     stored = shape.encode(Order(1, Decimal("2.50")), "")
 
@@ -181,7 +181,7 @@ def test_a_result_without_annotation_is_plain_data() -> None:
 
 
 def test_an_unusable_annotation_is_refused_before_the_call() -> None:
-    """An annotation that cannot be stored or found is refused before the function runs."""
+    """A return annotation that cannot be stored or resolved is refused before the function runs."""
 
     def shop() -> Shop:
         raise NotImplementedError

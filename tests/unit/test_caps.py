@@ -1,4 +1,4 @@
-"""The arithmetic of caps by itself: what holds for any limits, loads and tasks."""
+"""The arithmetic of caps by itself: the properties that hold for any limits, loads and tasks."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ WORLDS = st.fixed_dictionaries(
 
 
 def full_levels(task: Waiting, taken: list[Waiting], world: dict[str, Any]) -> list[str]:
-    """Return the levels that have no room for ``task`` once ``taken`` are in flight, counted the
-    plain way.
+    """Return the levels without room for ``task`` when ``taken`` are in flight.
+
+    They are counted the plain way.
     """
     budget = world["budget"]
     limit = world["limits"][task.queue]
@@ -110,10 +111,10 @@ def line(world: dict[str, Any]) -> list[Waiting]:
 def test_a_task_is_taken_exactly_when_it_has_room(
     world: dict[str, Any],
 ) -> None:
-    """Each task taken had room each left had not and what is parked starts nowhere.
+    """Each taken task had room, each task left had none, and a parked task can start nowhere.
 
-    Walks along the line and counts everything anew at each task: slow, plain, and without any
-    arithmetic of rooms.
+    The test walks along the line and counts everything anew at each task: slow, plain, and without
+    any arithmetic of rooms.
     """
     found = allot(**world)
     budget = world["budget"]

@@ -1,5 +1,5 @@
-"""The arguments of a call, by name and as Python would bind them; what a task returns and how it
-fails; and both read back.
+"""The arguments of a call, by name and bound as Python binds them; the result and the error of a
+task; and reading them back.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_only_names_travel_and_omitted_defaults_stay_at_home() -> None:
 
 
 def test_positional_only_parameters_are_decoded_by_position() -> None:
-    """What was sent is ready for the call by position where it has to be."""
+    """Decoded arguments are ready for the call, positional-only ones by position."""
 
     def gap(a: int = 1, b: int = 2, /) -> None: ...
 
@@ -110,7 +110,7 @@ def test_positional_only_parameters_are_decoded_by_position() -> None:
         (WELCOME, (7, "tr"), {}, "too many positional arguments"),
         (WELCOME, (7,), {"user_id": 7}, "multiple values for argument 'user_id'"),
         (WELCOME, (7,), {"lnag": "tr"}, "got an unexpected keyword argument 'lnag'"),
-        (MIXED, (), {"a": 1}, ""),  # in other words in each version of Python
+        (MIXED, (), {"a": 1}, ""),  # the words differ between versions of Python
         (MIXED, (1,), {"b": 1}, ""),
         (GREET, (), {}, "missing a required argument: 'name'"),
         (GREET, (1,), {"nmae": 2}, "got an unexpected keyword argument 'nmae'"),
@@ -121,7 +121,7 @@ def test_positional_only_parameters_are_decoded_by_position() -> None:
 def test_an_unsuitable_call_is_refused_with_the_signature(
     codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
 ) -> None:
-    """A call that does not fit is refused in pythons words with the signature."""
+    """A call that does not fit is refused in Python's words, with the signature."""
     error = refusal(codec, *args, **kwargs)
 
     assert str(error).startswith(f"{codec.function.__name__}() {problem}")
@@ -149,7 +149,7 @@ def test_a_call_fits_exactly_when_python_says_so(
     try:
         ArgumentsCodec.of(function).encode(tuple(args), kwargs)
         told = ""
-    except CodecError as error:  # a value of another type is told after the call was found to fit
+    except CodecError as error:  # the type of a value is checked after the call was found to fit
         told = str(error)
 
     assert ("its signature is" in told) is not fits
@@ -192,10 +192,10 @@ def test_an_error_names_the_place_deep_inside() -> None:
 def test_an_error_never_shows_values_or_keys_of_data(
     refused: Callable[[], CodecError],
 ) -> None:
-    """An error never shows values or keys of data because logs read it.
+    """An error never shows values or keys of data, because it is written into logs.
 
-    Fails if: an address that is a key, or the name of an argument that another release had, is
-    written into each log.
+    Fails if: an address that is a key, or the name of an argument of another release, is written
+    into a log.
     """
     error = refused()
 
@@ -251,9 +251,9 @@ def test_a_model_instance_is_refused_whatever_is_declared() -> None:
 def test_a_malformed_stored_call_is_refused_without_its_content(
     codec: Codec, text: Any, problem: str
 ) -> None:
-    """Stored text that is no such call is refused without naming what is in it.
+    """The error of a stored text that is no valid call does not show its content.
 
-    Fails if: the error is Python's own, and whoever reads the log reads a key of the arguments.
+    Fails if: the error is Python's own, and a key of the arguments can be read in the log.
     """
     error = str(error_of(codec.decode, text))
 
@@ -335,7 +335,7 @@ LACKS = "lacks annotations, without which values cannot be encoded and decoded: 
 def test_a_function_that_cannot_be_sent_is_refused_with_a_fix(
     codec: Any, source: str, says: str, line: str
 ) -> None:
-    """A function that cannot be sent is refused with the line to write."""
+    """A function that cannot be sent is refused, with the line to write instead."""
     names: dict[str, Any] = {}
     exec(f"{source}: ...", globals(), names)
 
@@ -347,7 +347,7 @@ def test_a_function_that_cannot_be_sent_is_refused_with_a_fix(
 
 
 def test_an_int_above_the_digit_limit_of_python_is_refused() -> None:
-    """A lower limit of the interpreter on digits is an error too."""
+    """An int is refused if the interpreter has a lower limit on digits."""
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
 
@@ -386,7 +386,7 @@ def stored_error(error: TaskError) -> dict[str, Any]:
 
 
 def test_a_value_and_its_task_result_share_an_envelope() -> None:
-    """A value and one that the task has wrapped share an envelope."""
+    """A value has the same stored form whether or not the task wraps it in a ``TaskResult``."""
     for codec, value, text, wraps in (
         (QUIET, None, '{"ok":null}', False),
         (TOTAL, Total([1.5]), '{"ok":{"lines":[1.5]}}', True),
@@ -468,7 +468,7 @@ def test_a_name_defined_after_the_task_is_found_at_the_first_use() -> None:
 
 
 def test_an_undefined_name_is_an_error_at_each_use() -> None:
-    """A name that is never defined is an error at each use and when checked."""
+    """A name that is never defined is an error at each use, and when the codec is checked."""
     codec = ArgumentsCodec.of(never)
     result = ResultCodec.of(never)
     undefined = "name 'Nowhere' is not defined"
@@ -514,8 +514,9 @@ LOOP.append(LOOP)
 
 
 def test_error_data_that_is_not_json_is_stored_as_its_repr() -> None:
-    """Data that is no JSON is kept as its repr with a note and never stops an error from being
-    stored.
+    """Data of an error that is no JSON is stored as its repr, with a note in the message.
+
+    No data keeps an error from being stored.
     """
     found = stored_error(TaskError("X", "no room", data={"at": dt.date(2026, 1, 2)}))
     assert found["data"] == "{'at': datetime.date(2026, 1, 2)}"
@@ -546,7 +547,7 @@ def test_error_data_that_is_not_json_is_stored_as_its_repr() -> None:
 
 
 def test_characters_that_postgresql_rejects_are_stored_escaped() -> None:
-    """What PostgreSQL cannot hold or is not what a field declares is made visible."""
+    """Characters that PostgreSQL rejects are escaped, and fields of a wrong type become text."""
     exception = {"message": "a\x00b", "traceback": "\udc80 é"}
     found = stored_error(TaskError("X", "a\x00b\ud800c", exception=exception))
 
@@ -578,7 +579,7 @@ ANYTHING = st.recursive(
 
 
 class Broken:
-    """Its text fails."""
+    """An object whose text raises."""
 
     def __str__(self) -> str:
         raise LookupError("broken")
@@ -594,8 +595,8 @@ class Broken:
     ids=["itself", "within", "of another type"],
 )
 def test_an_error_has_the_text_of_lazy_ones(data: Any, stored: Any) -> None:
-    """Fails if the message of an error is the repr of the text, with quotes, and its data that of
-    all.
+    """Fails if: the message of an error is the repr of a lazy text, with quotes, or its data are
+    stored as one repr.
     """
     error = COUNT.decode(encode_error(TaskError("X", LAZY_YES, data=data))).err_value
 
@@ -603,7 +604,7 @@ def test_an_error_has_the_text_of_lazy_ones(data: Any, stored: Any) -> None:
 
 
 def test_an_error_with_data_that_contain_themselves_is_stored() -> None:
-    """Fails if all of the 2**200 ways through the data are gone."""
+    """Fails if: the code follows all of the 2**200 paths through the data."""
     cycle: list[Any] = []
     cycle += [cycle, cycle]
 

@@ -1,7 +1,7 @@
-"""Which types can be declared, and what to write instead of the others; annotations as texts, which
-run nothing; pydantic.
+"""The types that can be declared, and the advice for the others; annotations as texts, which run no
+code; pydantic.
 
-Models of pydantic travel as their own JSON, and errors have the position of what is wrong.
+Models of pydantic are stored as their own JSON, and errors have the position of the wrong value.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ AMBIGUOUS: list[tuple[Any, str, str]] = [
 def test_an_ambiguous_union_is_refused_with_a_reason(
     annotation: Any, members: str, why: str
 ) -> None:
-    """A union that cannot be read back is refused with the reason."""
+    """A union whose members cannot be told apart is refused with the reason."""
     assert f"{members} cannot be told apart when read back ({why}" in undeclarable(annotation)
 
 
@@ -260,7 +260,7 @@ def test_what_has_no_text_is_not_checked() -> None:
     ],
 )
 def test_a_stored_annotation_runs_no_code(text: str) -> None:
-    """A text from a table runs nothing and an unknown one checks nothing."""
+    """A text from a table runs no code, and an unknown annotation checks nothing."""
     assert problem(text, "3") is None
 
     if text not in ("dict[str]",):
@@ -353,7 +353,7 @@ class Strict(BaseModel):
 
 
 class Numbers(RootModel[list[int]]):
-    """Is no object."""
+    """A model that is stored as a list, not as an object."""
 
 
 class Longer(Line):
@@ -361,13 +361,13 @@ class Longer(Line):
 
 
 class Odd(BaseModel):
-    """Is written in one way and read in another."""
+    """A model with different aliases for writing and reading."""
 
     size: int = Field(validation_alias=AliasChoices("in", "input"), serialization_alias="out")
 
 
 class Checked(BaseModel):
-    """Has a validator and a serializer that raise."""
+    """A model with a validator and a serializer that raise."""
 
     size: int
 
@@ -402,7 +402,9 @@ class Checked(BaseModel):
     ids=label,
 )
 def test_a_model_comes_back_equal_wherever_it_is_nested(annotation: Any, value: Any) -> None:
-    """Fails if: str() of the model, or model_dump() with its datetimes, which JSON cannot hold."""
+    """Fails if: the codec stores str() of the model, or ``model_dump()`` with its datetimes, which
+    JSON cannot hold.
+    """
     back = wire(annotation, value)
 
     assert back == value
@@ -410,7 +412,7 @@ def test_a_model_comes_back_equal_wherever_it_is_nested(annotation: Any, value: 
 
 
 def test_a_model_is_stored_as_the_json_of_its_own_schema() -> None:
-    """Fails if: the fields are written by our rules: a set would be refused, an alias not be known."""
+    """Fails if: our own rules write the fields, which refuse a set and do not support aliases."""
 
     class Person(BaseModel):
         model_config = ConfigDict(extra="forbid")
@@ -461,8 +463,8 @@ def test_a_model_is_stored_as_the_json_of_its_own_schema() -> None:
 def test_stored_data_that_a_model_refuses_have_a_position(
     annotation: Any, stored: Any, path: str, problem: str
 ) -> None:
-    """Fails if: pydantic's ValidationError passes through, and its text shows the values to
-    everybody who reads the log.
+    """Fails if: pydantic's ValidationError is raised as it is, and its text writes the values into
+    the log.
     """
     error = unreadable(annotation, stored)
 
@@ -497,8 +499,8 @@ def test_stored_data_that_a_model_refuses_have_a_position(
 def test_a_model_that_could_not_be_read_back_is_not_sent(
     annotation: Any, value: Any, message: str
 ) -> None:
-    """Fails if: only the class is checked; what was assigned to a field later fails the task, at
-    the worker.
+    """Fails if: only the class is checked, so that a value that was assigned to a field later fails
+    the task at the worker.
     """
     assert message in str(refusal(annotation, value))
 
@@ -511,7 +513,7 @@ def test_a_subclass_that_adds_no_field_comes_back_as_its_base() -> None:
 
 
 def test_models_without_a_discriminator_are_refused_with_a_fix() -> None:
-    """Two models without a discriminator are refused with what to write."""
+    """Two models without a discriminator are refused, with the annotation to write instead."""
     with pytest.raises(
         UnsupportedType, match=r"Annotated\[Cat \| Dog, Field\(discriminator='kind'\)\]"
     ):
@@ -519,9 +521,9 @@ def test_models_without_a_discriminator_are_refused_with_a_fix() -> None:
 
 
 def test_a_model_not_stored_as_an_object_is_ambiguous_in_a_union() -> None:
-    """A root model and a model with its own serializer are not taken for objects in a union.
+    """In a union, a root model or a model with its own serializer does not count as an object.
 
-    Fails if: every model is an object: a list then is read by the other member, or by none.
+    Fails if: every model counts as an object, so that another member, or none, reads a list.
     """
 
     class Short(BaseModel):
@@ -560,10 +562,9 @@ def lose(lost: Lost) -> None: ...
 
 
 def test_a_model_with_a_later_definition_compiles_at_first_use() -> None:
-    """A model whose field is defined later is compiled at its first use.
+    """A model whose field has a type that is defined later is compiled at its first use.
 
-    Fails if: the decorator raises what pydantic says of the model, and modules that import one
-    another cannot be written.
+    Fails if: the decorator raises pydantic's error, so that modules cannot import one another.
     """
     value = Early(item=Later(size=3))
 
@@ -575,8 +576,8 @@ def test_a_model_with_a_later_definition_compiles_at_first_use() -> None:
 
 
 def test_a_project_without_models_never_imports_pydantic() -> None:
-    """Fails if: ``import pydantic`` in the codec: every process of a project that has it installed
-    pays for it.
+    """Fails if: the codec has ``import pydantic``, so that every process of a project that has it
+    installed imports it.
     """
     code = (
         "import sys; from horsies_django.core.codec import UnsupportedType, shape_of; from "

@@ -1,4 +1,6 @@
-"""The codec of plain functions: what may be sent, what is stored, and what comes back."""
+"""The codec of plain functions: which values may be sent, how they are stored, and how they come
+back.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ LOOSE = st.recursive(
 @CALM
 @given(LOOSE)
 def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
-    """Fails if: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the
+    """Fails if: json.dumps() accepts NaN, NUL, lone surrogates and keys that are numbers, which the
     database refuses or changes.
     """
     try:
@@ -128,9 +130,7 @@ def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
     ],
 )
 def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
-    """Fails if: a member of an enum, or a str whose __str__ says something else, is stored as its
-    text.
-    """
+    """Fails if: a member of an enum, or a str with another ``__str__``, is stored as that text."""
     found = json.loads(ANYTHING.encode([value], {}))["args"][0]
 
     assert (found, type(found)) == (stored, type(stored))
@@ -173,7 +173,7 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
 def test_what_is_no_json_is_refused_with_its_position(
     value: Any, said: str, inside: Callable[[Any], Any], path: str
 ) -> None:
-    """Fails if: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the
+    """Fails if: json.dumps() accepts NaN, NUL, lone surrogates and keys that are numbers, which the
     database refuses or changes.
     """
     by_keyword = error_of(ANYTHING.encode, [], {"user": inside(value)})
@@ -216,7 +216,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 def test_a_call_is_stored_with_the_names_of_its_parameters(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], stored: dict[str, Any]
 ) -> None:
-    """A call is stored as it was made with the names that the function has."""
+    """A call is stored as it was made, together with the names of its positional parameters."""
     text = PlainArguments(function).encode(args, kwargs)
 
     assert json.loads(text) == stored
@@ -224,8 +224,8 @@ def test_a_call_is_stored_with_the_names_of_its_parameters(
 
 
 def test_a_context_is_no_argument() -> None:
-    """Fails if: the call is bound to the whole signature, so the first argument is taken for the
-    context.
+    """Fails if: the call is bound to the whole signature, so that the first argument takes the
+    place of the context.
     """
     codec = PlainArguments(with_context, takes_context=True)
 
@@ -238,7 +238,7 @@ def test_a_context_is_no_argument() -> None:
 
 
 def test_arguments_by_name_reach_positional_only_parameters() -> None:
-    """Arguments that were given by name reach positional only parameters.
+    """Arguments that were given by name reach positional-only parameters.
 
     A workflow and a schedule put arguments together by name.
 
@@ -271,7 +271,7 @@ def test_a_node_of_a_workflow_binds_by_name() -> None:
 
 
 def test_annotations_of_a_plain_function_do_not_matter() -> None:
-    """Fails if: a name that only a type checker knows makes the definition fail."""
+    """Fails if: a name that only a type checker can resolve makes the definition fail."""
 
     def typed(when: Undefined, who: set[int] = {1}) -> Undefined:  # type: ignore[name-defined]  # noqa: B006, F821
         return None

@@ -1,5 +1,5 @@
-"""Properties of the codec over generated values and generated types: what goes in comes out, or is
-refused.
+"""Properties of the codec over generated values and generated types: each value comes back equal,
+or is refused.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Typed = tuple[Any, st.SearchStrategy[Any]]
 def shape_if_declarable(annotation: Any) -> Shape | None:
     try:
         return shape_of(annotation, "here")
-    except UnsupportedType:  # a union that cannot be read back
+    except UnsupportedType:  # a union whose members cannot be told apart
         return None
 
 
@@ -110,8 +110,9 @@ TYPES: st.SearchStrategy[Typed] = st.recursive(
 
 
 def through_jsonb(stored: Any) -> Any:
-    """Return JSON data as PostgreSQL's jsonb gives it back: keys in its order, numbers as it writes
-    them.
+    """Return JSON data as PostgreSQL's jsonb gives it back.
+
+    It has its own order of keys and its own form of numbers.
     """
     if isinstance(stored, dict):
         return {
@@ -127,7 +128,7 @@ def through_jsonb(stored: Any) -> Any:
 
 
 def through_text(stored: Any) -> Any:
-    """Return JSON data as their strict text gives them back."""
+    """Return JSON data after a trip through strict text."""
     return json.loads(json.dumps(stored, allow_nan=False, ensure_ascii=False).encode())
 
 
@@ -152,14 +153,14 @@ def test_a_declarable_value_survives_json_and_jsonb(annotation: Any, data: st.Da
 
     assert found == back == value
     assert type(found) is type(value)
-    # A number of any JSON may be of another type.
+    # A number in plain JSON may come back with another type.
     assert type(back) is type(value) or annotation is Any or annotation not in SCALARS
 
 
 @given(value=st.datetimes(timezones=st.timezones()))
 @CALM
 def test_a_datetime_of_any_time_zone_keeps_its_clock_and_offset(value: dt.datetime) -> None:
-    """A moment of any time zone keeps its clock and its offset."""
+    """A datetime of any time zone keeps its clock and its offset."""
     # Compared by parts: Python calls two zones' moments unequal wherever a clock is set back.
     shape = shape_of(dt.datetime, "here")
     back = shape.decode(shape.encode(value, "x"), "x")
@@ -197,7 +198,7 @@ def test_a_value_of_any_kind_is_refused_or_comes_back_equal(typed: Typed, value:
 @given(typed=TYPES, stored=PLAIN)
 @CALM
 def test_any_json_is_read_as_the_declared_type_or_refused(typed: Typed, stored: Any) -> None:
-    """JSON of any kind is read as the declared type or refused."""
+    """JSON of any kind is read as the declared type, or refused."""
     if (shape := shape_if_declarable(typed[0])) is None:
         return
 

@@ -1,6 +1,6 @@
 """Values of each declared type come back as they were, however they are nested.
 
-Others are refused.
+Other values are refused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Word(str):
 
 @dataclass
 class Moved(Point):
-    """Adds behaviour, no fields."""
+    """Adds behaviour, but no fields."""
 
     moves: ClassVar[int] = 0
 
@@ -115,7 +115,7 @@ ORDER_TEXT = (
     '{"id":"00000000-0000-0000-0000-000000000007","lines":[{"sku":"ç","price":"1.50","at":null},'
     '{"sku":"b","price":"1E+3","at":"2026-01-02T03:04:05.000006+05:45:01"}],"note":{"a":[1,null]}}'
 )
-# As the first release stored them. Partition keys and the digests of steps are made of these texts.
+# The texts of the first release. Partition keys and the digests of steps are made of them.
 STORED: list[tuple[Any, Any, str]] = [
     (None, None, "null"),
     (bool, True, "true"),
@@ -159,7 +159,7 @@ STORED: list[tuple[Any, Any, str]] = [
     ),
     (Literal["today"] | dt.date, dt.date(2026, 1, 2), '"2026-01-02"'),
     (Color | Level | None, Level.LOW, "1"),
-    # Later ones:
+    # The texts of later releases:
     (bytes, b"\x00\xff", '"AP8="'),
     (set[str], {"b", "a", "c"}, '["a","b","c"]'),
     (set, {"a", 1}, '["a",1]'),
@@ -183,7 +183,7 @@ STORED: list[tuple[Any, Any, str]] = [
 
 @pytest.mark.parametrize(("annotation", "value", "text"), STORED, ids=label)
 def test_a_value_of_its_declared_type_round_trips(annotation: Any, value: Any, text: str) -> None:
-    """A value of its declared type is stored as ever and comes back."""
+    """A value of its declared type is stored as in all releases, and comes back."""
 
     def call(value): ...  # type: ignore[no-untyped-def]
 
@@ -205,8 +205,8 @@ def test_a_value_of_its_declared_type_round_trips(annotation: Any, value: Any, t
 
 
 def test_a_validator_that_changes_a_value_changes_it_once() -> None:
-    """Fails if: what is sent is validated and stored as it came out, and the worker validates it
-    again.
+    """Fails if: the sender stores the value that its validator returned, and the worker validates
+    it again.
     """
     shape = shape_of(Annotated[str, AfterValidator(lambda text: text + "!")], "here")
 
@@ -229,14 +229,14 @@ def test_an_int_serves_as_a_float_and_a_subclass_as_its_base() -> None:
 
 
 def test_an_int_or_float_keeps_its_type_in_a_union_of_both() -> None:
-    """In a union an int stays an int and a float a float in either order."""
+    """In a union of both, an int stays an int and a float a float, in either order."""
     for annotation in (int | float, float | int, float | None | int):
         for value in (1, 1.0, 2**60 + 1):
             assert type(wire(annotation, value)) is type(value)
 
 
 def test_the_class_fills_fields_that_were_not_stored() -> None:
-    """Fields that were not stored are made by their class and one without a value is named."""
+    """The class fills fields that were not stored; a value that lacks a field is refused."""
     assert shape_of(Point, "here").decode({"x": 1}, "x") == Point(1, 0), (
         "the field y was added later"
     )
@@ -282,11 +282,11 @@ def test_a_deep_alternation_of_unions_is_read_in_linear_time() -> None:
     before = Sum.made
 
     assert shape.decode(stored, "x") == value
-    assert Sum.made - before == 60  # no part was tried as something else first
+    assert Sum.made - before == 60  # no part was tried as the wrong member first
 
 
 def test_a_class_made_inside_a_function_can_be_stored() -> None:
-    """A class made inside a function works even when it names itself or has final fields."""
+    """A class made inside a function can be stored, even if it names itself or has final fields."""
 
     @dataclass
     class Chain:
@@ -310,7 +310,7 @@ class Even:
 
 
 Namesake = type("Point", (), {"__module__": "elsewhere"})
-# Of another type.
+# Values of another type.
 BAD: list[tuple[Any, Any, str]] = [
     (int, True, "expected int, got bool"),
     (int, 1.0, "expected int, got float"),
@@ -349,14 +349,14 @@ BAD: list[tuple[Any, Any, str]] = [
     (Doc, {"a": 1, "secret": 2}, "the dict has 1 field that Doc does not have"),
     (Doc, [], "expected Doc, got list"),
     (PositiveInt, 0, "int refused it: Input should be greater than 0"),
-    # Of a union, that of the member that came furthest.
+    # Of a union, the error is that of the member that came furthest.
     (list[list[int]] | list[str], [[1, "a"]], "'x[0][1]': expected int, got str"),
     (dict[str, int], {"a": 1, "k" * 100: "a"}, "'x[key 2]': expected int, got str"),
     (Point, Namesake(), "expected Point, got another class of that name, elsewhere.Point"),
 ]
 
 
-# What JSON or PostgreSQL cannot hold.
+# Values that JSON or PostgreSQL cannot hold.
 UNWRITABLE: list[tuple[Any, Any, str]] = [
     (float, float("nan"), "NaN is not valid JSON"),
     (float, float("inf"), "Infinity is not valid JSON"),
@@ -391,7 +391,7 @@ UNWRITABLE: list[tuple[Any, Any, str]] = [
 def test_a_value_of_another_type_is_refused_and_never_coerced(
     kind: str, annotation: Any, value: Any, problem: str
 ) -> None:
-    """A value of another type or that nothing can hold is refused and never coerced."""
+    """A value of another type, or one that cannot be stored, is refused and never coerced."""
     error = refusal(annotation, value)
 
     assert (problem in str(error), error.kind) == (True, kind), str(error)

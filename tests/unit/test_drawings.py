@@ -1,4 +1,4 @@
-"""What the admin draws: the picture of a workflow run, and charts."""
+"""The drawings of the admin: the picture of a workflow run, and charts."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def overlap(one: Box, other: Box) -> bool:
 
 
 def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
-    """Return the edges that the steps and the direct lines make up: from each node along the bends
-    of a style.
+    """Return the edges that the steps and the direct lines make up.
+
+    From each node, steps are followed along the bends of one style.
     """
     graph = layered(numbers, edges)
     found = set(graph.direct)
@@ -133,7 +134,7 @@ def test_a_circle_and_unknown_ends_are_drawn_without_their_edges(
 
 
 def test_a_line_crosses_no_other_where_none_has_to() -> None:
-    """Two chains whose nodes were added in turns, but the other way round in every second layer."""
+    """The nodes of two chains were added in turns, in the opposite order in every second layer."""
     edges = [Edge(0, 3), Edge(1, 2), Edge(2, 5), Edge(3, 4), Edge(4, 7), Edge(5, 6)]
     rows = layered(range(8), edges).rows
 
@@ -141,7 +142,7 @@ def test_a_line_crosses_no_other_where_none_has_to() -> None:
 
 
 def test_a_long_edge_passes_beside_a_straight_chain() -> None:
-    """A chain is straight and a long edge passes beside it in lines of its own style."""
+    """A chain is straight, and a long edge passes beside it, with its own style."""
     found = drawn(
         range(4), [Edge(0, 1, "done"), Edge(1, 2, "done"), Edge(2, 3, "done"), Edge(0, 3, "undo")]
     )
@@ -156,7 +157,7 @@ def test_a_long_edge_passes_beside_a_straight_chain() -> None:
 
 
 def test_the_lines_of_a_wide_layer_avoid_its_boxes() -> None:
-    """A wide layer becomes a block whose lines keep off its boxes."""
+    """A wide layer becomes a block, and no line crosses its boxes."""
     many = 3 * WIDEST
     found = drawn(
         range(many + 2),
@@ -184,8 +185,8 @@ def test_the_lines_of_a_wide_layer_avoid_its_boxes() -> None:
 
 
 def test_many_nodes_with_long_edges_have_few_bends() -> None:
-    """Else the work and the width would grow with nodes times layers: here the longest path passes
-    299 layers.
+    """Fails if: the work and the width grow with nodes times layers; here the longest path has 299
+    layers.
     """
     chance = random.Random(7)
     edges = [Edge(n, n + 1) for n in range(299)] + [
@@ -258,8 +259,9 @@ def test_a_chart_says_its_figures() -> None:
 
 
 def test_bars_are_as_high_as_their_figures() -> None:
-    """Bars are as high as their figures and what failed stands on what completed and is always
-    seen.
+    """Bars are as high as their figures; failed tasks stand on the completed ones.
+
+    A bar of failed tasks is never too small to see.
     """
     found = bars_of(bars([(10, 0), (5, 5), (0, 10), (2, 0)], "Tasks", width=40, height=20))
 
@@ -277,7 +279,7 @@ def test_bars_are_as_high_as_their_figures() -> None:
 
 
 def test_texts_of_a_graph_with_marks_are_escaped() -> None:
-    """A graph with marks has room for the texts which are escaped."""
+    """A chart with marks has room for their texts, which are escaped."""
     text = bars([(10, 0), (5_000, 0)], "<b>", width=600, height=160, marks=["<i>", "12:00", "now"])
     (_, (_, bottom, high, _)) = bars_of(text)["done"]
 

@@ -1,6 +1,4 @@
-"""What a task returns or fails with, as which result it counts, mappers of exceptions, and retry
-policies.
-"""
+"""Results and errors of tasks and their counts, mappers of exceptions, and retry policies."""
 
 from __future__ import annotations
 
@@ -43,13 +41,13 @@ def test_no_code_stands_in_two_families_and_each_is_its_own_text() -> None:
 
 
 PACKAGE = Path(horsies_django.__file__).parent
-# Words with an underscore that the SQL functions use for something else than an error code.
+# Words with an underscore that are no error codes in the SQL functions.
 WORDS = {"IN_WORKFLOW", "MAX_PAYLOAD_BYTES", "MAX_SNOOZES", "WORKER_FAILURE"}
 
 
 def test_all_codes_that_the_database_writes_are_reserved() -> None:
-    """Fails if a project may raise an error with a code that has a meaning of ours, such as
-    WAIT_TIMED_OUT.
+    """Fails if: a project may raise an error with a code that has a meaning in this package, such
+    as WAIT_TIMED_OUT.
     """
     texts = [
         re.sub("--.*", "", path.read_text()) for path in (PACKAGE / "store" / "sql").rglob("*.sql")
@@ -129,7 +127,7 @@ def test_a_user_s_code_is_an_upper_case_name_and_no_built_in_one(
 
 
 def test_a_send_error_has_a_code_and_says_if_a_retry_may_help() -> None:
-    """A send error says its code and whether trying again may help."""
+    """A send error has a code, and ``retryable`` says whether a second try may help."""
     error = TaskSendError(TaskSendErrorCode.ENQUEUE_FAILED, "the database did not accept the task")
 
     assert str(error) == "[ENQUEUE_FAILED] the database did not accept the task"
@@ -223,7 +221,7 @@ def test_the_house_makes_errors_with_its_own_codes_as_plain_text() -> None:
 
 
 def test_an_exponential_policy_doubles_its_pause_up_to_a_maximum() -> None:
-    """A fixed policy has one retry per pause and an exponential one doubles it up to the longest."""
+    """A fixed policy has one retry per pause; an exponential one doubles it up to a maximum."""
     policy = RetryPolicy.fixed([60, 300, 900], auto_retry_for=["MAIL_DOWN"])
     assert policy.max_retries == 3
     assert [policy.delay(retry) for retry in (1, 2, 3)] == [60, 300, 900]
@@ -282,7 +280,7 @@ class MailDown(OSError):
 
 
 def test_the_exact_class_of_an_exception_precedes_its_bases() -> None:
-    """The exact class counts before its bases and the first mapper that knows either decides."""
+    """The exact class precedes its bases, and the first mapper that has either decides."""
     mapper = {OSError: "IO", MailDown: "MAIL_DOWN", Exception: "ANY"}
 
     assert mapped_code(MailDown(), mapper) == "MAIL_DOWN"
@@ -338,7 +336,7 @@ AGAIN = {"retry": 1, "of": 3, "at": 0.0}
 def test_each_end_of_an_attempt_is_counted_as_one_result(
     outcome: dict[str, Any], decided: dict[str, Any], result: str | None
 ) -> None:
-    """Each way in which an attempt ends is counted as one result."""
+    """Each end of an attempt is counted as one result."""
     made = Outcome(
         uuid.uuid4(),
         1,
@@ -354,10 +352,12 @@ def test_each_end_of_an_attempt_is_counted_as_one_result(
 def test_only_codes_of_final_failures_count_as_failures(
     code: str,
 ) -> None:
-    """Only the codes of final failures are failures also those that are named as another result.
+    """Only the codes of final failures count as failures.
 
-    Fails if: a task that fails with EXPIRED is told by no problem, and one that fails with
-    CLAIMED counts as a claim.
+    A code of a project that is also the name of another result counts as "other".
+
+    Fails if: a task that fails with EXPIRED appears in no problem, or one that fails with CLAIMED
+    counts as a claim.
     """
     assert code_problem(code) is None, "projects may use it"
 
@@ -412,7 +412,7 @@ def test_a_quantile_is_interpolated_in_its_bucket(
         ({12: 1}, 1.0, 75.0, 75.0),
         ({7: 95, 12: 5}, 0.95, 75.0, 1.0),
         ({15: 3}, 1.0, 9_000.0, 9_000.0),
-        ({12: 1}, 1.0, 0.0, 300.0),  # nobody knows the longest
+        ({12: 1}, 1.0, 0.0, 300.0),  # the longest is unknown
     ],
 )
 def test_no_quantile_is_above_the_longest(
@@ -426,7 +426,7 @@ def test_no_quantile_is_above_the_longest(
 
 
 def test_a_line_is_logged_once_a_minute_for_each_kind() -> None:
-    """A line is said once a minute for each kind with how many were left out."""
+    """A line is logged once a minute for each kind, with the number of the lines left out."""
     repeats = Repeats()
 
     assert [repeats.due("refused", now) for now in (5.0, 5.0, 64.9)] == ["", None, None]

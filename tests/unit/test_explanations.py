@@ -1,5 +1,5 @@
-"""Facts become sentences: in the reader's zone, with the day where it is another one, and with
-details that JSON takes.
+"""Facts become sentences: in the reader's zone, with the day if it is another one, and with details
+that JSON can hold.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ HELD_SINCE = {"task_id": str(ID), "hostname": "web-1", "pid": 41, "worker_id": W
 
 
 def told(task: dict[str, Any] | None = None, **facts: Any) -> Explanation:
-    """Explain a pending task that nothing holds up, but for what is given."""
+    """Explain a pending task that nothing holds back, except the given facts."""
     given = {
         "now": NOW,
         "bound": 1_000,
@@ -107,7 +107,7 @@ def test_an_explanation_is_never_empty_and_reads_as_lines() -> None:
 
 
 def test_times_are_shown_in_the_time_zone_of_the_reader() -> None:
-    """Moments are told in the readers zone and with their day if it is another."""
+    """Times are shown in the time zone of the reader, with the day if it is another one."""
     soon = only("NOT_DUE", told({"enqueued_at": "2030-01-31T12:30:00+00:00"}))
     assert soon.text == "It is not due before 15:30:00."
     assert soon.details == {"due_at": "2030-01-31T12:30:00+00:00"}
@@ -117,7 +117,7 @@ def test_times_are_shown_in_the_time_zone_of_the_reader() -> None:
 
 
 def test_an_unknown_task_waits_until_its_grace_ends() -> None:
-    """A task that no worker knows is left to others until the grace ends."""
+    """Workers that do not have a task leave it to others until its grace ends."""
     found = only("UNKNOWN_TASK_NAME", told(YOUNG, workers=[STRANGER]))
     assert found.text == (
         "No live worker of its queue knows the task 'shop.tasks.add': they leave it to others "
@@ -157,7 +157,9 @@ def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
 
 
 def test_a_worker_whose_processes_are_not_ready_has_no_slot() -> None:
-    """Fails if: a task that waits for a child that hangs is said to start soon."""
+    """Fails if: the explanation says that a task will start soon, although it waits for a hanging
+    child.
+    """
     idle = TAKER | {"worker_id": str(ID), "slots": 0, "busy": 0}
 
     assert only("NO_FREE_SLOT", told(workers=[idle])).text == (
@@ -168,7 +170,7 @@ def test_a_worker_whose_processes_are_not_ready_has_no_slot() -> None:
 
 
 def test_a_cap_names_the_holder_of_its_longest_held_permit() -> None:
-    """A cap names the holder of the longest held permit if there is one."""
+    """The reason names the holder of the longest held permit, if there is one."""
     holder = HELD_SINCE | {"since": "2030-01-31T11:02:11+00:00"}
     full = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2}
     said = "The queue 'verify' is at its cap: 2 of 2 permits are taken"
@@ -176,7 +178,7 @@ def test_a_cap_names_the_holder_of_its_longest_held_permit() -> None:
     for holders, longest in (
         ([holder], f", the longest since 14:02:11 by task {ID} on web-1:41."),
         (
-            [holder | {"hostname": None}],  # its row is gone
+            [holder | {"hostname": None}],  # the row of the worker is gone
             f", the longest since 14:02:11 by task {ID} on {WORKER}.",
         ),
         ([], "."),
@@ -185,7 +187,7 @@ def test_a_cap_names_the_holder_of_its_longest_held_permit() -> None:
 
 
 def test_obstacles_of_workers_count_only_if_every_worker_has_one() -> None:
-    """What each worker has against a task counts only when every worker has something."""
+    """Obstacles of single workers count only if every worker has one."""
     busy = TAKER | {"busy": 2}
     limited = TAKER | {"room": 0}
     queue = QUEUE | {"local_limit": 1}

@@ -1,4 +1,5 @@
-"""What others may have written: options and metadata of tasks, and payloads of notifications.
+"""Data that other code may have written: options and metadata of tasks, and payloads of
+notifications.
 
 Reading them raises nothing.
 """
@@ -37,10 +38,12 @@ from tests.unit.shapes import PLAIN, TEXT
 
 
 def test_only_unsupported_options_are_sent_in_the_new_format() -> None:
-    """What is sent is read and only what the release before cannot read is in the new format.
+    """Options that are sent can be read.
 
-    Fails if: all tasks carry the new version, so that workers of the release before leave each
-    of them to others.
+    Only options that the previous release cannot read have the new format.
+
+    Fails if: all tasks have the new version, so that workers of the previous release leave each of
+    them to others.
     """
     assert (NAMED_WIRE, WIRE) == (1, 2)
     assert read_options(options_text(RetryPolicy.fixed([1] * 100), 500)) == TaskOptions(
@@ -123,7 +126,7 @@ OPTIONS = [None, options_text(None, 500), options_text(RetryPolicy.fixed([1, 2])
 def test_what_is_sent_is_read_beside_the_other_options(
     metadata: dict[str, Any], options: str | None
 ) -> None:
-    """Fails if: metadata with the text "[{" in it, or the key "wire", spoils the options."""
+    """Fails if: metadata with the text "[{" in it, or with the key "wire", spoils the options."""
     text = with_metadata(options, encode_metadata(metadata))
 
     assert read_metadata(text) == metadata
@@ -133,9 +136,9 @@ def test_what_is_sent_is_read_beside_the_other_options(
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options_with_the_most_allowed_brackets_are_readable(options: str | None) -> None:
-    """The most brackets that are sent leave the options readable.
+    """Options stay readable with the most brackets that may be sent.
 
-    Fails if: 500 brackets in a text, and the task fails in the worker instead of at the send.
+    Fails if: a text has 500 brackets, and the task fails in the worker instead of at the send.
     """
     text = encode_metadata({"text": "[" * (MOST_BRACKETS - 1)})
 
@@ -167,8 +170,8 @@ def test_metadata_cannot_be_changed_where_it_is_read() -> None:
 
 
 def test_a_release_without_metadata_reads_the_other_options() -> None:
-    """Fails if: a format version of its own, and workers of the last release leave such tasks alone
-    during a deploy.
+    """Fails if: metadata have a format version of their own, so that workers of the previous
+    release leave such tasks alone during a deployment.
     """
     assert read_options(with_metadata(None, '{"a":1}')) == TaskOptions()
     assert json.loads(with_metadata(None, '{"a":1}') or "") == {"metadata": {"a": 1}}
@@ -199,7 +202,7 @@ WORKER = str(uuid.UUID(int=7))
     ],
 )
 def test_payloads_of_our_own_functions_are_parsed(payload: str, told: Told) -> None:
-    """What our own functions send is understood and its moment one that a mark can hold."""
+    """Payloads of our own functions are parsed, with a moment that a mark can hold."""
     assert read_told(payload) == told
 
 
@@ -215,7 +218,7 @@ def test_a_payload_that_is_not_ours_says_nothing(payload: str) -> None:
 def test_reading_any_payload_raises_nothing(
     payload: str,
 ) -> None:
-    """Whatever a payload says reading it raises nothing and gives what a mark can hold."""
+    """Reading any payload raises nothing, and gives a moment that a mark can hold."""
     told = read_told(payload)
 
     if told is not None:

@@ -1,5 +1,5 @@
-"""When patterns fire and what is due at a moment, against references that look at every minute, or
-at every fire time.
+"""When patterns fire and what is due at a moment, compared with references that check every minute,
+or every fire time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from horsies_django.core.patterns import (
 from horsies_django.core.schedules import CATCH_UP, PUNCTUAL, CatchUp, Due, Timing, due, newest
 from tests.support.sizes import examples
 
-OLD_WORDS = metadata.version("cron-descriptor").startswith("1.")  # it would say "only on Monday"
+OLD_WORDS = metadata.version("cron-descriptor").startswith("1.")  # it would write "only on Monday"
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MINUTE = dt.timedelta(minutes=1)
 DAYS = examples(2, 4)  # about a change of the clock
-NOBODY_ASKS = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)  # the anchor of patterns that have none
-# Zones, and their two changes in a year: an hour, half an hour, at midnight, and a whole day left
+NOBODY_ASKS = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)  # the anchor of patterns that do not use one
+# Zones and their two changes in a year: an hour, half an hour, at midnight, and a whole day left
 # out.
 CHANGES = {
     "America/New_York": ("2027-03-14T07:00", "2027-11-07T06:00"),
@@ -45,7 +45,7 @@ CHANGES = {
     "Europe/Istanbul": ("2016-03-27T01:00", "2027-06-01T00:00"),
 }
 
-Shows = Callable[[dt.datetime], bool]  # whether a pattern fires when the wall shows a time
+Shows = Callable[[dt.datetime], bool]  # whether a pattern fires at a time of the wall clock
 
 
 def utc(text: str) -> dt.datetime:
@@ -70,8 +70,9 @@ def reference(
 def fields(
     draw: st.DrawFn, least: int, most: int, *, last: int | None = None
 ) -> tuple[str, set[int]]:
-    """A field of a cron string, and what it means; ``last``: the greatest value of the field, if
-    ``most`` is not.
+    """Draw a field of a cron string, and its values.
+
+    ``last`` is the greatest value of the field, if ``most`` is not.
     """
     kind = draw(st.sampled_from(["all", "values", "range", "steps"]))
     if kind == "all":
@@ -113,7 +114,7 @@ def crons(draw: st.DrawFn) -> tuple[str, Shows, bool]:
 
 @st.composite
 def windows(draw: st.DrawFn) -> tuple[str, dt.datetime, dt.datetime]:
-    """A zone, and some days about one of its changes."""
+    """Draw a zone, and some days about one of its changes."""
     zone = draw(st.sampled_from(sorted(CHANGES)))
     change = utc(draw(st.sampled_from(CHANGES[zone])))
     begin = change - draw(st.integers(0, (DAYS - 1) * 86_400)) * dt.timedelta(seconds=1)
@@ -197,12 +198,12 @@ def test_intervals_keep_to_their_anchor(
     assert pattern.next(fire_time, anchor) == fire_time + pattern.length
 
 
-# What everybody asks about
+# Frequent questions
 
 CASES = [
     # spring: a time that does not exist has no fire time
     ("30 2 * * *", "Europe/Berlin", "2027-03-27T00:00", ["2027-03-27T01:30", "2027-03-29T00:30"]),
-    # autumn: one that exists twice has the first
+    # autumn: a time that exists twice fires the first time only
     (
         "30 1 * * *",
         "America/New_York",
@@ -215,7 +216,7 @@ CASES = [
         "2027-11-07T04:59",
         ["2027-11-07T05:00", "2027-11-07T07:00"],
     ),
-    # but both in a pattern that goes on and on
+    # but a pattern that repeats all day fires at both
     (
         "0 */2 * * *",
         "Europe/Berlin",
@@ -244,7 +245,7 @@ CASES = [
     ),
     ("0 12 L * *", "UTC", "2027-02-01T00:00", ["2027-02-28T12:00", "2027-03-31T12:00"]),
     ("0 12 * * fri#2", "UTC", "2027-01-01T00:00", ["2027-01-08T12:00", "2027-02-12T12:00"]),
-    # a field of days that begins with a star does not let the other one alone decide
+    # a field of days that begins with a star does not make the other one decide alone
     (
         "0 16 */2 * sat",
         "UTC",
@@ -336,7 +337,7 @@ def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
     ],
 )
 def test_a_range_of_a_cron_string_is_read_as_by_cron(text: str, same: str) -> None:
-    """Fails if croniter reads 9-9 as every hour, or begins the steps over midnight anew."""
+    """Fails if: croniter reads 9-9 as every hour, or begins the steps anew at midnight."""
     at = utc("2027-12-31T00:00")
 
     assert parse(text).coming(at, 20, NOBODY_ASKS) == parse(same).coming(at, 20, NOBODY_ASKS)
@@ -354,11 +355,11 @@ def test_a_range_of_one_value_is_told_as_that_value(text: str, words: str) -> No
 
 @pytest.mark.parametrize("hours", ["0-23", "0-11,12-23", "*"])
 def test_a_cron_string_of_all_hours_fires_in_both_repeated_hours(hours: str) -> None:
-    """A cron string of all hours fires in both of two equal hours."""
+    """A cron string of all hours fires in both of two repeated hours."""
     assert parse(f"5 {hours} * * *").both
 
 
-# What people write
+# Patterns as people write them
 
 PATTERNS: list[Pattern] = [
     Cron("*/15 8-17 * * mon-fri"),
@@ -403,7 +404,7 @@ def test_a_pattern_is_read_back_from_its_text(pattern: Pattern) -> None:
         ("*/0 * * * *", "step '0'"),
         ("0 0 * foo-foo *", "is not a cron expression"),
         ("0 0 31 4 *", "never fires"),
-        # croniter would sit over it for seconds
+        # croniter would take seconds for it
         ("1," * 100_000 + "1 * * * *", "at most 500 characters, not 200_009"),
         ("every 3 parsecs", "is not a pattern; write it like one of: every 15 minutes"),
         ("every 0 seconds", "an interval must be 1 second to 365 days long"),
@@ -441,7 +442,7 @@ def test_what_cannot_be_is_refused(make: str | Callable[[], Pattern], says: str)
         (Cron("0 4 */32,1-7 * tue"), "0 4 */32,1-7 * tue"),
         (Cron("59 23 l * *"), "At 23:59, on the last day of the month"),
         (Cron("0 9 * * fri#2"), "At 09:00, on the second Friday of the month"),
-        (Cron("0 9 * * mon#1,fri#2"), "0 9 * * mon#1,fri#2"),  # nobody puts this into words well
+        (Cron("0 9 * * mon#1,fri#2"), "0 9 * * mon#1,fri#2"),  # there are no good words for it
         (Every(minutes=15), "Every 15 minutes"),
         (Hourly(5), "Hourly at :05"),
         (Weekly("09:00", days=["mon", "thu"]), "Weekly on mon, thu at 09:00"),
@@ -461,7 +462,7 @@ def timing(pattern: Pattern | str, **options: object) -> Timing:
 
 
 def from_all_fire_times(of: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
-    """The same, from all fire times one by one."""
+    """Return the same as ``due()``, from all fire times one by one."""
     begin = max(last or of.since, of.since)
     found = []
 
@@ -517,9 +518,7 @@ def test_jitter_stays_within_its_bound(jitter_ms: int, seconds: int) -> None:
 
 
 def test_jitter_is_the_same_in_every_process() -> None:
-    """These are the moments of one process, long ago: all schedulers have to agree on them, of all
-    releases.
-    """
+    """The moments are from one process, long ago, and all schedulers have to agree on them."""
     of = timing(Every(seconds=1), jitter_ms=60_000)
     found = [of.moment(SINCE + seconds * SECOND) - SINCE for seconds in range(3)]
 
@@ -530,7 +529,7 @@ def test_jitter_is_the_same_in_every_process() -> None:
     )
 
 
-NIGHTLY = "30 2 * * *"  # which does not exist on the 28th
+NIGHTLY = "30 2 * * *"  # this time does not exist on the 28th
 FIRST, LAST, END = map(utc, ("2027-03-29T00:30", "2027-03-30T00:30", "2027-03-30T22:00"))
 
 
@@ -563,8 +562,9 @@ def test_a_fire_time_that_is_a_little_late_was_not_missed() -> None:
 
 
 def test_no_fire_time_is_due_before_the_schedule_is_in_force() -> None:
-    """Nothing is due before the schedule is in force nor what is settled also by a clock that was
-    set back.
+    """No fire time is due before the schedule is in force, or before the last settled one.
+
+    This holds even if the clock was set back.
     """
     of = timing("hourly at :00", catch_up="all")
     hour = dt.timedelta(hours=1)

@@ -1,5 +1,5 @@
-"""What Sentry gets about a failure: exceptions and frames as a traceback has them; and what
-integrations say to install.
+"""The events that Sentry gets about failures, with exceptions and frames as in a traceback; and the
+advice of integrations on what to install.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Outer:
 
 
 def told(error: Exception | str | None = None, **more: Any) -> dict[str, Any]:
-    """Return the arguments of task_failed for an exception, or for the text of a traceback."""
+    """Return the arguments of ``task_failed`` for an exception, or for the text of a traceback."""
     path = message = trace = None
 
     if isinstance(error, Exception):
@@ -103,9 +103,9 @@ def deep(depth: int = 50) -> None:
 
 
 def test_an_exception_has_frames_like_those_of_the_sdk() -> None:
-    """An exception has its class its text and frames like those of the sdk itself.
+    """An exception has its class, its text, and frames like those of the SDK itself.
 
-    Fails if: without the module, the same error of a view and of a task are two groups.
+    Fails if: the module is missing, so that the same error of a view and of a task are two groups.
     """
     error = caught(refuse)
     (found,) = exceptions(error)
@@ -130,7 +130,7 @@ def test_an_exception_has_frames_like_those_of_the_sdk() -> None:
 
 
 def test_frames_of_python_and_of_packages_are_not_in_app() -> None:
-    """Frames are in app unless they belong to Python to packages or to horsies Django."""
+    """Frames are in app unless they belong to Python, to packages or to horsies-django."""
     (found,) = exceptions(caught(dumped))
     assert (found["type"], "module" in found) == ("JSONDecodeError", True)
 
@@ -153,9 +153,9 @@ def test_frames_of_python_and_of_packages_are_not_in_app() -> None:
 
 
 def test_modules_in_the_sentry_settings_are_left_to_the_sdk() -> None:
-    """Modules that the settings of sentry list are left to the sdk.
+    """Frames of modules that the settings of Sentry list are left to the SDK.
 
-    Fails if: in_app is set for all, and the SDK does not look at its own options.
+    Fails if: ``in_app`` is set for all frames, so that the SDK ignores its own options.
     """
     text = "".join(
         f'  File "/srv/{path}", line 1, in pay\n'
@@ -215,7 +215,7 @@ LookupError: no
 
 
 def test_source_of_several_lines_and_source_that_is_missing() -> None:
-    """Fails if: the next frame, or a line of markers, is taken for the source."""
+    """Fails if: the next frame, or a line of markers, is parsed as the source."""
     (found,) = exceptions(MULTILINE)
     frames = found["stacktrace"]["frames"]
 
@@ -226,7 +226,7 @@ def test_source_of_several_lines_and_source_that_is_missing() -> None:
 
 
 def test_the_end_of_a_long_traceback_is_parsed() -> None:
-    """The end of a long text is enough and what is no traceback is no frame."""
+    """The end of a long text is enough, and a text without a traceback gives no frames."""
     error = caught(while_handling)
     text = "".join(traceback.format_exception(error))
 
@@ -238,8 +238,8 @@ def test_the_end_of_a_long_traceback_is_parsed() -> None:
 
 
 def test_a_traceback_in_the_text_of_an_exception_is_not_its_own() -> None:
-    """Fails if: what a program printed is taken for frames and causes, and all its callers are one
-    group, or one without frames.
+    """Fails if: text that a program printed becomes frames and causes, so that all its callers are
+    one group, or one without frames.
     """
     printed = "".join(traceback.format_exception(caught(while_handling)))
 
@@ -259,7 +259,7 @@ def test_a_traceback_in_the_text_of_an_exception_is_not_its_own() -> None:
 
 
 def test_a_failure_without_frames_is_grouped_by_task_and_code() -> None:
-    """A failure without frames is grouped by task and code and others as sentry does."""
+    """A failure without frames is grouped by task and code, and others by Sentry's own rules."""
     event = sentry.event_of(
         told(error_code="WORKER_CRASHED", error_message="the process was killed by SIGKILL")
     )
@@ -292,7 +292,7 @@ def test_a_failure_without_frames_is_grouped_by_task_and_code() -> None:
 def test_an_event_has_the_trace_of_its_sender_or_a_new_one(
     metadata: Any, parent: str | None
 ) -> None:
-    """An event belongs to the trace of the sender or to one of its own."""
+    """An event belongs to the trace of its sender, or to a new one of its own."""
     contexts = [sentry.event_of(told(metadata=metadata))["contexts"]["trace"] for _ in range(2)]
 
     assert contexts[0].get("parent_span_id") == parent
@@ -304,7 +304,7 @@ def test_an_event_has_the_trace_of_its_sender_or_a_new_one(
 def test_the_trace_carrier_fits_into_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The carrier fits into metadata and says nothing without sentry."""
+    """The trace carrier fits into metadata, and is None without Sentry."""
     assert sentry.trace() is None
 
     client = sentry_sdk.Client("http://key@127.0.0.1/1", default_integrations=False)
@@ -332,7 +332,9 @@ def test_the_trace_carrier_fits_into_metadata(
 
 
 def test_only_a_client_with_the_integration_gets_events() -> None:
-    """Fails if: Sentry is started again without it, by a test for example, and still gets them."""
+    """Fails if: Sentry is started again without the integration, for example by a test, and still
+    gets events.
+    """
     kept: list[Any] = []
     client = sentry_sdk.Client(
         "http://key@127.0.0.1/1",
@@ -390,8 +392,8 @@ class Picky(Exception):
     ],
 )
 def test_the_hint_has_the_class_of_the_exception(path: str, kind: type[BaseException]) -> None:
-    """Fails if ``ignore_errors`` and ``before_send`` cannot tell the failures that the project does
-    not want.
+    """Fails if: ``ignore_errors`` and ``before_send`` cannot recognize the failures that the
+    project filters out.
     """
     found, error, trace = sentry.hint_of(path, "no such order")["exc_info"]
 
@@ -414,7 +416,7 @@ def test_a_failure_without_an_exception_has_no_hint() -> None:
 
 
 class Filtered(Exception):
-    """A failure that the project does not want to see."""
+    """A failure that the project filters out."""
 
 
 @pytest.mark.parametrize(
@@ -480,7 +482,7 @@ def test_what_a_task_set_in_its_scope_is_on_its_event() -> None:
 
 
 class Current:
-    """What a middleware gets of the current task."""
+    """The part of the current task that a middleware uses."""
 
     def __init__(self) -> None:
         self.failure_context: dict[str, Any] = {}
@@ -498,7 +500,7 @@ async def aset_and_fail(current: Current, args: Any, kwargs: Any) -> None:
 
 @pytest.mark.parametrize("function", [set_and_fail, aset_and_fail], ids=["sync", "async"])
 def test_the_scope_of_a_task_is_its_own(function: Callable[..., Any]) -> None:
-    """Fails if the event of a task lacks its tags, or if the next task has them."""
+    """Fails if: the event of a task lacks its tags, or the next task has them."""
     current = Current()
     call = sentry.scoped(function)
     run = async_to_sync(call) if function is aset_and_fail else call
@@ -511,7 +513,9 @@ def test_the_scope_of_a_task_is_its_own(function: Callable[..., Any]) -> None:
 
 
 def test_a_frame_whose_line_is_no_number_of_a_line_is_none() -> None:
-    """Fails if a text of an exception has the event of the task: int() refuses 5,000 digits."""
+    """Fails if: the text of an exception prevents the event of the task, because int() refuses
+    5,000 digits.
+    """
     forged = f'  File "a.py", line {"9" * 5_000}, in forged\n'
     real = '  File "shop/tasks.py", line 7, in pay\n    refuse()\n'
     cause = f"Traceback (most recent call last):\n{forged}{real}KeyError: 1\n"

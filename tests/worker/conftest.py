@@ -1,5 +1,6 @@
-"""What tests of the parts of a worker share: the parts, put together, without the loop that drives
-them.
+"""Fixtures and helpers for tests of the parts of a worker.
+
+The parts are put together without the loop that drives them.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ Build = Callable[..., Supervisor]
 
 @pytest.fixture
 def build(transactional_db: None) -> Iterator[Build]:
-    """Give a function that puts the parts of a worker together; it runs tasks itself, and is
-    connected, unless told otherwise.
+    """Return a function that puts the parts of a worker together.
+
+    By default, the worker is connected, and runs tasks without children.
     """
     built: list[Supervisor] = []
 
@@ -55,7 +57,7 @@ def build(transactional_db: None) -> Iterator[Build]:
 
 @pytest.fixture
 def parts(build: Build) -> Iterator[Supervisor]:
-    """The parts of a worker, ready, and its probes."""
+    """Return the parts of a worker that is ready, with its probes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     made = build(health_port=port)
@@ -67,7 +69,7 @@ def parts(build: Build) -> Iterator[Supervisor]:
 
 
 def ask(parts: Supervisor, path: str, method: str = "GET") -> tuple[int, str]:
-    """Return status and text of the answer of the probes."""
+    """Return the status and text of an answer of the probes."""
     client = http.client.HTTPConnection("127.0.0.1", parts.options.health_port, timeout=10)
     try:
         client.request(method, path)
@@ -78,12 +80,12 @@ def ask(parts: Supervisor, path: str, method: str = "GET") -> tuple[int, str]:
 
 
 def turns_until(parts: Supervisor, condition: Callable[[], object]) -> None:
-    """Let the engine turn until something is the case."""
+    """Let the engine turn until a condition is true."""
     wait_until(lambda: parts.engine.turn(0.01) or condition(), "it has turned")
 
 
 def claims(count: int, lane: str = "sync") -> list[Claim]:
-    """Return claims of tasks that are nowhere."""
+    """Return claims of tasks that exist nowhere."""
     return [
         Claim(uuid7(), 1, lane, "tests.nothing", "{}", 1, None, "default") for _ in range(count)
     ]

@@ -1,5 +1,7 @@
-"""The small rules of a worker: its options and slots, what it asks of a pass, when a child is
-replaced, and its pauses.
+"""The small rules of a worker.
+
+They are its options and slots, the claims that it wants of a pass, the replacement of children, and
+its pauses.
 """
 
 from __future__ import annotations
@@ -53,20 +55,20 @@ OPTIONS = WorkerOptions(("default",), processes=2, threads=3, async_concurrency=
 
 
 def wanted(of: Capacity, sync: int, async_: int = 0, **counts: int) -> Wanted:
-    """Return what is asked for with so many free slots."""
+    """Return the wanted claims with these numbers of free slots."""
     none = dict.fromkeys(("standing", "ahead", "prefetched", "starting"), 0)
     return of.wanted({"sync": sync, "async": async_}, **none | counts)
 
 
 @pytest.mark.promise("S0.33", "S1.41", "S2.11")
 def test_soft_mode_adds_the_buffer_to_the_slots_of_a_worker() -> None:
-    """A worker may have as many tasks as slots and in soft mode its buffer too."""
+    """A worker may hold a task per slot, and in soft mode also those of its buffer."""
     assert capacity(Config(), OPTIONS) == Capacity(max_claim_per_worker=20)
     assert capacity(SOFT, OPTIONS) == Capacity(max_claim_per_worker=24, prefetch=4, lease=LEASE)
 
 
 def test_claims_may_be_non_durable_only_if_tasks_can_be_ended() -> None:
-    """Claims need not be durable if the settings say so and their tasks can be ended."""
+    """Claims may be non-durable if the settings allow it and the worker can end its tasks."""
     for processes in (0, 1):
         options = WorkerOptions(("default",), processes=processes)
         assert wanted(capacity(Config(durable_claims=False), options), 1).durable == (
@@ -76,7 +78,10 @@ def test_claims_may_be_non_durable_only_if_tasks_can_be_ended() -> None:
 
 @pytest.mark.promise("S0.31", "S0.32", "S1.40", "S2.11")
 def test_the_two_claim_options_bound_the_claims_of_a_pass() -> None:
-    """The two options bound what is claimed and not started and what a pass claims of a queue."""
+    """``max_claim_per_worker`` and ``max_claim_batch`` bound the claims of a pass.
+
+    The first bounds the tasks that are claimed and not started, the second the claims per queue.
+    """
     options = WorkerOptions(("default",), processes=2, max_claim_batch=2, max_claim_per_worker=10)
     hungry = capacity(Config(), options)
 
@@ -87,8 +92,9 @@ def test_the_two_claim_options_bound_the_claims_of_a_pass() -> None:
 
 @pytest.mark.promise("S0.21", "S0.38", "S1.2", "S1.38", "S1.43")
 def test_soft_mode_counts_waiting_tasks_against_the_buffer() -> None:
-    """In soft mode what runs and what waits counts against slots and buffer and in hard mode slots
-    alone.
+    """In soft mode, running and waiting tasks count against slots and buffer.
+
+    In hard mode, there are only the slots.
     """
     soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
 
@@ -120,7 +126,7 @@ def learned(prefetch: int, slots: int, *durations: float) -> RunAhead:
 
 
 def test_the_buffer_is_deeper_the_shorter_its_tasks_are() -> None:
-    """A line is as long as tasks are short and the buffer of the settings allows."""
+    """The line of tasks before a slot is longer the shorter the tasks are, up to its bound."""
     assert RunAhead(1_000, 1).depth == 0
     assert learned(1_000, 1, 2 * STANDING_SECONDS).depth == 0
     assert learned(1_000, 1, STANDING_SECONDS / 5).depth == 5
@@ -163,7 +169,7 @@ def test_the_time_of_a_task_runs_everywhere_but_in_line(lane: str, count: int, t
     timeouts.enforce(time.monotonic() + 11)
 
     assert bool(heard.receive()) == told
-    assert timeouts.next > time.monotonic() + 11  # they are told later, or killed after the grace
+    assert timeouts.next > time.monotonic() + 11  # interrupted later, or killed after the grace
 
 
 def connected() -> tuple[PoolProcess, Channel]:
@@ -229,8 +235,9 @@ def a_run() -> SyncRun:
 
 
 def test_a_cancel_before_the_start_of_a_task_reaches_the_task() -> None:
-    """A cancel that comes before its task begins is heard when it does and forgotten once it is
-    over.
+    """A cancel that comes before its task begins interrupts the task.
+
+    It is forgotten once the task is over.
     """
     control = Control(channel_pair()[0])
     others = a_run()
@@ -253,7 +260,7 @@ START = 1_000.0
 
 
 def pool(processes: int, chosen: int | None = None) -> tuple[Recycling, list[PoolProcess]]:
-    """Return the rules of a worker and its children, all of them ready at the same moment."""
+    """Return the replacement rules of a worker, and its children, all ready at the same moment."""
     options = WorkerOptions(queues=("default",), processes=processes, max_tasks_per_child=chosen)
     recycling = Recycling(options)
     return recycling, [child(recycling, options, START) for _ in range(processes)]
@@ -296,8 +303,9 @@ def child(recycling: Recycling, options: WorkerOptions, ready_at: float) -> Pool
 def test_a_child_is_replaced_after_its_number_of_tasks(
     processes: int, chosen: int | None, taken: int, age: float, replaced: bool, free: int
 ) -> None:
-    """A child is replaced after a hundred tasks and a minute or after exactly so many as were
-    chosen.
+    """A child is replaced after a hundred tasks and a minute by default.
+
+    With ``max_tasks_per_child``, it is replaced after exactly that number.
     """
     recycling, _ = pool(processes, chosen)
     one = child(recycling, WorkerOptions(queues=("default",), processes=processes), START - age)
@@ -309,7 +317,7 @@ def test_a_child_is_replaced_after_its_number_of_tasks(
 
 @pytest.mark.promise("S1.13")
 def test_children_are_replaced_one_after_the_other_by_default() -> None:
-    """Without the option children are replaced one after the other though all have had their tasks."""
+    """By default, children are replaced one after the other, even if all have run their tasks."""
     recycling, children = pool(4)
     for one in children:
         one.taken = 1_000
@@ -324,7 +332,7 @@ def test_children_are_replaced_one_after_the_other_by_default() -> None:
 
 
 def test_one_altered_child_a_minute_is_replaced() -> None:
-    """Of the children that tasks altered one a minute is replaced."""
+    """One child per minute is replaced because a task altered it."""
     recycling, children = pool(2)
 
     replaced = [
@@ -340,7 +348,7 @@ def test_one_altered_child_a_minute_is_replaced() -> None:
 def test_a_child_lives_on_while_many_others_run_their_last_tasks(
     chosen: int | None,
 ) -> None:
-    """While many children run their last tasks the others get another life."""
+    """A child is not replaced while many others run their last tasks."""
     recycling, (one,) = pool(1, chosen)
     retired = [
         child(recycling, WorkerOptions(queues=("default",), processes=1), START) for _ in range(5)
@@ -365,7 +373,7 @@ def test_a_child_lives_on_while_many_others_run_their_last_tasks(
     ids=["sync", "async"],
 )
 def test_a_child_reports_a_full_lane_before_its_reply(lane: Any, name: str, reply: str) -> None:
-    """That a child is full comes before the reply for which the worker may send it another task."""
+    """A child reports that a lane is full before the reply that would bring it another task."""
     (ours, theirs) = channel_pair()
     (_, control) = channel_pair()
     full = lane(theirs, [0, 0], Control(control), Gauge(1))
@@ -390,7 +398,7 @@ def test_a_child_reports_a_full_lane_before_its_reply(lane: Any, name: str, repl
 
 @pytest.mark.promise("S2.18", "S2.20")
 def test_the_retry_pause_doubles_with_jitter_up_to_its_maximum() -> None:
-    """The pause doubles up to its cap with jitter and tries end where the settings say so."""
+    """The pause doubles with jitter up to its maximum, and the number of tries is limited."""
     backoff = Backoff(Resilience(db_retry_initial_ms=100, db_retry_max_ms=1_000))
     pauses = [backoff.failed() for _ in range(8)]
     for pause, middle in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
@@ -430,7 +438,7 @@ def test_slots_are_processes_times_threads_and_times_coroutines() -> None:
 
 
 def test_every_transient_database_error_is_retried() -> None:
-    """Every error that the database knows is tried again but for those that cannot pass."""
+    """Every database error is retried, except those of classes that no retry can cure."""
     outage = Outage(Resilience())
 
     for error in vars(psycopg.errors).values():
@@ -459,7 +467,7 @@ def defaults(function: Any) -> dict[str, Any]:
 
 
 def parsed(command: Any, *given: str) -> dict[str, Any]:
-    """Return the options of our own that a command line comes to."""
+    """Return the options that the command line gives to the worker."""
     known = {
         "verbosity",
         "settings",
@@ -476,7 +484,7 @@ def parsed(command: Any, *given: str) -> dict[str, Any]:
 
 @pytest.mark.promise("S3.11")
 def test_run_has_the_options_and_defaults_of_the_command() -> None:
-    """Run takes the options of the command with the same names and defaults."""
+    """``run()`` has the options of the command, with the same names and defaults."""
     # Only the command has --reload, which runs the command line again.
     assert {**defaults(run), "reload": False} == parsed(Command())
     assert defaults(run_scheduler) == parsed(SchedulerCommand())
@@ -496,7 +504,7 @@ def test_without_the_option_a_child_has_no_memory_limit() -> None:
 
 
 def test_usable_cpus_are_those_of_the_process_not_the_machine() -> None:
-    """The usable cpus are those that this process may use and not those of the machine."""
+    """The usable CPUs are those of this process, not those of the machine."""
     one = min(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, {{{one}}}); "
@@ -531,7 +539,7 @@ def test_usable_cpus_are_those_of_the_process_not_the_machine() -> None:
 def test_code_refuses_the_values_the_command_line_refuses(
     wrong: dict[str, Any], words: str
 ) -> None:
-    """Values that the command line refuses are refused from code."""
+    """Options that the command line refuses are refused from code, too."""
     with pytest.raises(WorkerStartError) as caught:
         refuse_impossible(WorkerOptions(**{"queues": ("default",), "processes": 1, **wrong}))
 
@@ -539,7 +547,7 @@ def test_code_refuses_the_values_the_command_line_refuses(
 
 
 def test_children_that_end_again_and_again_are_started_later() -> None:
-    """Fails if: a project that cannot run tasks any more keeps a CPU busy with starts."""
+    """Fails if: a project that can no longer run tasks keeps a CPU busy with starts."""
     starts = Starts(60.0)
     waits = []
 
@@ -555,7 +563,7 @@ def test_children_that_end_again_and_again_are_started_later() -> None:
 
 
 def test_no_child_is_replaced_while_a_start_is_late() -> None:
-    """No child is replaced for its tasks while a start is late.
+    """No child is replaced for its number of tasks while a start is late.
 
     Fails if: one child after another ends, and nothing takes their places.
     """

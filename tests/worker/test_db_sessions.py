@@ -1,4 +1,4 @@
-"""What is seen of Django's connections between two tasks, and what is done to them."""
+"""The checks of Django's connections between two tasks, and the repairs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ Elsewhere = Callable[[Callable[[], Any]], Any]
 
 @pytest.fixture
 def elsewhere() -> Iterator[Elsewhere]:
-    """Give a function that calls another on a thread of its own, as the threads of a worker run
-    tasks.
-    """
+    """Yield a function that calls another one on its own thread, like the threads of a worker."""
     with ThreadPoolExecutor(1) as pool:
         yield lambda call: pool.submit(call).result(30)
         pool.submit(connections.close_all).result(30)
@@ -35,7 +33,7 @@ def elsewhere() -> Iterator[Elsewhere]:
 
 @pytest.fixture
 def orm() -> Iterator[OneThread]:
-    """Give a thread such as Django's for async code."""
+    """Yield a thread such as Django's for async code."""
     with OneThread() as pool:
         yield pool
         pool.close()
@@ -89,7 +87,7 @@ def test_django_is_asked_where_its_wrappers_cannot_be_seen(
 
 
 def test_a_wrapper_of_another_thread_is_dropped_without_an_error(elsewhere: Elsewhere) -> None:
-    """A wrapper of another thread is dropped and raises nothing."""
+    """The connection of another thread is dropped, and no error is raised."""
 
     def take_over() -> None:
         connections["default"] = foreign
@@ -109,7 +107,7 @@ def test_a_wrapper_of_another_thread_is_dropped_without_an_error(elsewhere: Else
     "kind", ["autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"]
 )
 def test_an_open_async_transaction_excludes_the_next_call(orm: OneThread, kind: str) -> None:
-    """A transaction left open by async code takes in no row of the next call."""
+    """The next call of async code is not part of a transaction that was left open."""
     opened = orm.submit(traps.WRECKS[kind])
     written = orm.submit(note)
 
@@ -123,7 +121,7 @@ def test_an_open_async_transaction_excludes_the_next_call(orm: OneThread, kind: 
 def test_a_failed_call_of_async_code_leaves_no_new_connection(
     orm: OneThread,
 ) -> None:
-    """A call of async code that fails leaves no connection that it opened."""
+    """A failed call of async code leaves no connection that it opened."""
 
     def half_made() -> None:
         connection.ensure_connection()
@@ -146,9 +144,9 @@ def test_a_failed_call_of_async_code_leaves_no_new_connection(
 def test_a_child_keeps_connections_between_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A child keeps connections and an age or pool of the project holds.
+    """A child keeps connections between tasks unless the project configures an age or a pool.
 
-    Fails if: a pool refuses an age, or a connection kept for ever is closed after a minute.
+    Fails if: a pool refuses an age, or a connection that is kept for ever is closed after a minute.
     """
     given = {
         "short": {"CONN_MAX_AGE": 0},
@@ -200,7 +198,7 @@ def test_prepared_statements_run_again_after_a_session_reset(
         for ready in (False, True, True, True):
             db_sessions.before_task()
             backends.add(sql("SELECT pg_backend_pid()")[0][0])
-            if ready:  # the first one prepares nothing with threshold 2
+            if ready:  # with threshold 2, the first run prepares nothing
                 assert [Group.objects.filter(name="next").count() for _ in range(4)] == [1] * 4
             db_sessions.after_task()
 
@@ -211,7 +209,7 @@ def test_prepared_statements_run_again_after_a_session_reset(
 
 
 class Tenants(base.DatabaseWrapper):
-    """A backend that keeps the tenant in its wrapper, as that of django-tenants."""
+    """A backend that keeps the tenant in its wrapper, as that of django-tenants does."""
 
     schema_name = "public"
 
@@ -234,7 +232,7 @@ def schema_here() -> str:
 
 @pytest.fixture
 def tenants() -> Callable[[], None]:
-    """Give a function that lets the thread use such a backend."""
+    """Return a function that makes the thread use such a backend."""
 
     def use() -> None:
         connections["default"] = Tenants(connections["default"].settings_dict, "default")

@@ -1,9 +1,8 @@
-"""The engine, one turn of its loop at a time, what the probes say of it over real HTTP, and the
-listener that wakes it.
+"""The engine one turn at a time, its probes over real HTTP, and the listener that wakes it.
 
-The comparison after a reconnect meets a database that has lost claims: their rows are changed to
-what they were before. The listener finds out that nothing arrives, and leaves a connection alone on
-which something does.
+For the comparison after a reconnect, the tests simulate a database that has lost claims: they
+change the rows back to their earlier state. The listener detects a silent connection, and keeps a
+connection on which notifications arrive.
 """
 
 from __future__ import annotations
@@ -59,10 +58,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_an_engine_claims_nothing_after_its_last_beat_expires(
     build: Build,
 ) -> None:
-    """Nothing is claimed after the moment up to which the last beat is trusted.
+    """The engine claims nothing after its last heartbeat has expired.
 
-    Others may have declared the worker dead since, and what it claims then would be given away
-    while it runs.
+    Other workers may have declared the worker dead by then, and would rescue its new claims while
+    they run.
     """
     parts = build()
     id_ = tasks.noop.send().task_id
@@ -91,7 +90,7 @@ NEVER_STARTED = (
 
 
 class Here:
-    """A worker in soft mode that runs tasks itself, one by one, and goes on one turn at a time."""
+    """A worker in soft mode without children, which the test drives one turn at a time."""
 
     def __init__(self, parts: Supervisor, folder: Path) -> None:
         self.parts = parts
@@ -117,8 +116,9 @@ class Here:
         (self.folder / f"{name}.go").touch()
 
     def finishes_cut_off(self) -> None:
-        """Let the task end while there is no connection; then connect, and have its outcome in the
-        outbox.
+        """Let the task end while there is no connection, then connect.
+
+        Its outcome is in the outbox afterwards.
         """
         self.parts.outbox.disconnect()
         self.engine.outage.retry_at = time.monotonic() + 3600
@@ -127,7 +127,7 @@ class Here:
         self.parts.outbox.connect()
 
     def reconnects(self) -> None:
-        """Let it compare as it does after a reconnect."""
+        """Compare claims as after a reconnect."""
         self.engine.comparison.reconnected()
         self.engine.comparison.run(time.monotonic())
 
@@ -153,10 +153,10 @@ def lose(id_: uuid.UUID, columns: str) -> None:
 @pytest.mark.parametrize("finished", [False, True], ids=["runs", "finished"])
 @pytest.mark.parametrize("columns", [NEVER_CLAIMED, NEVER_STARTED], ids=["claim", "start"])
 def test_a_lost_claim_or_start_ends_the_worker(here: Here, columns: str, finished: bool) -> None:
-    """A task whose claim or start was lost ends the worker s life and its outcome is dropped.
+    """A lost claim or start of a task ends the worker, and the outcome is dropped.
 
-    Fails if: the worker claims it again under its old number, and the outcome of the lost claim
-    is written for the new one.
+    Fails if: the worker claims the task again under the same generation, and the outcome of the
+    lost claim is written for the new one.
     """
     one = here.runs_one()
     if finished:
@@ -165,7 +165,7 @@ def test_a_lost_claim_or_start_ends_the_worker(here: Here, columns: str, finishe
         here.reconnects()
 
     lose(one, columns)
-    if not finished:  # somebody may have changed it by hand: the server has not been away
+    if not finished:  # the row may have been changed by hand, because the server has not been away
         here.engine.comparison.run(time.monotonic())
 
     with pytest.raises(ClaimsLost, match=rf"lost 1 claim.*{one}"):
@@ -178,7 +178,7 @@ def test_a_lost_claim_or_start_ends_the_worker(here: Here, columns: str, finishe
 def test_a_prefetched_task_with_a_lost_claim_leaves_the_buffer(here: Here) -> None:
     """A prefetched task whose claim was lost leaves the buffer.
 
-    Fails if: claimed anew and running, it is found running under the old claim too, and
+    Fails if: the task is claimed anew and runs, is found running under the old claim, too, and is
     dispatched once more.
     """
     here.runs_one()
@@ -194,7 +194,7 @@ def test_a_prefetched_task_with_a_lost_claim_leaves_the_buffer(here: Here) -> No
 
 
 def test_an_outcome_written_without_its_reply_is_not_lost(here: Here) -> None:
-    """An outcome that was written although its reply was lost is no loss."""
+    """An outcome that was written although its reply was lost is not reported as lost."""
     here.runs_one()
     here.finishes_cut_off()
     outbox = here.parts.outbox
@@ -208,7 +208,7 @@ def test_an_outcome_written_without_its_reply_is_not_lost(here: Here) -> None:
 
 
 def test_a_worker_declared_dead_is_disowned_at_its_reconnect(here: Here) -> None:
-    """A worker that was declared dead is told so and nothing of lost claims."""
+    """A worker that was declared dead is disowned at its reconnect, and reports no lost claims."""
     one = here.runs_one()
     worker = here.parts.worker
     HeartbeatFactory(id=worker, worker_id=worker, role="claimer", died_at=now())
@@ -221,7 +221,7 @@ def test_a_worker_declared_dead_is_disowned_at_its_reconnect(here: Here) -> None
 
 
 def test_a_workflow_advances_after_its_task_lands_at_a_reconnect(here: Here) -> None:
-    """A workflow whose task was written after a reconnect is advanced."""
+    """A workflow advances after the outcome of its task was written at a reconnect."""
     flow = Workflow("one step")
     flow.gate("open", after=flow.add(tasks.linger, str(here.folder / "one")))
     flow.send()
@@ -251,11 +251,12 @@ def test_elements_of_a_map_are_counted_together_while_others_run(
     gathers: bool,
     counted: list[int],
 ) -> None:
-    """Elements of a map are counted together while others run unless others start as they end.
+    """Completed elements of a map are counted together while others run.
 
-    Fails if: each pass that settles some of them is followed by an advance, which takes as long.
+    They are counted at once if other elements may start when they end. The first element is always
+    counted at once.
 
-    The first one always is.
+    Fails if: each pass that settles some elements is followed by an advance, which takes as long.
     """
     monkeypatch.setattr(advancer, "GATHER_SECONDS", 3600.0)
     parts = build(threads=2)
@@ -265,8 +266,9 @@ def test_elements_of_a_map_are_counted_together_while_others_run(
     parts.engine.wakeups.look_everywhere()
 
     def counted_after(ended: int) -> int:
-        """Let the first elements end until so many have; return how many the run knows of while
-        others run.
+        """Let the first elements end, up to this number.
+
+        Returns how many of them the run has counted while others run.
         """
         for name in "abcde"[:ended]:
             (tmp_path / f"{name}.go").touch()
@@ -290,7 +292,9 @@ def test_elements_of_a_map_are_counted_together_while_others_run(
 def test_an_element_that_failed_is_counted_at_once(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: it waits for others like those that completed, and on_error acts later."""
+    """Fails if: a failed element waits for others, as a completed one does, and ``on_error`` acts
+    later.
+    """
     monkeypatch.setattr(advancer, "GATHER_SECONDS", 3600.0)
     parts = build(threads=2)
     flow = Workflow("map")
@@ -313,7 +317,7 @@ def asked(parts: Supervisor, path: str) -> tuple[int, Any]:
 def test_a_healthy_worker_is_live_and_ready(
     parts: Supervisor,
 ) -> None:
-    """A worker that is well lives and is ready and says who it is whatever else is asked."""
+    """A healthy worker is live and ready, and every answer names the worker."""
     for path in ("/live", "/ready", "/ready?verbose=1"):
         status, found = asked(parts, path)
         assert (status, found["ok"], found["reasons"], found["worker"]) == (
@@ -330,7 +334,7 @@ def test_a_healthy_worker_is_live_and_ready(
 
 
 def test_a_stuck_engine_is_not_live_until_its_next_turn(parts: Supervisor) -> None:
-    """An engine that does not come round is not alive until it does."""
+    """An engine that is stuck is not live until its next turn."""
     parts.engine.status = parts.engine.status._replace(
         busy_since=time.monotonic() - STUCK_SECONDS + 5
     )
@@ -353,7 +357,7 @@ def test_a_stuck_engine_is_not_live_until_its_next_turn(parts: Supervisor) -> No
 def test_an_unready_worker_names_all_reasons_and_stays_live(
     parts: Supervisor,
 ) -> None:
-    """What keeps a worker from being ready is all named and does not end it."""
+    """A worker that is not ready names all reasons, and stays live."""
     parts.outbox.disconnect()
     parts.engine.trusted_until = time.monotonic() - 1
     parts.engine.stop()
@@ -380,8 +384,9 @@ def connected(parts: Supervisor) -> socket.socket:
 
 
 def cut_off(client: socket.socket, more: bytes) -> bool:
-    """Return whether the server ends a connection without an answer, while ``more`` is sent again
-    and again.
+    """Return whether the server closes a connection without an answer.
+
+    ``more`` is sent again and again meanwhile.
     """
     client.settimeout(0.1)
     deadline = time.monotonic() + 20
@@ -409,7 +414,7 @@ def cut_off(client: socket.socket, more: bytes) -> bool:
 def test_a_client_with_slow_or_endless_headers_is_cut_off(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch, seconds: float, first: bytes, more: bytes
 ) -> None:
-    """A client that sends a header now and then or without end is cut off."""
+    """A client that sends headers slowly or without end is cut off."""
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", seconds)
 
     with connected(parts) as client:
@@ -463,8 +468,9 @@ def test_a_port_in_use_is_named_and_the_address_may_be_of_ipv6() -> None:
 
 
 class Listening:
-    """A listener, the engine's connection that calls it, and what it told: words with their
-    moments, and runs to advance.
+    """A listener, the connection of the engine that tests it, and the received notifications.
+
+    These are words with their moments, and runs to advance.
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -492,11 +498,11 @@ class Listening:
         self.moments.append(moment)
 
     def tick(self, after: float = 0.0) -> None:
-        """Let it do what it would do so many seconds from now."""
+        """Let the listener do the work that is due so many seconds from now."""
         self.notifications.tick(time.monotonic() + after, self.connection, self.prefix)
 
     def hears(self) -> None:
-        """Wait until something arrives, and let it take that."""
+        """Wait until a notification arrives, and let the listener receive it."""
         wait_until(lambda: self.selector.select(0), "something arrives")
         self.notifications.receive()
 
@@ -505,7 +511,7 @@ class Listening:
 def listening(connect: Connect) -> Iterator[Listening]:
     made = Listening(connect())
     made.tick()
-    assert made.woken == ["anew"]  # what was sent before made no noise here
+    assert made.woken == ["anew"]  # earlier notifications did not arrive here
 
     yield made
 
@@ -516,7 +522,10 @@ def listening(connect: Connect) -> Iterator[Listening]:
 def test_any_notification_proves_the_connection(
     listening: Listening,
 ) -> None:
-    """A call that arrives or a task proves the connection and a call wakes nobody."""
+    """Any notification, of a test or of a task, proves the connection.
+
+    A notification of a test wakes no worker.
+    """
     backend = listening.notifications.listener.connection
     listening.tick()
     assert listening.notifications.testing
@@ -526,7 +535,7 @@ def test_any_notification_proves_the_connection(
 
     listening.tick(ANSWER_SECONDS + 1)
     listening.tick(QUIET_SECONDS + 1)
-    assert listening.notifications.testing  # again, after a while without any news
+    assert listening.notifications.testing  # again, after a while without any notification
     listening.hears()
     assert listening.woken == ["anew"]
 
@@ -541,7 +550,7 @@ def test_any_notification_proves_the_connection(
 def test_an_unread_answer_is_not_taken_for_a_missing_one(
     listening: Listening, unread: bool
 ) -> None:
-    """An answer that lies unread or was not asked for is not missed."""
+    """An answer that is unread, or to a test that was never sent, does not count as missing."""
     listening.tick()
 
     if unread:
@@ -556,7 +565,7 @@ def test_an_unread_answer_is_not_taken_for_a_missing_one(
 
 
 def test_a_signal_to_a_workflow_names_its_run(listening: Listening) -> None:
-    """A signal to a workflow names its run and looks for no tasks."""
+    """A signal to a workflow names its run, and causes no search for tasks."""
     flow = Workflow("waits")
     flow.signal("go")
     handle = flow.send()
@@ -572,7 +581,10 @@ def test_a_signal_to_a_workflow_names_its_run(listening: Listening) -> None:
 def test_only_due_tasks_of_its_own_queues_wake_a_worker(
     listening: Listening,
 ) -> None:
-    """Due tasks are told from others and neither other queues nor strangers wake anybody."""
+    """Due tasks are notified apart from later ones, and wake only workers of their queue.
+
+    Unknown texts of strangers wake no worker.
+    """
     listening.connection.execute(
         "SELECT pg_notify(%s, 'a text of a stranger')", [f"{listening.prefix}_new"]
     )
@@ -588,7 +600,7 @@ def test_only_due_tasks_of_its_own_queues_wake_a_worker(
 def test_an_unelected_worker_hears_only_messages_to_itself(
     listening: Listening,
 ) -> None:
-    """A worker that is not elected hears only what it is told alone."""
+    """A worker that is not elected receives only messages to itself."""
     listening.notifications.hear(wanted=False)
     assert (listening.notifications.healthy, listening.notifications.hears) == (True, False)
 
@@ -626,7 +638,7 @@ def test_a_silent_connection_is_replaced_and_told(
 ) -> None:
     silent = listening.notifications.listener.connection
     assert silent is not None
-    silent.execute("UNLISTEN *")  # as a pooler that lends the session to somebody else
+    silent.execute("UNLISTEN *")  # as a pooler that lends the session to another client
     listening.tick()
 
     with caplog.at_level(logging.INFO, "horsies"):
@@ -649,7 +661,7 @@ def test_a_silent_connection_is_replaced_and_told(
 def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> None:
     moments = [1763748000.5, 1763747999.5, 1763748002.5]
 
-    with listening.connection.transaction():  # what one commit says arrives together
+    with listening.connection.transaction():  # the notifications of one commit arrive together
         for moment in moments:
             listening.connection.execute(
                 "SELECT pg_notify(%s, %s)", [listening.prefix + "_new", f"{moment} default"]
@@ -662,9 +674,9 @@ def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> 
 def test_notifications_of_other_channels_are_ignored(
     listening: Listening,
 ) -> None:
-    """The news of another channel on the same connection are not ours.
+    """Notifications of other channels on the same connection are ignored.
 
-    Behind a pooler the server's connection may be one on which another client has listened.
+    Behind a pooler, another client may have used LISTEN on the connection of the server.
     """
     listener = listening.notifications.listener
     assert listener.connection is not None
@@ -678,7 +690,7 @@ def test_notifications_of_other_channels_are_ignored(
 
 
 def test_a_partition_that_a_lock_stalled_goes_on_soon(build: Build, connect: Connect) -> None:
-    """Fails if: the worker waits for the lock, or leaves the partition to the sweep, half a minute
+    """Fails if: the worker waits for the lock, or the partition waits for the sweep, half a minute
     later.
     """
     limit("default", partition_by_args=["n"], partition_policy="stop")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 ROOT = Path(__file__).parents[2]
 FAR = 100_000.0
 
-# A process that arms its timer, says so, and stops itself; nobody continues it.
+# A process that arms its timer, prints a line and stops itself. It is never continued.
 STOPS_ITSELF = """
 import os, signal, time
 from horsies_django.worker.process.kill_timer import KernelTimer
@@ -40,8 +40,8 @@ print("went on", flush=True)
 """
 
 
-# A worker without a database: a pool, a heart that re-arms, and an engine that runs its task for
-# each line of its input.
+# A worker without a database: a pool, a heartbeat that re-arms the timer, and an engine that runs
+# its task for each line of its input.
 WORKER = """
 import json, selectors, sys, threading, time, uuid
 import django, psutil
@@ -106,7 +106,7 @@ INSTALLED_APPS = ["horsies_django", "stoppable"]
 
 
 class Worker:
-    """A running WORKER in a process group of its own."""
+    """A running WORKER in its own process group."""
 
     def __init__(self, folder: Path, start_method: str, seconds: float, heart: str) -> None:
         app = folder / "stoppable"
@@ -147,14 +147,14 @@ class Worker:
 
     def end(self) -> None:
         with suppress(ProcessLookupError):
-            # What else is left of the group may stand still.
+            # Other processes of the group may be stopped.
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Give a function that starts a worker; it is ended afterwards, and its children with it."""
+    """Yield a function that starts a worker, and end the worker with its children afterwards."""
     started: list[Worker] = []
 
     def start(start_method: str, *, seconds: float, heart: str = "beats") -> Worker:
@@ -175,7 +175,7 @@ def test_a_stopped_process_dies_at_its_deadline() -> None:
 
 
 def test_arming_moves_a_deadline_that_has_not_passed() -> None:
-    """Arming moves the deadline unless it has passed and disarming takes it away."""
+    """Arming moves the deadline unless it has passed, and disarming removes it."""
     timer = KernelTimer()
     try:
         timer.arm(time.monotonic() - 1)
@@ -196,7 +196,10 @@ def test_arming_moves_a_deadline_that_has_not_passed() -> None:
 
 
 def test_a_late_beat_of_a_stopping_worker_sets_no_deadline() -> None:
-    """Deadlines count from before the beat and a late beat of a worker that ends sets none."""
+    """The deadline counts from before a heartbeat.
+
+    A late heartbeat of a worker that ends sets no deadline.
+    """
     deadlines: list[float] = []
     timer = KillTimer(FAR, deadlines.append)
 
@@ -210,7 +213,7 @@ def test_a_late_beat_of_a_stopping_worker_sets_no_deadline() -> None:
 def test_a_stopped_worker_ends_with_its_spawned_child(
     worker: Callable[..., Worker],
 ) -> None:
-    """A stopped worker without a fork server ends with its child."""
+    """A stopped worker without a fork server ends together with its child."""
     stopped = worker("spawn", seconds=1.5)
     child = stopped.event("child")["child"]
 
@@ -223,12 +226,12 @@ def test_a_stopped_worker_ends_with_its_spawned_child(
 def test_a_fork_server_that_hangs_during_a_start_is_replaced(
     worker: Callable[..., Worker],
 ) -> None:
-    """A fork server that ends while it is asked for a child is replaced."""
+    """A fork server that hangs during the start of a child is replaced."""
     running = worker("forkserver", seconds=3.5)
     first = running.event("child")
 
     os.kill(first["fork_server"], signal.SIGSTOP)
-    # The pool waits for another one from the stopped fork server.
+    # The pool now waits for another child of the stopped fork server.
     os.kill(first["child"], signal.SIGKILL)
     second = running.event("child", 1)
 
@@ -239,7 +242,9 @@ def test_a_fork_server_that_hangs_during_a_start_is_replaced(
 def test_the_next_fork_server_has_the_deadline_of_the_last_beat(
     worker: Callable[..., Worker],
 ) -> None:
-    """Fails if: a worker that is stopped before its next beat leaves tasks that go on when it does."""
+    """Fails if: tasks of a worker that was stopped before its next heartbeat go on when it is
+    continued.
+    """
     running = worker("forkserver", seconds=3.0, heart="beats once")
 
     os.kill(running.event("child")["fork_server"], signal.SIGKILL)
@@ -252,7 +257,7 @@ def test_the_next_fork_server_has_the_deadline_of_the_last_beat(
 def test_a_task_that_holds_the_gil_for_long_is_not_killed(
     worker: Callable[..., Worker], start_method: str
 ) -> None:
-    """A task that holds the gil for long lives as long as its worker."""
+    """A task that holds the GIL for long lives as long as its worker."""
     alive = worker(start_method, seconds=1.0)
     alive.event("child")
 

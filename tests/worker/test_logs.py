@@ -1,5 +1,6 @@
-"""The log of a worker: nothing waits for it, its colors are its own, and a task that is stuck has
-one line.
+"""The log of a worker.
+
+No thread waits for it, it has its own colors, and a stuck task has one line.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ logger = logging.getLogger("horsies.worker")
 
 
 class Slow(logging.Handler):
-    """Writes a line only while the gate is open."""
+    """A handler that writes a line only while the gate is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class Slow(logging.Handler):
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
-    """Give a handler that is the only one of the "horsies" logger."""
+    """Return a handler that is the only one of the "horsies" logger."""
     handler = Slow()
     horsies = logging.getLogger("horsies")
 
@@ -73,7 +74,7 @@ def test_lines_that_a_slow_log_cannot_take_are_counted(
     with logs.relayed_logs():
         logger.info("line %s", 0)
         assert slow.arrived.wait(30)
-        for number in range(1, 6):  # nobody writes: each of these returns at once
+        for number in range(1, 6):  # no line is written, so each of these returns at once
             logger.info("line %s", number)
         assert slow.lines == []
 
@@ -88,7 +89,7 @@ def test_lines_that_a_slow_log_cannot_take_are_counted(
 def test_a_line_arrives_whole_with_its_traceback(
     slow: Slow,
 ) -> None:
-    """A line arrives whole with its traceback and only where its level is wanted."""
+    """A line arrives whole with its traceback, and only in handlers of its level."""
     slow.gate.set()
     slow.setLevel("WARNING")
 
@@ -122,9 +123,9 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def lines(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the lines that the "horsies" loggers write on a terminal from now on."""
+    """Return the lines that the "horsies" loggers write on a terminal from now on."""
     for name in ("NO_COLOR", "FORCE_COLOR", "DJANGO_COLORS"):
-        monkeypatch.setenv(name, "")  # whatever sets it in the test: it is undone
+        monkeypatch.setenv(name, "")  # so that changes of the test are undone
         monkeypatch.delenv(name)
     monkeypatch.setenv("TERM", "xterm")
 
@@ -155,7 +156,10 @@ def test_color_options_of_a_command_reach_its_processes(
     stream: type[io.StringIO],
     colored: bool,
 ) -> None:
-    """Who wants colors is asked and the options of a command reach the processes that it starts."""
+    """Environment and stream decide on colors by default.
+
+    The options of a command decide first, and reach the processes that it starts.
+    """
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
@@ -182,7 +186,7 @@ def test_colors_are_those_that_django_was_given(
 
 
 def runs(member: PoolProcess, number: int, since: float, name: str = "tests.nothing") -> Claim:
-    """Have a process hold a task that was handed over at a moment."""
+    """Give a process a task that was handed over at this moment."""
     claim = Claim(uuid.uuid4(), 1, "sync", name, "{}")
     member.held["sync"][number] = claim
     member.since["sync"][number] = since
@@ -192,7 +196,7 @@ def runs(member: PoolProcess, number: int, since: float, name: str = "tests.noth
 def test_a_long_running_task_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A task that runs long is reported once however many beats follow."""
+    """A long-running task is reported once, however many heartbeats follow."""
     member = PoolProcess(WorkerOptions(queues=(), processes=1))
     member.pid = 7
     watch = StuckWatch(stopped_seconds=10.0, long_seconds=60.0)
@@ -202,7 +206,7 @@ def test_a_long_running_task_is_reported_once(
         watch.look([member], 159.0)
         assert caplog.messages == []
 
-        for now in (161.0, 162.0, 163.0):  # the report, and two beats after it
+        for now in (161.0, 162.0, 163.0):  # the report, and two heartbeats after it
             watch.look([member], now)
         assert [str(claim.id) in line for line in caplog.messages] == [True]
         assert "(tests.nothing) has been running for more than 60 s in process 7" in caplog.text
@@ -229,7 +233,7 @@ def failed(**reply: Any) -> Outcome:
 
 
 def test_tasks_above_the_limit_of_a_second_are_counted_by_name() -> None:
-    """What exceeds a second is counted and told when it is over by ten names."""
+    """Tasks above the limit of a second are counted, and then reported under up to ten names."""
     log = TaskLog()
     assert (len(log.take(done(MANY - 1), 10.0)), len(log.take(done(1), 10.9))) == (MANY - 1, 1)
     assert log.summary_at == float("inf"), "as many as a second may have are not counted"
@@ -252,12 +256,12 @@ def test_tasks_above_the_limit_of_a_second_are_counted_by_name() -> None:
 
 
 def test_the_second_after_a_busy_one_is_only_counted() -> None:
-    """After a busy second the next is only counted and after one that was not lines are back."""
+    """The second after a busy one is only counted, and lines come back after a quiet one."""
     log = TaskLog()
     log.take(done(MANY + 1), 10.0)
     log.summary(11.0)
 
-    # No more than a second may have, but that is not known yet.
+    # This is within the limit of a second, but that is not known yet.
     assert log.take(done(MANY), 11.5) == []
     assert log.summary(12.0).startswith("200 tasks completed in 1.0 s: ")
 
@@ -273,7 +277,7 @@ def test_the_second_after_a_busy_one_is_only_counted() -> None:
 def test_a_worker_logs_its_last_counts_when_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The last counts are told when the worker ends if info is."""
+    """A worker logs its last counts when it ends, if it logs at level INFO."""
     caplog.set_level("WARNING", "horsies.task")
     task_log = TaskLog()
     task_log.settled(done(MANY * 2))
@@ -346,11 +350,11 @@ MOMENT = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(AT))
 def test_each_outcome_has_a_log_line_with_its_colors(
     lines: list[str], told: dict[str, Any], decided: dict[str, Any], level: str, line: str
 ) -> None:
-    """Each way to end has its line whose colors are neither in its name nor in what it says.
+    """Each outcome has a line with its own colors.
 
-    The task is named "shop.failed".
+    The name of the task, "shop.failed", and the message are not colored.
 
-    Fails if: the first "failed" of the line is colored, which belongs to its name.
+    Fails if: the first "failed" of the line is colored, which belongs to the name.
     """
     outcome = failed(task_name="shop.failed", **told)
     TaskLog().settled([outcome], {str(outcome.id): decided})
@@ -363,7 +367,7 @@ def test_each_outcome_has_a_log_line_with_its_colors(
 def test_a_record_about_a_task_has_the_attributes_of_the_filter(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A record about a task carries what the filter would give it."""
+    """A record about a task has the attributes that the filter would add."""
     caplog.set_level("INFO", "horsies.task")
     (outcome,) = done(1)
     TaskLog().settled([outcome])
@@ -393,8 +397,8 @@ FORGED = f"a\n[12:00:00] [worker] [CRITICAL] \x1b[2J\u202e\ud800 {'x' * 200}"
 
 
 def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCaptureFixture) -> None:
-    """Fails if: only the worker's own formatter escapes it, and handlers of the project write the
-    lines of an attacker.
+    """Fails if: only the worker's own formatter escapes the name, and handlers of the project write
+    the lines of an attacker.
     """
     (one,) = done(1, FORGED)
     log = TaskLog()
@@ -425,7 +429,10 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
 
 
 def test_the_filter_adds_the_task_attributes_to_every_record() -> None:
-    """The filter gives a record its task and every attribute also outside of one."""
+    """The filter adds the attributes of the task to every record.
+
+    Outside of a task, they have neutral values.
+    """
 
     def filtered(**extra: object) -> logging.LogRecord:
         record = logging.getLogger("shop").makeRecord(
@@ -473,7 +480,7 @@ def test_the_record_of_a_failure_has_the_class_of_the_exception(
 ) -> None:
     """The record of a failure has the class and the text of the exception.
 
-    Fails if: services that group errors by class see one for all tasks.
+    Fails if: services that group errors by class get one class for all tasks.
     """
     told = {"type": "Tray.NoPaper", "module": "shop.errors", "message": "tray 2\nis empty"}
     told["traceback"] = "first\n  second\n"
@@ -497,7 +504,7 @@ def test_the_record_of_a_failure_has_the_class_of_the_exception(
 
 
 class Export(logging.Handler):
-    """What a tool adds to the root logger, to send records elsewhere."""
+    """A handler that a tool adds to the root logger to send records elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -512,10 +519,10 @@ Root = Callable[..., logging.Logger]
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> Root:
-    """Give a function that makes the root logger what it is in Python, with these handlers, and
-    stderr a text.
+    """Return a function that resets the root logger to Python's defaults, with these handlers.
 
-    To be called in the test itself: pytest adds handlers before that.
+    It replaces stderr by a text buffer. Call it in the test itself, because pytest adds handlers
+    before the test.
     """
 
     def bare(*handlers: logging.Handler) -> logging.Logger:
@@ -552,7 +559,7 @@ def log_all() -> None:
 
 
 def test_a_handler_that_a_tool_added_gets_the_lines_in_addition(root: Root) -> None:
-    """Fails if any handler of the root logger silences the worker, and its tasks, on stderr."""
+    """Fails if: any handler of the root logger silences the worker and its tasks on stderr."""
     export = Export()
     root(export)
 
@@ -605,7 +612,7 @@ def test_a_logger_with_a_handler_of_its_own_is_not_shown_twice(root: Root) -> No
 def test_a_handler_that_raises_ends_the_log_of_nobody(
     slow: Slow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fails if the thread that writes the log ends: the worker is silent from then on."""
+    """Fails if: the thread that writes the log ends, and the worker is silent from then on."""
 
     class Broken(logging.Handler):
         def handle(self, record: logging.LogRecord) -> bool:
@@ -623,7 +630,7 @@ def test_a_handler_that_raises_ends_the_log_of_nobody(
 
 
 def test_the_record_of_a_failure_can_be_pickled() -> None:
-    """Fails if handlers lose the record that pass it to another thread or process as bytes."""
+    """Fails if: handlers that pass the record to another thread or process as bytes lose it."""
     kind = named_class("shop.errors", "Outer.Refused")
     error = kind("no such order")
     error.add_note("    Traceback")

@@ -1,4 +1,4 @@
-"""Heart, reaper, pruner and snapshots, one tick at a time, on the real database."""
+"""The heartbeat, reaper, pruner and snapshots, one tick at a time, on the real database."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ THRESHOLD_MS = 2_000
 
 @pytest.fixture
 def parts(build: Build) -> Supervisor:
-    """The parts of a worker, put together and not started."""
+    """Return the parts of a worker, put together and not started."""
     recovery = Recovery(
         claimer_heartbeat_interval_ms=1_000, running_stale_threshold_ms=THRESHOLD_MS
     )
@@ -66,7 +66,7 @@ def parts(build: Build) -> Supervisor:
 
 @pytest.fixture
 def conn(parts: Supervisor, connect: Connect) -> psycopg.Connection[Any]:
-    """Give a session in which the worker has registered."""
+    """Return a session in which the worker has registered."""
     made = connect()
     register(parts.worker, made)
     return made
@@ -86,7 +86,7 @@ def register(worker: uuid.UUID, conn: Any) -> None:
 
 
 def registered(conn: Any, count: int) -> list[uuid.UUID]:
-    """Register so many workers, the oldest first."""
+    """Register this number of workers, the oldest first."""
     workers = uuid7s(count)
     for worker in workers:
         register(worker, conn)
@@ -94,7 +94,7 @@ def registered(conn: Any, count: int) -> list[uuid.UUID]:
 
 
 def silence(worker: uuid.UUID, ago: timedelta = LONG_AGO) -> None:
-    """Let a worker's last beat lie long ago."""
+    """Set the last heartbeat of a worker to long ago."""
     sql("UPDATE horsies_heartbeats SET sent_at = sent_at - %s WHERE id = %s", [ago, worker])
 
 
@@ -124,8 +124,9 @@ def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(
 def test_the_kill_timer_counts_from_before_the_beat(
     parts: Supervisor, conn: Any, connect: Connect
 ) -> None:
-    """A beat may wait long for its answer: what counts from the answer ends after others took the
-    tasks over.
+    """The deadline counts from before the heartbeat, because its answer may take long.
+
+    Fails if: a deadline that counts from the answer ends after others have rescued the tasks.
     """
     other = connect()
     kill_timer = parts.kill_timer
@@ -144,7 +145,7 @@ def test_the_kill_timer_counts_from_before_the_beat(
 
 
 def test_a_worker_declared_dead_stays_dead(parts: Supervisor, conn: Any) -> None:
-    """A worker that was declared dead hears of it and stays dead."""
+    """A worker that was declared dead is notified and stays dead."""
     silence(parts.worker, timedelta(days=2_000))
     assert WorkerStore(conn).reap(timedelta(days=1_000), judge=True, many=10) == [], (
         "the server started since"
@@ -158,7 +159,7 @@ def test_a_worker_declared_dead_stays_dead(parts: Supervisor, conn: Any) -> None
 
 
 def test_a_worker_that_stops_says_so_once(parts: Supervisor, conn: Any) -> None:
-    """Fails if: it counts as living, and tasks are said to start on it."""
+    """Fails if: a stopped worker counts as living, and ``explain`` expects it to start tasks."""
     thread = parts.maintenance
     (job,) = [one for one in thread.jobs if one.name == "recording that it stops"]
     thread.attempt(job)
@@ -173,8 +174,8 @@ def test_a_worker_that_stops_says_so_once(parts: Supervisor, conn: Any) -> None:
 
 
 def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn: Any) -> None:
-    """Fails if: after an outage that was shorter than the time between two beats, the engine waits
-    out its delay.
+    """Fails if: the engine waits out its delay after an outage that was shorter than the time
+    between two heartbeats.
     """
     heartbeat = parts.maintenance.heartbeat
     outage = parts.engine.outage
@@ -190,14 +191,17 @@ def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn
 
 
 def beaten_for_long(parts: Supervisor) -> None:
-    """Let the worker have written heartbeats for a minute, up to now."""
+    """Set the state of a worker that has written heartbeats for a minute, up to now."""
     heartbeat = parts.maintenance.heartbeat
     heartbeat.unbroken_since = time.monotonic() - 60
     heartbeat.written_at = time.monotonic()
 
 
 def cut_off(parts: Supervisor) -> None:
-    """Let another job meet the server's end, and the next heartbeat find nobody to connect to."""
+    """Let the next heartbeat find no server to connect to.
+
+    Another job has noticed the end of the server before.
+    """
     thread = parts.maintenance
     thread.disconnect()
 
@@ -209,18 +213,21 @@ def cut_off(parts: Supervisor) -> None:
 
 
 def fail_over(parts: Supervisor) -> None:
-    """Let the server be gone and back between two heartbeats."""
+    """Simulate a server that is gone and back between two heartbeats."""
     parts.maintenance.disconnect()
 
 
 def stall(parts: Supervisor) -> None:
-    """Let the thread have stood still."""
+    """Simulate a thread that has stood still."""
     parts.maintenance.heartbeat.unbroken_since -= 60
     parts.maintenance.heartbeat.written_at -= 60
 
 
 def set_clock(parts: Supervisor, seconds: float) -> None:
-    """Let the database's clock have been set, by which the machine was suspended if it is ahead."""
+    """Simulate a clock of the database that was set by this many seconds.
+
+    A clock that is ahead stands for a machine that was suspended.
+    """
     clock = parts.maintenance.heartbeat.clock
     if clock.last is not None:
         clock.last = (clock.last[0] - seconds, *clock.last[1:])
@@ -239,10 +246,10 @@ def set_back(parts: Supervisor) -> None:
 def test_a_reaper_judges_only_after_enough_beats_of_its_own(
     what: Callable[[Supervisor], None], parts: Supervisor, conn: Any
 ) -> None:
-    """A reaper judges only after beats of its own for the threshold.
+    """A reaper declares workers dead only after its own heartbeats went on for the threshold.
 
-    Fails if: only a heartbeat that was sent and failed counts as a gap, and the first worker
-    back declares the others dead.
+    Fails if: only a heartbeat that was sent and failed counts as a gap, and the first worker that
+    is back declares the others dead.
     """
     thread = parts.maintenance
     (beat, reap, *_) = parts.maintenance.jobs
@@ -269,7 +276,7 @@ def test_a_reaper_judges_only_after_enough_beats_of_its_own(
 
 
 def on_duty(conn: Any, workers: list[uuid.UUID]) -> list[int]:
-    """Return the places of the workers that hear that they are on duty, as they beat in turn."""
+    """Return the places of the workers whose heartbeat puts them on duty, as they beat in turn."""
     beaten = [
         WorkerStore(conn).beat(worker, [], Load(0, 0, 0, 0), timedelta(seconds=5))
         for worker in workers
@@ -310,7 +317,7 @@ def test_the_beats_of_a_large_fleet_read_only_its_first_rows(connect: Connect) -
 def test_only_a_worker_on_duty_or_the_next_in_line_rescues(
     parts: Supervisor, connect: Connect
 ) -> None:
-    """Only a worker on duty rescues or who follows a silent one."""
+    """Only a worker on duty rescues tasks, or the next in line after a silent one."""
     conn = connect()
     thread = parts.maintenance
     older = registered(conn, 3)
@@ -337,7 +344,7 @@ def test_only_a_worker_on_duty_or_the_next_in_line_rescues(
 def test_tasks_of_a_dead_worker_are_rescued_once(
     parts: Supervisor, connect: Connect, claimer: Claimers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a dead worker held is rescued once and nothing it writes lands."""
+    """The tasks of a dead worker are rescued once, and its later writes have no effect."""
     dead = claimer()
     register(dead.id, dead.conn)
     register(parts.worker, dead.conn)
@@ -382,7 +389,7 @@ def test_tasks_of_a_dead_worker_are_rescued_once(
 def test_tasks_past_their_good_until_expire_without_a_claim(
     parts: Supervisor, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Tasks past their good until expire though no claim ever meets them and are named."""
+    """A task past its ``good_until`` expires without a claim, and the log names it."""
     limit("default", max_concurrency=0)
     (late,) = put(good_until=dt.datetime.now(dt.UTC) - timedelta(seconds=1))
     assert Task.objects.get(pk=late).status == "PENDING"
@@ -396,10 +403,10 @@ def test_tasks_past_their_good_until_expire_without_a_claim(
 
 
 def test_the_maintenance_session_drops_plans_every_ten_seconds(parts: Supervisor) -> None:
-    """The session of the thread forgets its plans every ten seconds.
+    """The maintenance session drops its plans every ten seconds.
 
-    Fails if: workflows that wait are woken by a plan that reads all nodes there are, if the
-    worker began with empty tables.
+    Fails if: workflows that wait are woken by a plan that reads all nodes, because the worker began
+    with empty tables.
     """
     thread = parts.maintenance
     plan = with_a_bad_plan(thread.connected())
@@ -458,10 +465,10 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(
 def test_any_worker_deletes_tasks_with_their_own_retention(
     connect: Connect,
 ) -> None:
-    """Tasks with a retention of their own are deleted by workers that ran none too.
+    """A task with its own retention is deleted by any worker, even one that ran no such task.
 
-    Fails if: only the worker that ran the task knows how long it is kept; once it has stopped,
-    nobody deletes it.
+    Fails if: only the worker that ran the task deletes it, and it is kept for ever once that worker
+    has stopped.
     """
     conn = connect()
     hour = {"wire": 1, "keep_result": 3_600_000}
@@ -487,7 +494,7 @@ def test_any_worker_deletes_tasks_with_their_own_retention(
 def test_the_batch_after_one_that_timed_out_is_smaller(
     connect: Connect, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch that takes too long is given up the next one is smaller and a tick is short."""
+    """The batch after one that timed out is smaller, and a tick stays short."""
     conn = connect()
     other = connect()
     pruner = Pruner(Retention())
@@ -514,7 +521,7 @@ def test_the_batch_after_one_that_timed_out_is_smaller(
 
 
 def old_entry() -> AuditEntry:
-    """Write an entry of the audit that is to be deleted, as the first one."""
+    """Replace all audit entries by one that is due to be deleted."""
     AuditEntry.objects.all().delete()
     entry: AuditEntry = AuditEntryFactory(at=WorkerFactory().started_at - 400 * DAY)
     return entry
@@ -525,7 +532,7 @@ def left_of(entry: AuditEntry) -> bool:
 
 
 def turns(pruner: Pruner, conn: Any, count: int) -> None:
-    """Let a pruner delete so many batches."""
+    """Let a pruner delete this number of batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pruner_module, "TURN_SECONDS", 0.0)
         for _ in range(count):
@@ -533,7 +540,9 @@ def turns(pruner: Pruner, conn: Any, count: int) -> None:
 
 
 def test_no_kind_of_row_holds_up_another(connect: Connect) -> None:
-    """Fails if: a round goes on to the next kind only when nothing is left of the one before."""
+    """Fails if: a round goes on to the next kind of row only when nothing is left of the one
+    before.
+    """
     conn = connect()
     pruner = Pruner(Retention(retention_delete_batch_size=50))
     finished(40 * DAY, 2_000)
@@ -546,7 +555,7 @@ def test_no_kind_of_row_holds_up_another(connect: Connect) -> None:
 
 
 def test_a_round_that_is_long_is_followed_by_the_next(connect: Connect) -> None:
-    """Fails if: new rows of one kind wait until all of another are deleted, however long that
+    """Fails if: new rows of one kind wait until all of another kind are deleted, however long that
     takes.
     """
     conn = connect()
@@ -563,7 +572,7 @@ def test_a_round_that_is_long_is_followed_by_the_next(connect: Connect) -> None:
 
 
 def test_a_hundred_durations_take_few_steps(connect: Connect) -> None:
-    """Fails if: the finished tasks are read once for each duration, as of results that are kept
+    """Fails if: the finished tasks are read once for each duration, for example if results are kept
     until midnight.
     """
     conn = connect()
@@ -585,7 +594,7 @@ def test_a_hundred_durations_take_few_steps(connect: Connect) -> None:
 def test_a_missing_right_stops_neither_round_nor_heartbeat(
     connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
-    """A right that is missing is logged and stops neither the rest of the round nor the heartbeat."""
+    """A missing right is logged, and stops neither the rest of the round nor the heartbeat."""
     conn = connect()
     owner = connect()
     pruner = Pruner(Retention())
@@ -612,7 +621,7 @@ def test_a_missing_right_stops_neither_round_nor_heartbeat(
 def test_a_snapshot_has_memory_and_cpu_of_parent_and_children(
     connect: Connect,
 ) -> None:
-    """A snapshot tells memory and cpu of the parent and its children and comes only when due."""
+    """A snapshot has the memory and CPU of the parent and its children, and comes only when due."""
     conn = connect()
     worker = uuid.uuid4()
     children = [Process(uuid.uuid4(), os.getppid())]
@@ -671,7 +680,7 @@ def test_rows_that_the_project_refers_to_are_named_in_the_log(
 def test_a_trigger_that_refuses_a_deletion_ends_one_step_only(
     connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
-    """Fails if an error of another class than a missing right ends the round, or the thread."""
+    """Fails if: an error of another class than a missing right ends the round or the thread."""
     conn = connect()
     pruner = Pruner(Retention())
     finished(40 * DAY, 5)
@@ -704,8 +713,8 @@ def test_the_maintenance_thread_outlives_any_error(
     log: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
-    """Fails if an error of another family than psycopg's ends the thread: no heartbeat is sent any
-    more.
+    """Fails if: an error of another family than psycopg's ends the thread, and no more heartbeats
+    are sent.
     """
     maintenance = parts.maintenance
     raised = [error] * 2
@@ -728,8 +737,8 @@ def test_the_maintenance_thread_outlives_any_error(
 def test_a_process_without_descriptors_still_sends_heartbeats(
     parts: Supervisor, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if the memory of processes, which is read from files, keeps the heartbeat from being
-    sent.
+    """Fails if: the heartbeat is not sent because the memory of processes, which is read from
+    files, cannot be read.
     """
     before = Heartbeat.objects.get().sent_at
 

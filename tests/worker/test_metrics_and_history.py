@@ -1,4 +1,7 @@
-"""What workers count of attempts: metrics over real HTTP, without a query, and the history once."""
+"""The attempts that workers count: metrics over real HTTP without a query, and the history.
+
+The history counts each attempt once.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ PASSES = "horsies_pass_duration_seconds"
 def test_all_results_of_a_task_share_one_histogram(
     parts: Supervisor,
 ) -> None:
-    """Each result is a sample and all results of a task are one histogram."""
+    """Each result has its own sample, and all results of a task share one histogram."""
     tasks.noop.send_many([{}] * 3)
     tasks.raises.send("an error")
     tasks.blames.send("an error")
@@ -126,7 +129,10 @@ def test_all_results_of_a_task_share_one_histogram(
 def test_a_duration_counts_in_every_bucket_from_its_own_upwards(
     parts: Supervisor,
 ) -> None:
-    """A duration is in each bucket from its own on and results of a task are added up."""
+    """A duration counts in each bucket from its own upwards.
+
+    All results of a task are added up.
+    """
     odd = 'a "quoted" one, with \\n, a\nline and ü'
     results = [
         outcome(odd, seconds=0.2),
@@ -194,9 +200,9 @@ def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(
 def test_metrics_are_served_during_an_outage_of_the_database(
     parts: Supervisor,
 ) -> None:
-    """An outage shows in the outcomes that are unwritten and keeps no scrape waiting.
+    """Metrics are served during an outage, and show the number of unwritten outcomes.
 
-    Fails if: a scrape asks the database, and the metrics are gone when they are needed.
+    Fails if: a scrape reads the database, and the metrics are missing when they are needed.
     """
     assert scraped(parts).get("horsies_unwritten_outcomes") == 0
 
@@ -212,7 +218,7 @@ def test_metrics_are_served_during_an_outage_of_the_database(
 def test_a_worker_without_children_reports_its_own_memory(
     parts: Supervisor,
 ) -> None:
-    """A worker without children has its own memory names its version and counts passes."""
+    """A worker without children reports its own memory, its version and its passes."""
     found = scraped(parts)
 
     memory = found.of("horsies_resident_memory_bytes", "role")
@@ -233,8 +239,8 @@ def test_a_worker_without_children_reports_its_own_memory(
 def test_who_renders_hands_over_the_interpreter_at_once(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: each time that the engine waits for the interpreter while 300 tasks are rendered,
-    it waits for 5 ms.
+    """Fails if: the engine waits 5 ms for the interpreter each time it needs it while 300 tasks are
+    rendered.
     """
     before = sys.getswitchinterval()
     seen = list[float]()
@@ -254,7 +260,7 @@ def test_who_renders_hands_over_the_interpreter_at_once(
 
 
 def test_the_history_keeps_the_longest_of_a_minute(build: Build) -> None:
-    """Fails if: 75 s are shown as 4 min 43 s, since only the bucket is known, which ends with five
+    """Fails if: 75 s are shown as 4 min 43 s, because only the bucket is stored, which ends at five
     minutes.
     """
     worker = WorkerFactory()
@@ -292,7 +298,7 @@ def test_metrics_are_kept_for_a_second(parts: Supervisor) -> None:
 
 
 def test_a_crowd_for_metrics_takes_few_threads(parts: Supervisor) -> None:
-    """Fails if: each request waits, on a thread of its own, until those before it were rendered."""
+    """Fails if: each request waits on its own thread until the earlier requests were rendered."""
 
     def threads() -> int:
         return sum("process_request_thread" in thread.name for thread in threading.enumerate())
@@ -317,7 +323,7 @@ def test_a_crowd_for_metrics_takes_few_threads(parts: Supervisor) -> None:
 def test_a_scrape_without_prometheus_client_names_the_package(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without prometheus client the answer says what to install."""
+    """A scrape without prometheus-client returns the name of the package to install."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     assert ask(parts, "/metrics") == (
@@ -327,7 +333,7 @@ def test_a_scrape_without_prometheus_client_names_the_package(
 
 
 def test_prometheus_client_is_imported_only_for_a_scrape() -> None:
-    """A worker and a site import nothing of prometheus client until somebody scrapes them.
+    """A worker and a site import prometheus-client only for a scrape.
 
     Fails if: a project without the extra cannot start workers, and each worker takes its memory.
     """
@@ -409,7 +415,7 @@ def test_each_count_is_written_once_in_its_minute_and_hour(
 
 
 class Lossy(NamedTuple):
-    """A connection whose statements run, and whose replies are lost."""
+    """A connection whose statements run, but whose replies are lost."""
 
     conn: psycopg.Connection[Any]
 
@@ -426,8 +432,8 @@ class Lossy(NamedTuple):
 def test_what_was_sent_again_after_a_lost_reply_counts_once(
     writer: HistoryWriter, connect: Connect, arrived: bool
 ) -> None:
-    """Fails if: the counts of a minute twice, or never, if the connection breaks while they are
-    written.
+    """Fails if: the counts of a minute are written twice, or never, because the connection breaks
+    while they are written.
     """
     conn = connect()
     broken = connect()
@@ -450,7 +456,7 @@ def test_what_was_sent_again_after_a_lost_reply_counts_once(
 def test_workers_that_write_the_same_rows_do_not_deadlock(
     connect: Connect,
 ) -> None:
-    """Workers that write the same rows at once do not wait for one another in a circle."""
+    """Workers that write the same rows at the same time do not deadlock."""
 
     def write(rounds: int) -> None:
         store = HistoryStore(connect())
@@ -475,9 +481,9 @@ def test_workers_that_write_the_same_rows_do_not_deadlock(
 
 
 def test_a_running_worker_writes_its_counts_every_minute(build: Build) -> None:
-    """A worker that lives writes what it has counted every minute.
+    """A running worker writes its counts every minute.
 
-    Fails if: it is written only when the worker stops, so nobody sees what happens now.
+    Fails if: the counts are written only when the worker stops, so the current minutes are missing.
     """
     parts = build(started=False)
     thread = parts.maintenance
@@ -521,9 +527,9 @@ def test_old_minutes_and_hours_are_deleted(writer: HistoryWriter, connect: Conne
 def test_the_reaper_counts_rescued_tasks_under_their_error_code(
     build: Build, connect: Connect, claimer: Claimers, most: int, once: str, again: str
 ) -> None:
-    """The reaper counts what it rescues under the code with which it ended.
+    """The reaper counts rescued tasks under the error code with which they ended.
 
-    Fails if: a task that ended its workers again and again is counted as one crash among others.
+    Fails if: a task that ended its workers again and again is counted as an ordinary crash.
     """
     parts = build(replace(config(), recovery=Recovery(max_crashes=most)), started=False)
     retry = {"intervals": [1], "strategy": "fixed", "codes": ["WORKER_CRASHED"]}

@@ -1,7 +1,7 @@
-"""The outbox: nothing leaves it before the database has it, and nothing is written twice.
+"""The outbox: an outcome stays in it until the database has it, and is not written twice.
 
-The passes that write it: when the next may begin, and tasks that a worker does not know, which go
-back once, are then left out, and run when they are old.
+The tests also cover the passes that write it: the time of the next pass, and tasks of unknown
+kinds. Such tasks go back once, are then left out, and run when they are old.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def statuses() -> list[str]:
 def test_an_outcome_survives_a_lost_connection(
     outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An outcome survives a lost connection and has its line when it lands."""
+    """An outcome survives a lost connection, and is logged when it is written."""
     caplog.set_level(logging.INFO, "horsies.task")
     outbox.outcomes += [Outcome.of(claim, DONE, seconds=0.25) for claim in running(outbox, 2)]
     first, second = outbox.outcomes
@@ -93,7 +93,7 @@ def test_an_outcome_survives_a_lost_connection(
 def test_an_outcome_is_not_written_twice_after_a_lost_answer(
     outbox: Outbox, caplog: pytest.LogCaptureFixture, tried_again: bool
 ) -> None:
-    """What was settled by a pass whose answer was lost is not written twice and has its line."""
+    """Outcomes that were settled by a pass whose answer was lost are written and logged once."""
     caplog.set_level(logging.INFO, "horsies.task")
     claims = running(outbox, 2)
     Task.objects.update(
@@ -135,7 +135,7 @@ def test_poison_is_logged_under_its_own_code(
 
 @contextmanager
 def locked(connection: psycopg.Connection[Any], claim: Claim) -> Iterator[None]:
-    """Hold the row of a task."""
+    """Hold a lock on the row of a task."""
     with connection.transaction():
         connection.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
         yield
@@ -145,7 +145,7 @@ def locked(connection: psycopg.Connection[Any], claim: Claim) -> Iterator[None]:
 def test_an_outcome_for_a_locked_row_lands_once_the_row_is_free(
     outbox: Outbox, connect: Connect, monkeypatch: pytest.MonkeyPatch, owed: str
 ) -> None:
-    """An outcome or a release for a locked row is kept and lands when the row is free."""
+    """An outcome or a release for a locked row is kept, and written when the row is free."""
     monkeypatch.setattr(outbox_module, "LOCKED_RETRY_SECONDS", 0.0)
     (claim,) = running(outbox, 1)
     if owed == "outcome":
@@ -170,7 +170,7 @@ def test_an_outcome_for_a_locked_row_lands_once_the_row_is_free(
 def test_outcomes_of_a_zombie_are_dropped_and_logged(
     outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a zombie writes is dropped and logged with its owner and generation."""
+    """Outcomes of a zombie are dropped, and the log names the worker and the generation."""
     (claim,) = running(outbox, 1)
     Task.objects.filter(pk=claim.id).update(claimed_by=uuid.uuid4(), claim_generation=2)
     outbox.outcomes.append(Outcome.of(claim, DONE))
@@ -222,9 +222,9 @@ def test_claims_that_never_arrived_are_given_back(outbox: Outbox) -> None:
 
 
 def test_a_batch_that_exceeds_its_time_limit_is_halved(outbox: Outbox, connect: Connect) -> None:
-    """A batch that takes too long is tried in halves until it lands.
+    """A batch that exceeds its time limit is halved until it is written.
 
-    Fails if: the same batch again and again, which meets the same time limit again and again.
+    Fails if: the same batch is tried again and again with the same time limit.
     """
     outbox.outcomes += [completed(claim) for claim in running(outbox, 64)]
 
@@ -267,7 +267,7 @@ def test_a_refused_outcome_does_not_hold_up_the_others(
     assert statuses() == ["COMPLETED", "COMPLETED", "RUNNING"]
     assert f"its failure cannot be stored either, task {bad.id}" in caplog.text
     assert "secret" not in caplog.text
-    # Nor is there a context.
+    # There is no context, either.
     assert not any(record.exc_info or "\n" in record.getMessage() for record in caplog.records)
     assert outbox.unwritten == 1
 
@@ -280,7 +280,7 @@ def test_a_refused_outcome_does_not_hold_up_the_others(
 def test_a_time_limit_in_a_poisoned_batch_fails_no_good_task(
     outbox: Outbox,
 ) -> None:
-    """A time limit amid a poisoned batch makes no completed task a failure."""
+    """A timeout in a batch with a refused outcome does not make a completed task fail."""
     bad, good = running(outbox, 2)
     outbox.outcomes += [completed(bad, '{"ok": "\\u0000"}'), completed(good)]
     condition = f"NEW.finished_at IS NOT NULL AND NEW.id = '{good.id}'"
@@ -301,7 +301,7 @@ def test_a_time_limit_in_a_poisoned_batch_fails_no_good_task(
 def test_an_unwritten_outcome_survives_a_cut_before_the_check(
     outbox: Outbox, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outcome that did not land survives a connection that is cut before the look why."""
+    """An outcome that was not written survives a cut connection before the check for the reason."""
     (claim,) = running(outbox, 1)
     outbox.outcomes.append(completed(claim))
     whole = outbox.connection_or_raise()
@@ -436,7 +436,7 @@ def test_what_is_old_is_run_once_the_worker_knows_that_it_is_old(passes: PassRun
 
 
 def test_a_task_of_a_newer_release_goes_back_until_it_is_old(passes: PassRunner) -> None:
-    """What a newer release sent goes back and fails once it is old."""
+    """A task of a newer release goes back, and fails once it is old."""
     (id_,) = put(name=KNOWN, options='{"wire": 3}')
     assert passes.run(TEN, SLOTS).claims == []
 
@@ -463,7 +463,10 @@ def test_a_task_of_a_newer_release_goes_back_until_it_is_old(passes: PassRunner)
 def test_a_pass_waits_at_most_2_ms_for_tasks_to_end(
     passes: PassRunner,
 ) -> None:
-    """A pass waits 2 ms at most until as many tasks have ended as the last one started."""
+    """A pass waits at most 2 ms for tasks to end.
+
+    It begins earlier if as many tasks have ended as the last pass started.
+    """
     outbox = passes.outbox
     assert passes.not_before == 0.0
 
@@ -488,7 +491,7 @@ def test_a_pass_waits_at_most_2_ms_for_tasks_to_end(
 def test_no_short_pass_follows_one_that_read_over_late_tasks(
     passes: PassRunner,
 ) -> None:
-    """After a short pass that read far over late tasks there is none for a while."""
+    """No short pass runs for a while after one that read over many late tasks."""
     passes.run(Wanted(10), {"sync": 10, "async": 10})
     put(10_000, name=KNOWN, good_until=now() - timedelta(days=1))
     put(name=KNOWN)
@@ -502,7 +505,7 @@ def test_no_short_pass_follows_one_that_read_over_late_tasks(
 def test_a_pass_replaces_the_look_once_scans_read_far(
     passes: PassRunner,
 ) -> None:
-    """Once scans read far only a pass looks again because a look reads all dead entries."""
+    """Once scans read far, a pass replaces the look, because a look reads all dead entries."""
     passes.run(Wanted(10), {"sync": 10, "async": 10})
 
     for far, lanes in ((False, set[str]()), (True, {"sync"})):
@@ -514,8 +517,9 @@ def test_a_pass_replaces_the_look_once_scans_read_far(
 
 
 def with_a_bad_plan(conn: psycopg.Connection[Any]) -> Callable[[], str]:
-    """Let a session have the plan of a statement that reads a table in full; return what tells its
-    plan.
+    """Prepare a statement with a plan that reads the table in full.
+
+    Returns a function that returns the plan of the statement.
     """
     for command in (
         "SET plan_cache_mode = force_generic_plan",
@@ -532,10 +536,9 @@ def with_a_bad_plan(conn: psycopg.Connection[Any]) -> Callable[[], str]:
 
 
 def test_the_engine_session_drops_plans_every_ten_seconds(outbox: Outbox) -> None:
-    """The session of the engine forgets its plans every ten seconds.
+    """The session of the engine drops its plans every ten seconds.
 
-    Fails if: a plan of empty tables reads all tasks there are, in each pass, until the next
-    ANALYZE.
+    Fails if: a plan of an empty table reads all tasks in each pass until the next ANALYZE.
     """
     plan = with_a_bad_plan(outbox.connection_or_raise())
 

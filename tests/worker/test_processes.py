@@ -1,5 +1,6 @@
-"""Processes of a worker: channels and pipes of children, where a task failed in them, and signals,
-which come when they come.
+"""Processes of a worker: the channels and pipes of children, the place of a failure, and signals.
+
+Signals may arrive at any moment.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from tests.worker.conftest import channel_pair
 
 
 def test_messages_arrive_whole_and_in_order() -> None:
-    """Messages arrive whole in order and before the end of the other side."""
+    """Messages arrive whole and in order, before the end of the other side."""
     here, there = channel_pair()
     assert here.receive() == there.receive() == []
 
@@ -65,12 +66,12 @@ def test_messages_arrive_whole_and_in_order() -> None:
 
 
 def test_a_sender_does_not_wait_for_a_peer_that_does_not_read() -> None:
-    """A sender does not wait for a receiver that does not read."""
+    """A sender does not wait for a peer that does not read."""
     here, there = channel_pair()
     big = "x" * 4_000_000
 
     here.send(big)
-    assert not here.flush()  # the rest is kept, the sender goes on
+    assert not here.flush()  # the rest is kept, and the sender goes on
 
     reader = threading.Thread(target=lambda: got.extend(wait_receive(there)))
     got: list[str] = []
@@ -93,7 +94,7 @@ def test_sending_to_a_peer_that_is_gone_raises_nothing() -> None:
 
 
 class Runs:
-    """Runs code where it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("ran",)
@@ -133,9 +134,7 @@ REPLY = ("CANCELLED", "{}", None, None, None, False, (), None)
 
 
 def test_a_reply_of_a_child_is_an_ordinary_message() -> None:
-    """Fails if the check does not know a field of Reply: then each child is killed at its first
-    reply.
-    """
+    """Fails if: the check lacks a field of Reply, and each child is killed at its first reply."""
     failed = Reply("FAILED", "{}", "OH_NO", "no", 1.5, False, ("LookupError",), '{"cart": 3}')
 
     for reply in (failed, Reply("COMPLETED", '{"ok":1}')):
@@ -172,7 +171,7 @@ def test_a_reply_of_a_child_is_an_ordinary_message() -> None:
     ],
 )
 def test_a_message_of_another_shape_is_refused(message: Any) -> None:
-    """Fails if: what a child sends is an error of the worker's own process later."""
+    """Fails if: a message of another shape raises an error in the worker's own process later."""
     with pytest.raises(OddMessage):
         checked(message)
 
@@ -194,7 +193,7 @@ Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_child_ends_during_a_sync_task_when_its_pipes_close(tmp_path: Path, threads: int) -> None:
-    """A child ends in the middle of a sync task when its pipes do."""
+    """A child ends in the middle of a sync task when its pipes close."""
     pairs = [socket.socketpair() for _ in range(3)]
     path = tmp_path / "runs"
     theirs = [there.fileno() for _, there in pairs]
@@ -220,9 +219,9 @@ def test_a_child_ends_during_a_sync_task_when_its_pipes_close(tmp_path: Path, th
 
 
 def test_a_restarted_worker_without_children_leaves_no_timer() -> None:
-    """What a worker without children leaves behind when it starts anew does not end it later.
+    """A restart of a worker without children leaves no timer that ends the process later.
 
-    Fails if: its lanes find their channels closed, and take that for a worker that hangs.
+    Fails if: its lanes find their channels closed, and start the timer as if their worker hung.
     """
     with selectors.DefaultSelector() as selector:
         pool = Pool(WorkerOptions(("default",), processes=0), selector)
@@ -238,7 +237,7 @@ def test_a_restarted_worker_without_children_leaves_no_timer() -> None:
 
 
 def test_a_lane_without_a_worker_raises_eof_error() -> None:
-    """A loop whose worker was gone before it ran does not end as if all were done."""
+    """A lane whose worker is gone before it runs raises EOFError, and does not end normally."""
     (ours, theirs) = channel_pair()
     (_, control) = channel_pair()
     lane = AsyncLane(theirs, [0, 0], Control(control), Gauge(None))
@@ -249,7 +248,7 @@ def test_a_lane_without_a_worker_raises_eof_error() -> None:
 
 
 def test_processes_are_not_read_while_no_file_can_be_opened() -> None:
-    """Fails if: the heartbeat, or a task, ends with an error of the system."""
+    """Fails if: the heartbeat, or a task, ends with an error of the operating system."""
     gauge = Gauge(1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -294,7 +293,7 @@ def nested() -> None:
     ids=["Python", "Django", "a cause", "this package"],
 )
 def test_frames_of_libraries_are_passed_over(function: Any, arguments: Any, name: str) -> None:
-    """Fails if: all failures of a kind are one group, which is named after a line of the standard
+    """Fails if: all failures of a kind are one group, which has the name of a line of the standard
     library or of Django.
     """
     error = raised(function, *(() if arguments is None else (arguments,)))
@@ -332,12 +331,12 @@ def test_a_path_begins_below_the_folder_that_is_imported_from(
 
 FILE = shutdown.__file__
 
-MANY = 5_000  # more than a socket holds that nobody reads
+MANY = 5_000  # more than a socket holds without a reader
 
 
 @pytest.fixture
 def handlers() -> Iterator[dict[int, Any]]:
-    """Give what the process did with its signals before, which it does again afterwards."""
+    """Yield the signal handlers of the process, and restore them afterwards."""
     before = {
         number: signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -348,10 +347,11 @@ def handlers() -> Iterator[dict[int, Any]]:
 
 
 def test_a_volley_of_signals_that_nobody_reads_raises_nothing(handlers: dict[int, Any]) -> None:
-    """The engine that reads them may be busy; an error left the books open, or the process ended
-    with -2.
+    """A volley of signals raises no error while the engine is too busy to read them.
+
+    Fails if: an error ends the process with -2, or before its last records are written.
     """
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run with it ignored
 
     with Shutdown() as stopping:
         for _ in range(MANY):
@@ -362,8 +362,9 @@ def test_a_volley_of_signals_that_nobody_reads_raises_nothing(handlers: dict[int
 
 
 def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
-    """Send a signal, and a second one while the handler of the first is at an ``instruction``,
-    unless it ends before.
+    """Send a signal, and a second one while the handler of the first is at an ``instruction``.
+
+    The second is not sent if the handler ends before.
     """
     left = [instruction]
     sent = []
@@ -394,9 +395,9 @@ def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
 
 
 def test_a_second_signal_counts_during_the_handler_of_the_first() -> None:
-    """A second signal is heard wherever it interrupts the handler of the first.
+    """A second signal counts at every point of the handler of the first.
 
-    Fails if: the outer handler writes what it had computed before, and the worker waits for its
+    Fails if: the outer handler writes a value that it computed before, and the worker waits for its
     tasks for ten minutes.
     """
     for instruction in count():
@@ -434,8 +435,8 @@ def test_a_second_signal_counts_during_the_handler_of_the_first() -> None:
     ],
 )
 def test_sigterm_twice_within_a_second_is_one(signals: str, urgency: int) -> None:
-    """Fails if: a platform that signals each process, and a wrapper that passes its signal on, end
-    running tasks.
+    """Fails if: running tasks end because a platform signals each process, and a wrapper passes its
+    signal on.
     """
     now = 0.0
     came = []
@@ -452,7 +453,7 @@ def test_sigterm_twice_within_a_second_is_one(signals: str, urgency: int) -> Non
 def test_once_it_shall_end_now_further_signals_are_ignored(
     handlers: dict[int, Any], ends_process: bool
 ) -> None:
-    """Fails if: a volley of signals keeps the main thread in their handler, which remembers each of
+    """Fails if: a volley of signals keeps the main thread in the handler, which stores each of
     them.
     """
     with Shutdown(ends_process=ends_process) as stopping:

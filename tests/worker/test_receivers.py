@@ -1,6 +1,4 @@
-"""The thread for receivers: what they do is their own affair, whatever it is, and nobody waits for
-them.
-"""
+"""The thread for receivers: errors of a receiver stay in it, and no other thread waits for it."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def outcome(claim: Claim, status: str = "COMPLETED", **more: Any) -> Outcome:
 
 
 def noted(*of: signals.HorsiesSignal) -> list[tuple[str, dict[str, Any]]]:
-    """Return a list that fills with the names of these signals and what they tell."""
+    """Return a list that fills with the names and values of these signals."""
     got: list[tuple[str, dict[str, Any]]] = []
     for one in of:
         one.connect(lambda sender, signal, **values: got.append((signal.name, values)), weak=False)
@@ -51,7 +49,7 @@ ABOUT = {"task_name": "tests.nothing", "queue_name": "default", "attempt": 1}
 
 
 class Slow:
-    """A receiver that waits at a gate, and notes what it got."""
+    """A receiver that waits at a gate, and stores its events."""
 
     def __init__(self, signal: signals.HorsiesSignal) -> None:
         self.gate = threading.Event()
@@ -89,7 +87,7 @@ def test_only_signals_that_somebody_receives_are_queued(receivers: Receivers) ->
 def test_a_flood_of_signals_is_bounded_and_drops_are_counted(
     receivers: Receivers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flood is bounded and what is dropped is counted while the engine goes on.
+    """A flood of signals is bounded, and dropped signals are counted while the engine goes on.
 
     Fails if: the queue grows until the worker has no memory, or adding to it waits.
     """
@@ -120,9 +118,7 @@ def test_a_flood_of_signals_is_bounded_and_drops_are_counted(
 def test_a_stopping_worker_does_not_wait_for_a_hanging_receiver(
     receivers: Receivers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A receiver that does not return is named and a worker that stops does not wait for it for
-    ever.
-    """
+    """A stopping worker does not wait for a hanging receiver for ever, and the log names it."""
     monkeypatch.setattr(receivers_module, "STOP_SECONDS", 0.01)
     slow = Slow(signals.task_started)
     first, *others = claims(3)
@@ -186,9 +182,9 @@ def test_a_receiver_that_raises_or_exits_ends_nothing(
 def test_the_connection_of_a_receiver_is_closed_when_it_returns(
     receivers: Receivers,
 ) -> None:
-    """A receiver s connection is closed after it and a broken one is not used again.
+    """The connection of a receiver is closed after it, and a broken one is not used again.
 
-    Fails if: after an outage of the database every query of a receiver fails until the worker is
+    Fails if: after an outage of the database, every query of a receiver fails until the worker is
     started again.
     """
     held: list[Any] = []
@@ -211,7 +207,7 @@ def test_the_connection_of_a_receiver_is_closed_when_it_returns(
 def test_order_stopped_is_sent_without_a_task_finished_receiver(
     receivers: Receivers,
 ) -> None:
-    """A task that stops its partition is told after its end whoever hears of ends."""
+    """``order_stopped`` is sent after the end of its task, with or without other receivers."""
     got = noted(signals.order_stopped)
     ended, other = claims(2)
     outcomes = [outcome(ended, "FAILED"), outcome(other, "FAILED")]
@@ -238,10 +234,9 @@ def test_order_stopped_is_sent_without_a_task_finished_receiver(
 def test_only_a_final_failure_sends_task_failed(
     receivers: Receivers,
 ) -> None:
-    """A final failure is told with its exception and nothing else is.
+    """Only a final failure sends ``task_failed``, with its exception.
 
-    Fails if: so is a failure that is retried, an error that was returned, or a task that was
-    cancelled.
+    Fails if: a retried failure, a returned error or a cancelled task sends it, too.
     """
     told = noted(signals.task_failed)
 
@@ -334,8 +329,8 @@ def test_only_a_final_failure_sends_task_failed(
 def test_the_end_of_the_worker_is_always_told_last(
     receivers: Receivers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fails if: whoever has to send what it collected is told nothing by a worker in which no task
-    failed.
+    """Fails if: a worker in which no task failed sends no ``worker_stopping``, on which receivers
+    send the data that they collected.
     """
     got: list[Any] = []
 
@@ -408,7 +403,9 @@ def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
 def test_events_wait_if_the_thread_cannot_be_started(
     receivers: Receivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if: a limit of threads that is reached for a moment ends the engine, or all signals."""
+    """Fails if: the engine ends, or all signals are lost, because a limit of threads is reached for
+    a moment.
+    """
     got = noted(signals.task_started)
 
     with monkeypatch.context() as limited:
@@ -425,5 +422,5 @@ def refuse_to_start(thread: threading.Thread) -> None:
 
 @pytest.mark.parametrize("text", [None, "", "{", "[1]", "7", "[" * 8_000])
 def test_a_context_that_is_no_object_is_none(text: str | None) -> None:
-    """Fails if the engine ends, or a receiver gets a list."""
+    """Fails if: the engine ends, or a receiver gets a list."""
     assert receivers_module.read_context(text) == {}

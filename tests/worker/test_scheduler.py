@@ -1,6 +1,4 @@
-"""One scheduler, driven by a clock of the test's own, and the loop around it, which nothing that
-fails ends.
-"""
+"""One scheduler with the clock of the test, and the loop around it, which survives errors."""
 
 from __future__ import annotations
 
@@ -43,14 +41,12 @@ class Clockwork:
         self.scheduler = Scheduler(dt.timedelta(minutes=5))
 
     def at(self, now: dt.datetime) -> float:
-        """Have it look at a moment, and return after how many seconds it would look again."""
+        """Run a round at a moment, and return the seconds until the next round."""
         self.scheduler.now = now
         return self.scheduler.tick(self.connection)
 
     def later(self, now: dt.datetime) -> float:
-        """Have it look at a moment that is so much later that it looks also at what it left for a
-        while.
-        """
+        """Run a round so much later that it includes schedules that were skipped for a while."""
         self.scheduler.left.clear()
         return self.at(now)
 
@@ -61,7 +57,7 @@ def clockwork(connect: Connect) -> Clockwork:
 
 
 def make(name: str = "a schedule", *, since: dt.datetime = NOON, **definition: Any) -> None:
-    """Make a schedule that is in force since a moment."""
+    """Create a schedule that has been in force since a moment."""
     schedules.create(
         name,
         {"task": "tests.apps.project.tasks.noop", "pattern": "every minute", **definition},
@@ -105,7 +101,7 @@ def test_a_fire_time_becomes_a_task_when_its_time_has_come(clockwork: Clockwork)
 def test_a_scheduled_task_keeps_the_options_of_its_decorator(
     clockwork: Clockwork,
 ) -> None:
-    """A scheduled task keeps its decorator s options but for those of the schedule."""
+    """A scheduled task keeps the options of its decorator, except for those of the schedule."""
     mail = {"task": "tests.apps.project.tasks.mail", "kwargs": {"to": "ann@example.org"}}
     make(**mail, good_for_ms=30_000)
     make("urgent", **mail, queue="bulk", priority=3)
@@ -136,7 +132,7 @@ def test_a_scheduled_task_keeps_the_options_of_its_decorator(
 def test_missed_fire_times_are_logged(
     clockwork: Clockwork, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a while without a scheduler missed fire times are logged."""
+    """Fire times that were missed while no scheduler ran are logged."""
     make()
     clockwork.at(NOON + 200 * SECOND)
 
@@ -146,7 +142,7 @@ def test_missed_fire_times_are_logged(
 
 
 def become(status: str, **columns: Any) -> None:
-    """Write the last task of a schedule as it is in a status."""
+    """Update the last task of a schedule to a status."""
     names = "status claimed_by claimed_at started_at finished_at claim_generation result error_code"
     row_of = TaskFactory.build(status=status)
     last = ScheduleTick.objects.exclude(task_id=None).latest("fire_at")
@@ -156,8 +152,9 @@ def become(status: str, **columns: Any) -> None:
 
 
 def sent(name: str = "a schedule") -> list[tuple[float, bool]]:
-    """Return the fire times in seconds after noon, and whether each was sent; what was skipped
-    names the task before.
+    """Return the fire times in seconds after noon, and whether each was sent.
+
+    Checks that each skipped fire time names the task before it.
     """
     found = []
     last = None
@@ -174,7 +171,7 @@ def sent(name: str = "a schedule") -> list[tuple[float, bool]]:
 def test_an_overlapping_fire_time_is_skipped_while_a_task_runs(
     clockwork: Clockwork, caplog: pytest.LogCaptureFixture, ended: str
 ) -> None:
-    """Fire times that must not overlap are skipped until the last task has finished."""
+    """A fire time with ``overlap="skip"`` is skipped while the last task has not finished."""
     caplog.set_level("INFO", "horsies.scheduler")
     make(overlap="skip")
     clockwork.at(NOON + 60 * SECOND)
@@ -209,8 +206,8 @@ def test_an_overlapping_fire_time_is_skipped_while_a_task_runs(
 def test_a_task_that_is_late_is_no_overlap(
     clockwork: Clockwork, connect: Connect, locked: bool
 ) -> None:
-    """Fails if: no worker has expired it yet, or one is just claiming it, and it counts the other
-    way round.
+    """Fails if: a late task that is not expired yet counts as an overlap, or one that is just being
+    claimed does not.
     """
     make(overlap="skip", good_for_ms=30_000)
     clockwork.at(NOON + 60 * SECOND)
@@ -226,7 +223,7 @@ def test_a_task_that_is_late_is_no_overlap(
 def test_the_oldest_of_overlapping_missed_fire_times_is_sent(
     clockwork: Clockwork,
 ) -> None:
-    """Of missed fire times that must not overlap the oldest is sent."""
+    """Of missed fire times with ``overlap="skip"``, the oldest is sent."""
     make(overlap="skip", catch_up="all", good_for_ms=600_000)
     clockwork.at(NOON + 180 * SECOND)
 
@@ -237,7 +234,7 @@ def test_the_oldest_of_overlapping_missed_fire_times_is_sent(
 def test_tasks_sent_by_hand_do_not_count_as_an_overlap(
     clockwork: Clockwork,
 ) -> None:
-    """Tasks sent by hand and those of other schedules are no overlap."""
+    """Tasks that were sent by hand, or by other schedules, do not count as an overlap."""
     make(overlap="skip")
     schedules.run_now("a schedule", actor="ann")
     clockwork.at(NOON + 60 * SECOND)
@@ -257,7 +254,10 @@ def test_tasks_sent_by_hand_do_not_count_as_an_overlap(
 def test_a_task_sent_while_overlap_was_allowed_is_an_overlap(
     clockwork: Clockwork,
 ) -> None:
-    """An overlap is seen though it was allowed and a pruned task has finished."""
+    """A task that was sent while overlap was allowed counts as an overlap.
+
+    A pruned task counts as finished.
+    """
     make()
     clockwork.at(NOON + 60 * SECOND)
     clockwork.at(NOON + 120 * SECOND)
@@ -275,7 +275,7 @@ def test_a_task_sent_while_overlap_was_allowed_is_an_overlap(
 def test_a_sent_fire_time_with_a_pruned_row_is_not_sent_again(
     clockwork: Clockwork,
 ) -> None:
-    """A fire time that was sent is not sent again though its row was pruned."""
+    """A fire time that was sent is not sent again, even if its task was pruned."""
     make()
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
@@ -288,7 +288,7 @@ def test_a_sent_fire_time_with_a_pruned_row_is_not_sent_again(
 
 
 def test_a_lost_row_of_a_declared_schedule_is_written_again(settings: Any) -> None:
-    """What the code declares is written again when its row was lost."""
+    """A declared schedule is written again if its row was lost."""
     definition = {"task": tasks.noop.name, "pattern": "every minute"}
     settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"a schedule": definition}}
     schedules.declare(actor="a scheduler")
@@ -352,8 +352,9 @@ def test_what_cannot_be_is_refused_all_of_it_at_once(definition: dict[str, Any],
 
 
 def test_ten_thousand_schedules_cost_nothing_while_none_is_due(clockwork: Clockwork) -> None:
-    """The statement itself is explained, as a scheduler runs it: it reads the index up to now, and
-    not what comes later.
+    """The statement for due schedules reads the index up to now, and no later rows.
+
+    The test explains the statement as a scheduler runs it.
     """
     sql(
         "INSERT INTO horsies_schedules (name, changes, next_at) "
@@ -363,7 +364,7 @@ def test_ten_thousand_schedules_cost_nothing_while_none_is_due(clockwork: Clockw
     sql("ANALYZE horsies_schedules")
 
     explain = "EXPLAIN (ANALYZE, VERBOSE, FORMAT JSON) " + load("schedules/due")
-    for moment in (None, NOON):  # the clock of the database, and one of ours
+    for moment in (None, NOON):  # the clock of the database, and that of the test
         asked = {"now": moment, "many": 100, "but": ["unknown"]}
         found = clockwork.connection.execute(explain.encode(), asked).fetchone()
         assert found is not None
@@ -404,7 +405,7 @@ def test_each_fire_time_is_sent_once_and_in_order(
 def test_a_schedule_that_ran_ahead_continues_once_enabled_again(
     clockwork: Clockwork,
 ) -> None:
-    """A schedule that ran ahead with a wrong clock goes on when it is enabled anew."""
+    """A schedule that ran ahead because of a wrong clock goes on once it is enabled again."""
     make(pattern="every 1 second")
     clockwork.at(dt.datetime.now(dt.UTC) + 730 * DAY)
     assert clockwork.at(dt.datetime.now(dt.UTC) + DAY / 24) == LONGEST_WAIT_SECONDS
@@ -439,7 +440,7 @@ def scheduler_loop() -> Iterator[SchedulerLoop]:
 
 
 def ends(act: Callable[[], None]) -> bool:
-    """Return whether something ends within a time that is much shorter than it may sleep."""
+    """Return whether a call ends much earlier than it may sleep."""
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
     thread.join(PATIENCE_SECONDS)
@@ -479,9 +480,9 @@ def test_a_change_during_a_round_is_not_slept_through(
     own = scheduler_loop.connect()
     other = connect()
 
-    own.execute("LISTEN somebody_elses")  # as a pooler's server connection may
+    own.execute("LISTEN somebody_elses")  # as on a server connection of a pooler
     other.execute("SELECT pg_notify('somebody_elses', 'nightly')")
-    own.execute("SELECT 1")  # which brings the news along
+    own.execute("SELECT 1")  # this receives the notification
     assert not scheduler_loop.heard(), "of another channel"
 
     channel = f"{channel_prefix(other)}_schedules"
@@ -495,7 +496,7 @@ def test_a_change_during_a_round_is_not_slept_through(
     sleeper.join(PATIENCE_SECONDS)
 
     assert not sleeper.is_alive()
-    assert scheduler_loop.heard() is False  # it was taken note of
+    assert scheduler_loop.heard() is False  # the notification was read before
 
 
 def test_a_cut_connection_wakes_it_and_is_replaced(
@@ -533,7 +534,7 @@ def unreachable() -> psycopg.Connection[Any]:
 def test_only_the_command_gives_up_when_no_retry_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only who shall give up does when resilience allows no further try."""
+    """Only the command gives up when ``RESILIENCE`` allows no further try."""
     command = made(gives_up=True, db_retry_max_attempts=2)
     thread = made(db_retry_max_attempts=2)
 
@@ -541,7 +542,7 @@ def test_only_the_command_gives_up_when_no_retry_is_left(
         monkeypatch.setattr(one, "connect", unreachable)
         assert [one.turn() > 0, one.turn() > 0] == [True, True]
 
-    assert thread.turn() > 0  # its worker's engine gives up, for both
+    assert thread.turn() > 0  # the engine of its worker gives up for both
     with pytest.raises(DatabaseGaveUp, match="nobody answers"):
         command.turn()
 
@@ -549,7 +550,7 @@ def test_only_the_command_gives_up_when_no_retry_is_left(
 def test_a_changed_schedule_is_logged_with_its_changes(
     scheduler_loop: SchedulerLoop, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A new schedule is logged as new and a changed one with what changed."""
+    """A new schedule is logged as new, and a changed one with its changes."""
 
     def logged(**schedules: Any) -> list[str]:
         settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
@@ -573,7 +574,10 @@ def test_a_changed_schedule_is_logged_with_its_changes(
 def test_a_schedule_in_no_code_is_switched_off_after_ten_minutes(
     scheduler_loop: SchedulerLoop, connect: Connect, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A schedule in nobody s code is switched off after ten minutes and comes back with its code."""
+    """A schedule that is in no scheduler's code is switched off after ten minutes.
+
+    It is switched on again when it is back in the code.
+    """
 
     def code(**schedules: Any) -> None:
         settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}

@@ -1,8 +1,10 @@
-"""What goes wrong with one schedule: it is written down or tried again, left to other code, and
-holds up no other.
+"""Errors of one schedule, and two schedulers at once.
 
-And two schedulers at once, step by step: whatever the order of their steps, each fire time becomes
-exactly one task.
+A schedule with an error is recorded, tried again or skipped for code of another release, and holds
+up no other schedule.
+
+Two schedulers are run step by step: in any order of their steps, each fire time becomes exactly one
+task.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ LONG = '{"most": %s}' % ("9" * 5_000)
 
 
 def damage(definition: str, name: str = "a schedule") -> None:
-    """Leave a schedule as the code of another release might, which no code of this one accepts."""
+    """Change a schedule as code of another release might, so that this release refuses it."""
     sql(
         "UPDATE horsies_schedules SET changes = changes || %s::jsonb WHERE name = %s",
         [definition, name],
@@ -58,7 +60,10 @@ def damage(definition: str, name: str = "a schedule") -> None:
 def test_a_schedule_that_cannot_be_sent_holds_up_no_other(
     clockwork: Clockwork,
 ) -> None:
-    """A schedule that cannot be sent holds up no other and says so when nobody could."""
+    """A schedule that cannot be sent holds up no other.
+
+    Its error is recorded when no other scheduler has sent it in time.
+    """
     make("broken")
     make("sound")
     damage('{"kwargs": {"no": 1}}', "broken")
@@ -108,7 +113,7 @@ def test_a_row_that_would_break_every_round_is_refused(column: str, value: str) 
 def test_an_unreadable_definition_is_skipped_until_it_changes(
     clockwork: Clockwork,
 ) -> None:
-    """A definition that nobody understands is not looked at until it is changed."""
+    """A definition that no scheduler can read is skipped until it is changed."""
     make()
     damage('{"pattern": "at teatime"}')
 
@@ -132,7 +137,7 @@ def test_an_unreadable_definition_is_skipped_until_it_changes(
 def test_a_definition_of_another_release_is_left_to_it(
     clockwork: Clockwork, definition: dict[str, Any], error: str
 ) -> None:
-    """What the code of another release can send is left to it for a while."""
+    """A schedule that only code of another release can send is skipped for a while."""
     make()
     damage(json.dumps(definition))
 
@@ -140,7 +145,7 @@ def test_a_definition_of_another_release_is_left_to_it(
     assert clockwork.at(NOON + 60 * SECOND) <= LEFT_SECONDS
     assert (row().error, row().last_fire_at) == (None, None)
 
-    for minute in range(1, 10):  # somebody else sends each fire time, in good time
+    for minute in range(1, 10):  # another scheduler sends each fire time in time
         Schedule.objects.update(last_fire_at=NOON + minute * 60 * SECOND)
         clockwork.later(NOON + (minute + 1) * 60 * SECOND)
     assert row().error is None
@@ -171,7 +176,7 @@ def test_the_name_of_a_schedule_forges_no_line(
 def test_a_locked_row_is_skipped_and_tried_again_later(
     clockwork: Clockwork, connect: Connect
 ) -> None:
-    """A row that somebody holds is passed by and looked at again."""
+    """A locked row is skipped and tried again later."""
     make("held")
     make("free")
     somebody = connect()
@@ -189,9 +194,7 @@ def test_a_locked_row_is_skipped_and_tried_again_later(
 def test_a_temporary_refusal_of_the_database_is_retried(
     clockwork: Clockwork, caplog: pytest.LogCaptureFixture, sqlstate: str, for_good: bool
 ) -> None:
-    """What the database refuses for good is written down and what it refuses for now is tried
-    again.
-    """
+    """A temporary refusal of the database is retried, and a permanent one is recorded."""
     for number in range(5):
         make(f"nr. {number}")
     clockwork.at(NOON)
@@ -260,7 +263,7 @@ anything = st.recursive(
     ),
     max_leaves=5,
 )
-# What is no value of its field, or is one that only others could mean.
+# Values that no field accepts, or that only other releases could mean.
 WILD: dict[str, list[Any]] = {
     "pattern": [
         *EXAMPLES,
@@ -321,7 +324,7 @@ rows = st.fixed_dictionaries(
 
 
 def write(name: str, row: dict[str, Any]) -> bool:
-    """Insert a schedule as it is; return whether the table took it."""
+    """Insert a schedule as it is, and return whether the table accepted it."""
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(
@@ -341,7 +344,7 @@ def test_whatever_a_stranger_writes_other_schedules_fire(
     now = NOON
     taken = 0
 
-    # time goes on: nothing shrinks
+    # no Phase.shrink, because time goes on between the examples
     @settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate])
     @given(st.lists(rows, min_size=1, max_size=4))
     def fuzz(strange: list[dict[str, Any]]) -> None:
@@ -359,7 +362,7 @@ def test_whatever_a_stranger_writes_other_schedules_fire(
         clockwork.later(now)
         assert now in fire_times("sound")
 
-        # Nobody else could send them: now it says so.
+        # No other scheduler could send them, so the error is recorded now.
         clockwork.later(now + dt.timedelta(minutes=5))
         now += dt.timedelta(minutes=6)
         clockwork.later(now)
@@ -378,12 +381,13 @@ def test_whatever_a_stranger_writes_other_schedules_fire(
 
 
 class Killed(BaseException):
-    """What ends a scheduler in the middle of a round."""
+    """The exception that ends a scheduler in the middle of a round."""
 
 
 class Stepper:
-    """A scheduler whose rounds are taken step by step: it stands before each statement and each
-    COMMIT until it may go on.
+    """A scheduler whose rounds run step by step.
+
+    It waits before each statement and each COMMIT.
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -395,9 +399,9 @@ class Stepper:
         self.error: BaseException | None = None
 
     def begin(self, now: dt.datetime) -> None:
-        """Begin a round at a moment, and stand before its first step."""
+        """Begin a round at a moment, and stop before its first step."""
         self.scheduler.now = now
-        self.scheduler.left.clear()  # what the other one held a moment ago
+        self.scheduler.left.clear()  # rows that the other scheduler held a moment ago
         self.busy = True
         self.killed = False
 
@@ -416,16 +420,16 @@ class Stepper:
         self.stands.release()
 
     def wait(self) -> None:
-        """Stand until the next step is allowed; of the thread of the round."""
+        """Wait until the next step is allowed. Called by the thread of the round."""
         self.stands.release()
         self.go.acquire()
         if self.killed:
             raise Killed
 
     def step(self, *, kill: bool = False) -> None:
-        """Take the next step, or end the round where it stands.
+        """Take the next step, or end the round at this point.
 
-        Raises what the scheduler raised.
+        Raises the error of the scheduler, if there is one.
         """
         self.killed = kill
         self.go.release()
@@ -440,7 +444,7 @@ class Stepper:
 
 
 class Gated:
-    """The connection of a stepper, as its scheduler sees it."""
+    """The connection of a stepper, as its scheduler uses it."""
 
     closed = False
 
@@ -467,7 +471,7 @@ def steppers(connect: Connect) -> list[Stepper]:
 
 
 def afresh() -> None:
-    """Forget what was sent; the first fire time is due."""
+    """Delete all sent tasks, and make the first fire time due."""
     sql("DELETE FROM horsies_schedule_ticks; DELETE FROM horsies_tasks")
     sql(
         "UPDATE horsies_schedules SET last_fire_at = NULL, next_fire_at = NULL, next_at = %s",
@@ -478,9 +482,9 @@ def afresh() -> None:
 def test_two_interleaved_schedulers_send_a_fire_time_once(
     steppers: list[Stepper],
 ) -> None:
-    """Every order of the steps of two schedulers sends a fire time once."""
+    """Two schedulers send a fire time once, in every order of their steps."""
     make(pattern="every 1 second", catch_up="all")
-    # How orders begin that are still to be taken, the deepest last.
+    # The beginnings of the orders that are still to be tried, the deepest last.
     seen: list[tuple[int, ...]] = [()]
     taken = 0
 
@@ -496,7 +500,7 @@ def test_two_interleaved_schedulers_send_a_fire_time_once(
                 choice = prefix[len(path)]
             else:
                 choice = busy[0]
-                # Who begins makes no difference.
+                # It makes no difference which one begins.
                 seen.extend((*path, other) for other in busy[1:] if path)
 
             path.append(choice)
@@ -516,10 +520,10 @@ def test_two_interleaved_schedulers_send_a_fire_time_once(
 def test_interleaved_rounds_skip_an_overlapping_fire_time(
     steppers: list[Stepper], first: int, kill: bool
 ) -> None:
-    """A round within another sends one of two fire times that must not overlap.
+    """Interleaved rounds send one of two fire times that must not overlap, and skip the other.
 
-    It comes at any step of the other one, which goes on, or is killed; one of the two looks when
-    the second has come.
+    One round runs at any step of the other one, which then goes on or is killed. One of the two
+    rounds runs at the second fire time.
     """
     times = [NOON + SECOND, NOON + 2 * SECOND]
     make(pattern="every 1 second", catch_up="all", overlap="skip")

@@ -1,5 +1,6 @@
-"""What a worker knows of where tasks may be: when a short pass will do, and the cursors at which
-scans begin.
+"""The knowledge of a worker about places with tasks.
+
+It decides when a short pass is enough, and at which cursors scans begin.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def learn(
 
 @pytest.fixture
 def dry() -> Wakeups:
-    """What a worker of two queues knows after a whole pass that found nothing."""
+    """Return the wakeups of a worker of two queues after a whole pass that found nothing."""
     wakeups = Wakeups(["default", "mail"], 5.0)
     wakeups.look_everywhere()
     assert wakeups.lanes_with_work == {"sync", "async"}
@@ -49,7 +50,7 @@ def dry() -> Wakeups:
 def test_a_short_pass_scans_only_the_lane_and_queue_of_the_news(
     dry: Wakeups,
 ) -> None:
-    """After news of due tasks of one lane and queue a short pass looks there only."""
+    """After news of due tasks in one lane and queue, a short pass scans only these."""
     dry.tell(["mail"], "async")
     assert dry.lanes_with_work == {"async"}
     assert dry.news(0.0, Wanted(0, 3)) == "mail"
@@ -70,7 +71,7 @@ def test_a_short_pass_scans_only_the_lane_and_queue_of_the_news(
 def test_a_lane_that_gave_all_wanted_tasks_is_scanned_again(
     dry: Wakeups,
 ) -> None:
-    """A lane that gave all that was wanted or all that might be claimed is asked again."""
+    """A lane that gave as many tasks as were wanted or allowed is scanned again."""
     dry.tell(["mail"], "async")
     learn(dry, Passed(claims=claims(lane="async", count=3), short=True))
     assert (dry.lanes_with_work, dry.whole_next) == ({"async"}, False)
@@ -92,7 +93,7 @@ def test_a_lane_that_gave_all_wanted_tasks_is_scanned_again(
 def test_a_short_pass_is_followed_by_a_whole_one_for_later_tasks(
     dry: Wakeups,
 ) -> None:
-    """Where something may be due later a short pass is followed by a whole one."""
+    """A short pass is followed by a whole one if tasks of the queue may be due later."""
     dry.tell(["mail"])
     assert dry.lanes_with_work == {"sync", "async"}
     assert dry.news(0.0, WANTED) == "mail"
@@ -109,7 +110,7 @@ def test_a_short_pass_is_followed_by_a_whole_one_for_later_tasks(
 def test_a_known_due_time_survives_a_short_pass(
     dry: Wakeups,
 ) -> None:
-    """What is known to become due outlives a short pass but not a look everywhere."""
+    """A known due time survives a short pass, but not a pass over everything."""
     dry.tell(["mail"])
     learn(dry, Passed(due_in=7.0))
 
@@ -136,13 +137,13 @@ def test_a_short_pass_that_reads_far_is_followed_by_whole_ones(dry: Wakeups) -> 
 
 @pytest.fixture
 def moment() -> list[float]:
-    """The hand of a clock that stands still."""
+    """Return the time of a clock that stands still."""
     return [1_000.0]
 
 
 @pytest.fixture
 def dry_at(dry: Wakeups, moment: list[float]) -> Wakeups:
-    """What that worker knows when the clock begins to stand still."""
+    """Return the wakeups with this clock, at the moment when it stops."""
     dry.clock = lambda: moment[0]
     dry.poll_at = 10_000.0
     dry.passes_on = False
@@ -150,8 +151,9 @@ def dry_at(dry: Wakeups, moment: list[float]) -> Wakeups:
 
 
 def looks_at(wakeups: Wakeups, moment: list[float]) -> float:
-    """Let the time pass until it looks, and return how long that took; whatever was to be found is
-    found then.
+    """Move the clock until the worker looks for tasks, and return how long that took.
+
+    The look finds all tasks that there are.
     """
     began = moment[0]
 
@@ -223,7 +225,7 @@ def test_a_look_later_is_followed_by_one_for_those_after_it(
 
 
 def full(*lanes: str) -> Callable[[str], int]:
-    """Return how many slots are free where these lanes have none."""
+    """Return a function that counts free slots: none in these lanes, and one in others."""
     return lambda lane: 0 if lane in lanes else 1
 
 
@@ -293,8 +295,9 @@ def cursors() -> ScanCursors:
 
 
 def passed(*, far: bool = True, **firsts: Any) -> Passed:
-    """Return what a pass says that found ``firsts`` in the sync lane of the default queue: moments
-    by "p" and the priority.
+    """Return a pass that found ``firsts`` in the sync lane of the default queue.
+
+    These are moments, with "p" and the priority as names.
     """
     lane = {name.removeprefix("p"): since for name, since in firsts.items()}
     return Passed(firsts=[{"default": {"sync": lane}}], now=NOW, far=far)
@@ -309,7 +312,10 @@ def lane(cursors: ScanCursors, now: float = 0.0) -> Any:
 def test_each_priority_has_its_own_mark(
     cursors: ScanCursors,
 ) -> None:
-    """Each priority has its mark and what lies between is looked at from the start."""
+    """Each priority has its own mark.
+
+    Priorities without a mark are scanned from the start.
+    """
     assert lane(cursors) is None
 
     cursors.learn(passed(p5=NOW - 7, p100=NOW - 9), 0.0, 0.0)
@@ -327,9 +333,9 @@ def test_each_priority_has_its_own_mark(
 def test_a_scan_moves_only_the_marks_of_its_priorities(
     cursors: ScanCursors,
 ) -> None:
-    """A scan moves the marks of the priorities that it went over and no others."""
+    """A scan moves only the marks of the priorities that it covered."""
     cursors.learn(passed(p1=NOW - 9, p5=NOW - 9, p100=NOW - 9, end=True), 0.0, 0.0)
-    cursors.learn(passed(p5=NOW - 3), 0.0, 0.0)  # it had enough and went no further
+    cursors.learn(passed(p5=NOW - 3), 0.0, 0.0)  # it had enough tasks and went no further
 
     assert [each.get("since") for each in lane(cursors)] == [
         LATEST,
@@ -352,7 +358,10 @@ def test_a_scan_moves_only_the_marks_of_its_priorities(
 
 
 def test_news_of_a_queue_lowers_its_marks() -> None:
-    """News of a queue lowers its marks and wakes but word of what came back only lowers."""
+    """News of a queue lowers its marks and wakes the worker.
+
+    News of tasks that came back only lowers the marks.
+    """
     woken: list[tuple[list[str], str | None]] = []
     cursors = ScanCursors(
         ["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0
@@ -388,7 +397,7 @@ def test_the_priorities_that_were_met_last_are_kept(cursors: ScanCursors) -> Non
 def test_marks_begin_anew_after_a_pass_over_everything(
     cursors: ScanCursors,
 ) -> None:
-    """Once in a while a pass looks everywhere and the marks begin anew."""
+    """The marks begin anew after a pass over everything, which comes once in a while."""
     cursors.held["mail"] = ["2026-01-01"]
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
 
@@ -409,10 +418,10 @@ def test_marks_begin_anew_after_a_pass_over_everything(
 def test_no_marks_are_kept_while_passes_read_few_dead_entries(
     cursors: ScanCursors,
 ) -> None:
-    """There are no marks while a pass reads few dead entries however long it takes.
+    """No marks are kept while passes read few dead entries, however long they take.
 
-    Fails if: a pass that only settles reads none, and ends the use of cursors although an old
-    transaction is open.
+    Fails if: a pass that only settles reads no dead entries, and ends the use of cursors although
+    an old transaction is open.
     """
     cursors.learn(passed(p5=NOW, far=False), 0.0, 0.0)
     assert cursors.text(5.0) is not None

@@ -1,1 +1,1 @@
-"""Tests of the demo's parts that need neither site nor worker."""
+"""Tests of the parts of the demo that need neither a site nor a worker."""

@@ -1,4 +1,4 @@
-"""A signal ends the demo, also where the exception that it raises gets lost."""
+"""Tests of signals that end the demo, even if Python drops the exception that they raise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ERRORS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}
 
 
 class Lossy:
-    """A destructor in which a signal arrives: Python drops what is raised there."""
+    """An object whose destructor receives a signal; Python drops the exception."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -26,9 +26,7 @@ class Lossy:
 
 
 def dropped_by(number: int) -> Any:
-    """Have a signal arrive in a destructor, and return what Python says of the exception that it
-    dropped.
-    """
+    """Send a signal in a destructor, and return Python's report of the lost exception."""
     dropped: list[Any] = []
     before, sys.unraisablehook = sys.unraisablehook, dropped.append
     try:
@@ -40,17 +38,17 @@ def dropped_by(number: int) -> Any:
 
 
 class Running(Services):
-    """Services without processes, of which none can have ended."""
+    """Services without processes, so that none can have ended."""
 
     def __init__(self) -> None:
         self.site = self.worker = self  # type: ignore[assignment]
 
     def refuse_ended(self) -> None:
-        """Find nothing wrong."""
+        """Raise nothing."""
 
 
 class EndingTests(SimpleTestCase):
-    """Both signals."""
+    """Tests of both signals."""
 
     def test_a_wait_ends_though_the_exception_was_lost(self) -> None:
         for number, error in ERRORS.items():

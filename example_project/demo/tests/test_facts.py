@@ -1,4 +1,4 @@
-"""The demo says so when something is not as promised."""
+"""Tests of the check whether a run of the demo was as promised."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GOOD = Facts(
 
 
 class UntrueTests(SimpleTestCase):
-    """Each promise of the demo, broken alone."""
+    """Tests of each promise of the demo, broken alone."""
 
     def test_a_run_as_promised_gives_no_reason(self) -> None:
         assert list(untrue(GOOD)) == []
@@ -95,7 +95,7 @@ class UntrueTests(SimpleTestCase):
 
 
 class FilesTests(SimpleTestCase):
-    """The files of the running Python."""
+    """Tests of the files that the running Python has."""
 
     def test_never_more_files_are_chosen_than_asked_for_and_always_some_that_are_not_utf8(
         self,

@@ -1,3 +1,4 @@
-"""The library's own tests, run by ``manage.py test example_project``: they show how to test a
-project that sends tasks.
+"""The library's own tests, which are run by ``manage.py test example_project``.
+
+They are an example of tests for a project that sends tasks.
 """

@@ -1,5 +1,7 @@
-"""An import is a workflow: its nodes run one after the other, chapters at the same time, and its
-page tells how far it is.
+"""Tests of imports.
+
+An import is a workflow whose nodes run one after the other, with all chapters at the same time. Its
+page shows how far it is.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ BOOK = (
 
 
 class ImportTests(TestCase):
-    """``drain`` runs the tasks and advances the runs."""
+    """Tests of imports in which ``drain`` runs the tasks and advances the runs."""
 
     def import_book(self, content: bytes = BOOK) -> str:
         """Upload a book and return the address of its import."""
@@ -91,7 +93,7 @@ class ImportTests(TestCase):
         self.assertContains(page, "0 of 5 completed")
         self.assertContains(page, 'http-equiv="refresh"')
 
-        drain(queues=["imports"])  # read and split: the number of chapters is known
+        drain(queues=["imports"])  # read and split, so the number of chapters is known
         page = self.client.get(address)
 
         self.assertContains(page, "2 of 7 completed")
@@ -155,7 +157,7 @@ class ImportTests(TestCase):
 
 
 class DoubleSubmitTests(TransactionTestCase):
-    """Two requests at the same time have two connections."""
+    """Tests of two requests at the same time, which have two connections."""
 
     def test_a_form_that_is_sent_twice_at_the_same_time_gives_one_run_to_both(self) -> None:
         form = uuid.uuid4()
@@ -182,7 +184,7 @@ class DoubleSubmitTests(TransactionTestCase):
         )
 
     def wait_until_somebody_waits_for_this_transaction(self) -> None:
-        """Wait for the other request to be stopped by the first one's upload."""
+        """Wait until the other request is blocked by the upload of the first one."""
         for _ in range(600):
             with connection.cursor() as cursor:
                 cursor.execute(

@@ -1,4 +1,4 @@
-"""The pages tell what the tasks found out."""
+"""Tests of the pages that show the results of the tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 class SearchTests(TestCase):
-    """The search page."""
+    """Tests of the search page."""
 
     def test_a_phrase_finds_its_document_and_marks_what_was_found(self) -> None:
         document = make_document(PROSE)
@@ -59,7 +59,7 @@ class SearchTests(TestCase):
 
 
 class NearDuplicatesTests(TestCase):
-    """The page of near-duplicates."""
+    """Tests of the page of near-duplicates."""
 
     def test_texts_that_differ_in_few_words_are_a_pair_and_others_are_not(self) -> None:
         words = [f"word{number}" for number in range(400)]
@@ -84,7 +84,7 @@ class NearDuplicatesTests(TestCase):
 
 
 class ResultTests(TestCase):
-    """The page of one task."""
+    """Tests of the page of one task."""
 
     def test_a_task_that_has_not_run_says_so_and_the_page_looks_again(self) -> None:
         upload(logged_in(self.client), ("fox.txt", b"fox"))
@@ -126,7 +126,7 @@ class ResultTests(TestCase):
 
 
 class DocumentTests(TestCase):
-    """The list, a document, and the file as it came in."""
+    """Tests of the list of documents, a document, and the file as it was uploaded."""
 
     def test_a_file_is_served_as_it_came_in(self) -> None:
         content = "\ufeffline\r\nünïcode\ttab\n".encode()

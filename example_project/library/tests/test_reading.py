@@ -1,4 +1,4 @@
-"""Bytes become text, counts and fingerprints."""
+"""Tests of the functions from bytes to text, counts and fingerprints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORDS = [f"word{number}" for number in range(2_000)]
 
 
 class ReadingTests(SimpleTestCase):
-    """No database."""
+    """Tests without a database."""
 
     def test_a_byte_that_is_not_utf8_is_named_with_its_place(self) -> None:
         with self.assertRaisesMessage(
@@ -75,12 +75,13 @@ class ReadingTests(SimpleTestCase):
         other = set(reading.fingerprints(WORDS[:1_000] + [word[::-1] for word in WORDS[1_000:]]))
 
         assert len(one) == reading.FINGERPRINTS
-        # Half of each text is common, a third of both together; the sample may be off by a tenth.
+        # Half of each text is common, which is a third of both together. The estimate may be wrong
+        # by a tenth.
         assert abs(len(one & other) / len(one | other) - 1 / 3) < 0.1
 
 
 class FetchingTests(SimpleTestCase):
-    """What may come back instead of a page."""
+    """Tests of answers that may come back instead of a page."""
 
     def test_an_answer_is_taken_apart(self) -> None:
         answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na\r\n"

@@ -1,5 +1,6 @@
-"""A file can be reviewed: its document is published after an approval and a cooling-off time, and
-removed after a rejection.
+"""Tests of files that are reviewed.
+
+The document is published after an approval and a cooling-off time, and removed after a rejection.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ AFTERWARDS = COOLING_OFF + dt.timedelta(minutes=1)
 
 
 class ReviewTests(TestCase):
-    """Time passes by ``drain(until=...)``, decisions come from ``approve``, ``reject`` and
-    ``open_gate``.
+    """Tests of reviews in which ``drain(until=...)`` makes the time pass.
+
+    The decisions are made by ``approve``, ``reject`` and ``open_gate``.
     """
 
     def sent(self, content: bytes = b"fox") -> WorkflowHandle:
@@ -174,7 +176,7 @@ class ReviewTests(TestCase):
 
 
 class RepeatTests(TestCase):
-    """Tasks that are tried again."""
+    """Tests of tasks that are tried again."""
 
     def test_a_publication_that_is_tried_again_is_announced_once(self) -> None:
         document = make_document()

@@ -1,4 +1,4 @@
-"""A document that is saved sends its own indexing."""
+"""Tests of the receiver that sends a task for each document that is saved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horsies_django.testing import drain
 
 
 class IndexSavedDocumentTests(TestCase):
-    """The receiver of ``post_save``."""
+    """Tests of the receiver of ``post_save``."""
 
     def test_a_new_document_sends_one_task_and_knows_its_id(self) -> None:
         document = make_document()

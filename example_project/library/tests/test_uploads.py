@@ -1,4 +1,4 @@
-"""Files come in by the upload page and become documents."""
+"""Tests of files that are uploaded by the page and become documents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def import_of(upload: Upload) -> WorkflowHandle:
 
 
 class UploadTests(TestCase):
-    """Each test is a transaction; ``drain`` runs in it what was sent in it."""
+    """Tests of uploads, one transaction each, in which ``drain`` runs the tasks."""
 
     def test_an_uploaded_file_becomes_a_document_that_is_indexed(self) -> None:
         response = upload(logged_in(self.client), ("fox.py", b"print('fox')\n"))
@@ -46,7 +46,7 @@ class UploadTests(TestCase):
         upload(logged_in(self.client), ("fox.py", b"print('fox')\n"), ("owl.py", b"print('owl')\n"))
         drain()
 
-        # The fox is not indexed yet: that is another task's.
+        # The fox is not indexed yet, which is the work of another task.
         Document.objects.filter(name="fox.py").update(words=0, indexed_at=None)
         Document.objects.filter(name="owl.py").update(words=0)
 
@@ -132,7 +132,7 @@ class UploadTests(TestCase):
 
         upload(self.client, ("fox.txt", b"fox"))
 
-        assert drain() == 1  # the library has it: it is only read
+        assert drain() == 1  # the library has the file, so it is only read
         assert Document.objects.count() == 1
         assert Upload.objects.filter(document=Document.objects.get()).count() == 3
 

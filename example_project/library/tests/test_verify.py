@@ -1,4 +1,4 @@
-"""Documents are fetched back over HTTP from a site that really runs."""
+"""Tests of documents that are fetched back over HTTP from a running site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horsies_django.testing import drain
 
 
 class VerifyTests(LiveServerTestCase):
-    """The button, the async task, the site."""
+    """Tests of the button, the async task that it sends, and the site that serves the document."""
 
     def press(self) -> Any:
         """Press the button on the running site."""

@@ -1,4 +1,4 @@
-"""What several tests of the library do first."""
+"""Helpers of the library's tests: a login, an upload, a document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROSE = (
 
 
 def logged_in(client: Client) -> Client:
-    """Log a visitor in who may upload."""
+    """Log in a user who may upload, and return the client."""
     users = get_user_model().objects
     client.force_login(
         users.filter(username="librarian").first() or users.create_superuser("librarian")
@@ -35,8 +35,9 @@ def upload(
     submission: object = None,
     review: bool = False,
 ) -> Any:
-    """Upload files by the form and return the response; the same ``submission`` is the same form,
-    sent again.
+    """Upload files by the form and return the response.
+
+    The same ``submission`` is the same form, sent again.
     """
     chosen = [SimpleUploadedFile(name, content) for name, content in files]
     data = {"submission": submission or uuid.uuid4(), "folder": folder, "files": chosen}
@@ -46,7 +47,7 @@ def upload(
 
 
 def make_document(text: str = PROSE, name: str = "fox.txt") -> Document:
-    """Save a document as an import does."""
+    """Save a document as an import does, and return it."""
     content = text.encode()
     return Document.objects.create(
         name=name, text=text, kind="text", size=len(content), digest=reading.digest(content)

@@ -1,1 +1,1 @@
-"""A database backend and a receiver that know of connections what the settings do not say."""
+"""A database backend and a receiver that give connections values that no setting contains."""

@@ -1,5 +1,6 @@
-"""The receiver: it puts the schema of the tables on the search path, as projects with several
-tenants do.
+"""A receiver that adds the schema of the tables to the search path.
+
+Projects with several tenants do so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The database backend: it knows where the server is, like a tunnel or a cloud connector."""
+"""A database backend that replaces the host, as one of a tunnel or a cloud connector does."""
 
 from __future__ import annotations
 

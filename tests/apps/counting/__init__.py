@@ -1,1 +1,1 @@
-"""An app with a metric of its own."""
+"""An app with metrics of its own."""

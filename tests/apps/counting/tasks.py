@@ -1,4 +1,4 @@
-"""Tasks that count what they do, by prometheus-client."""
+"""A task that counts its work by prometheus-client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPEN = Gauge("shop_open_letters", "Letters that are being written", multiprocess
 
 @task
 def send_letters(count: int) -> int:
-    """Count letters, and return the process in which that was."""
+    """Count letters, and return the id of this process."""
     LETTERS.labels("invoice").inc(count)
     OPEN.set(count)
     return os.getpid()

@@ -1,7 +1,7 @@
-"""An app in a system that has no room left, while the file CRAMPED names in its lines of what there
-is no room.
+"""An app that makes calls fail as in a system without free resources.
 
-``fork`` and ``pipe`` and ``socketpair`` fail as they do at a limit of processes, memory or
-descriptors, ``thread`` as at a limit of processes. ``service`` is what the factory of middleware
-needs, and ``answer`` is one that ``child_started`` waits for.
+The file that CRAMPED names contains the names of the calls. ``fork``, ``pipe`` and ``socketpair``
+fail as at a limit of processes, memory or descriptors, and ``thread`` as at a limit of processes.
+With ``service`` the factory of the middleware fails, and with ``answer`` the receiver of
+``child_started`` never returns.
 """

@@ -1,4 +1,7 @@
-"""Makes the calls fail in every process of the project, which are forks of the worker's."""
+"""The configuration that makes the calls fail in every process of the project.
+
+All of them are forks of the worker's process.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ ERRORS: dict[str, Exception] = {
 
 
 def lacks(name: str) -> bool:
-    """Return whether there is no room for that now."""
+    """Return whether the file names that call at this moment."""
     try:
         return name in Path(os.environ["CRAMPED"]).read_text().split()
     except FileNotFoundError:
@@ -51,7 +54,7 @@ def wait_for_an_answer(**kwargs: Any) -> None:
 
 
 class Config(AppConfig):
-    """Replaces functions of the standard library."""
+    """The app, which replaces functions of the standard library."""
 
     name = "tests.apps.cramped"
 

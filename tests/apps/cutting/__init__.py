@@ -1,3 +1,4 @@
-"""An app whose receiver of ``connection_created`` does harm, when a file says so, and tasks that
-write rows.
+"""An app with a receiver of ``connection_created`` that does harm, and tasks that write rows.
+
+A file contains the name of the harm.
 """

@@ -1,5 +1,6 @@
-"""Connects the receiver as projects do: when the app is ready, before a worker has connected any of
-its own.
+"""The configuration that connects the receiver when the app is ready, as projects do.
+
+A worker connects its own receivers later.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from horsies_django.store.notify import direct_connection
 
 
 class Config(AppConfig):
-    """Reads what harm to do from the file that HORSIES_TEST_ORDER names, at each new connection;
-    without one it does none.
+    """The app with the receiver.
+
+    At each new connection the receiver reads the harm to do from the file that HORSIES_TEST_ORDER
+    names. Without the file it does none.
     """
 
     name = "tests.apps.cutting"
@@ -27,8 +30,9 @@ class Config(AppConfig):
 
 
 def obey(connection: Any, **kwargs: Any) -> None:
-    """Do what the file says, and with "storm" now this and now that; not to connections of the
-    queue itself.
+    """Do the harm that the file names to a connection, but not to one of the queue itself.
+
+    The harm "storm" is one of two kinds or none, at random.
     """
     if connection.settings_dict["OPTIONS"].get("application_name", "").startswith("horsies "):
         return
@@ -47,7 +51,7 @@ def obey(connection: Any, **kwargs: Any) -> None:
 
 
 def cut(connection: Any) -> None:
-    """End the server's side of a connection, and notice it."""
+    """Terminate the server process of a connection, and run a query that notices it."""
     with direct_connection("default", application_name="horsies cuts") as other:
         other.execute(
             "SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid]

@@ -1,4 +1,4 @@
-"""Tasks that write one row each, by each way to the database that a task has."""
+"""Tasks that write one row each, in one of the ways in which tasks use the database."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ async def anote(name: str) -> None:
 
 @task(queue="mail")
 def note_by_a_loop(name: str) -> None:
-    """Use the async ORM in a sync task, on a loop of its own."""
+    """Use the async ORM in a sync task, on an event loop of its own."""
     asyncio.run(Group.objects.acreate(name=name))

@@ -1,4 +1,4 @@
-"""The one task that was there from the start, under the name that today's project gives it, too."""
+"""The only task of the earlier project, which has the same name in the present one."""
 
 from __future__ import annotations
 

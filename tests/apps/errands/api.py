@@ -1,4 +1,4 @@
-"""``django.tasks`` where Django has it, else the backport: what the tests use of it."""
+"""The parts of ``django.tasks`` that the tests use, from Django or from the backport."""
 
 from __future__ import annotations
 

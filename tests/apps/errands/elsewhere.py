@@ -1,4 +1,7 @@
-"""A task of an app that is not in its ``tasks`` module; only what names it imports this."""
+"""A task that is not in the ``tasks`` module of its app.
+
+This module is imported only for the name of its task.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module that ends whoever imports it, as a script without a main guard does."""
+"""A module whose import ends the process, as that of a script without a main guard does."""
 
 from __future__ import annotations
 

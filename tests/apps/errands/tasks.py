@@ -1,4 +1,4 @@
-"""Tasks of ``django.tasks``, as an app defines them that knows nothing of horsies_django."""
+"""Tasks of ``django.tasks`` as in any app, and tasks of ``backends`` that are tried again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db import connection
 from horsies_django import Retry, Snooze, backends
 from tests.apps.errands.api import task
 
-CALLS: list[Any] = []  # what ran in this process
+CALLS: list[Any] = []  # the calls in this process
 
 
 @task
@@ -85,7 +85,7 @@ def breaks_transaction():  # type: ignore[no-untyped-def]
 
 @backends.task(max_attempts=3, backoff=0, retry_on=[ValueError])
 def tried(times: int, kind: str = "ValueError") -> int:
-    """Fail that often in this process, then say how often it was called."""
+    """Fail ``times`` times in this process, then return the number of calls."""
     CALLS.append(kind)
     if len(CALLS) <= times:
         raise {"ValueError": ValueError, "KeyError": KeyError}[kind](f"call {len(CALLS)}")
@@ -94,7 +94,7 @@ def tried(times: int, kind: str = "ValueError") -> int:
 
 @backends.task
 def rests(times: int) -> int:
-    """Snooze that often in this process, then say how often it was called."""
+    """Snooze ``times`` times in this process, then return the number of calls."""
     CALLS.append("rests")
     if len(CALLS) <= times:
         raise Snooze(60)
@@ -112,7 +112,7 @@ def asks() -> None:
 
 
 def pause(error: BaseException, result: Any) -> float | None:
-    """Say how long to wait, by the message of the error."""
+    """Return the seconds until the next attempt, which depend on the message of the error."""
     CALLS.append(
         (type(error).__name__, result.attempts, [one.exception_class_path for one in result.errors])
     )

@@ -1,4 +1,4 @@
-"""What a module makes when it is imported, and what each child finds of it."""
+"""A module that opens things on import, and a task that returns their state in a child."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def leave() -> None:
 
 @task
 def look() -> dict[str, Any]:
-    """Return what this process draws, reads and is."""
+    """Return random numbers, rows and the state of this process."""
     logging.getLogger(__name__).info("a line of %s", os.getpid())
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock of the file that they share
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock that all processes share
     return {
         "pid": os.getpid(),
         "drawn": [random.random(), float(numpy.random.random())],

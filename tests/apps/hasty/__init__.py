@@ -1,1 +1,1 @@
-"""An app that opens things when it is imported."""
+"""An app that opens a connection and starts a thread when it is imported."""

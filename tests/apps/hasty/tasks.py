@@ -1,5 +1,6 @@
-"""A task module that cannot be forked: with HASTY_WORKER, only in the worker, else in fresh
-interpreters, too.
+"""A task module that opens a connection and starts a thread, so that it cannot be forked.
+
+With HASTY_WORKER it does so only in the worker, otherwise in new interpreters as well.
 """
 
 from __future__ import annotations

@@ -1,3 +1,1 @@
-"""An app that hooks into everything: receivers of all signals, middleware, and metadata for every
-send.
-"""
+"""An app with receivers of all signals, middleware, and metadata for every send."""

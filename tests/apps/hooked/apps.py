@@ -1,4 +1,4 @@
-"""Connects receivers as projects do: when the app is ready, in every process."""
+"""The configuration that connects receivers when the app is ready, in every process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from django.apps import AppConfig
 
 from horsies_django import signals
 
-GATE = threading.Event()  # nobody opens it
+GATE = threading.Event()  # it is never set
 
 
 class Config(AppConfig):
-    """Writes each signal as a line of the file that HORSIES_TEST_NOTES names."""
+    """The app, whose receivers write each signal as a line to the file of HORSIES_TEST_NOTES."""
 
     name = "tests.apps.hooked"
 
@@ -29,7 +29,7 @@ class Config(AppConfig):
 
 
 def write_down(name: str, /, sender: Any, signal: Any, **values: Any) -> None:
-    """Append what a receiver got to the file, with the process and the thread."""
+    """Append the values that a receiver got to the file, with the process and the thread."""
     where = {"signal": name, "process": os.getpid(), "thread": threading.current_thread().name}
     about = None if sender is None else sender.origin
     if metadata := values.pop("metadata", None):
@@ -44,7 +44,7 @@ def write_down(name: str, /, sender: Any, signal: Any, **values: Any) -> None:
 
 
 def misbehave(name: str, /, **values: Any) -> None:
-    """Do the harm that a file named after the signal asks for; without one do none."""
+    """Do the harm that a file with the name of the signal contains; without the file do none."""
     order = Path(f"{os.environ['HORSIES_TEST_NOTES']}.{name}")
     harm = order.read_text() if order.exists() else ""
 

@@ -15,7 +15,7 @@ from django.core.exceptions import MiddlewareNotUsed
 trace: ContextVar[str | None] = ContextVar("trace", default=None)
 seen: list[tuple[Any, ...]] = []
 NOTHING_TO_CALL = 7
-OVER = threading.Event()  # nobody sets it
+OVER = threading.Event()  # it is never set
 
 
 def carrier() -> dict[str, Any] | None:
@@ -27,7 +27,7 @@ def tenant() -> dict[str, Any]:
 
 
 def forgetful() -> None:
-    """Return nothing, as a source may."""
+    """Return None, as a source of metadata may."""
 
 
 def breaks() -> dict[str, Any]:
@@ -43,7 +43,7 @@ def an_object() -> Any:
 
 
 class Noting:
-    """Middleware as a class, for both kinds of tasks: notes what it got, and what came back."""
+    """Middleware as a class, for sync and async tasks, which notes the calls that it gets."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call = call
@@ -98,9 +98,7 @@ def raising(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def holding(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Middleware that stands still in front of the task until it is interrupted, and notes that it
-    was.
-    """
+    """Middleware that waits in front of the task until it is interrupted, and notes that it was."""
 
     async def async_middleware(current: Any, args: Any, kwargs: Any) -> Any:
         try:
@@ -129,7 +127,7 @@ def fails_at_start(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def returns_nothing(call: Callable[..., Any]) -> None:
-    """Forget to return the middleware."""
+    """Return None, because the middleware was forgotten."""
 
 
 def sync_only(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Tasks for workflows; ``tasks.py`` imports them, so that workers know them."""
+"""Tasks for workflows, which ``tasks.py`` imports so that workers find them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,10 @@ async def total_async(values: Results[int]) -> int:
 
 @task(retry_policy=RetryPolicy.fixed([0] * 9, jitter=False))
 def grows_anew(what: str, many: int = 1) -> int:
-    """Add a node in each of two attempts, which is the same only in the ways that do not matter."""
+    """Add a node in each of two attempts; ``what`` names the difference between the nodes.
+
+    With "same", only metadata and times differ, which does not matter.
+    """
     flow = current_task().workflow
     attempt = current_task().attempt
     inner = Workflow("inner", good_until=dt.datetime.now(dt.UTC) + dt.timedelta(hours=attempt))
@@ -175,8 +178,10 @@ def fated(
     fails_on: Any = None,
     adds: int = 0,
 ) -> TaskResult[Any]:
-    """Note that it runs, add nodes, and end as it is told; in a map, one element may fail and the
-    others give themselves.
+    """Note that it runs, add nodes, and end as ``fate`` demands.
+
+    In a map, the element ``fails_on`` fails, and the others return themselves with the fate
+    ELEMENT.
     """
     with noted():
         for place in range(adds):
@@ -212,7 +217,7 @@ def note_undo() -> None: ...
 
 @task
 def unact(value: Any = None, result: Any = None) -> Any:
-    """Undo ``act``: the arguments say what of."""
+    """Undo ``act`` and return the argument that the undo got."""
     return value
 
 
@@ -230,7 +235,7 @@ def broken_undo() -> None:
 
 
 def loop(place: int, until: int, key: str | None = None) -> Workflow:
-    """Return a workflow that continues as itself until it has done so often enough."""
+    """Return a workflow that continues as itself until ``place`` is equal to ``until``."""
     flow = Workflow("loop", key=key)
     flow.returns(flow.add(next_round, place, until))
     return flow

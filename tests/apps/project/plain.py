@@ -1,4 +1,4 @@
-"""Plain functions, as django.tasks knows them: without types, called by position.
+"""Plain functions as in ``django.tasks``: without types, called by position.
 
 The fixture ``plain_tasks`` registers them.
 """

@@ -1,6 +1,4 @@
-"""Tasks that stop where a test wants to have them: at their first line, at their last one, or for
-good.
-"""
+"""Tasks that stop at their first line, at their last line, or for good, as a test needs it."""
 
 from __future__ import annotations
 
@@ -14,9 +12,9 @@ from tests.apps.project.tasks import SOON
 
 @task
 def walks(path: str) -> int:
-    """Write "began" and wait for "<path>.go", write "ended" and wait for "<path>.out", return.
+    """Write "began" and wait for "<path>.go"; write "ended", wait for "<path>.out" and return.
 
-    Needs no database.
+    It needs no database.
     """
     for line, gate in (("began", "go"), ("ended", "out")):
         with open(path, "a") as file:
@@ -29,7 +27,7 @@ def walks(path: str) -> int:
 
 @task(retry_policy=SOON)
 def walks_again(path: str) -> int:
-    """Do the same; may be run twice."""
+    """Run as ``walks`` does, in a task that may be run twice."""
     return int(walks(path))
 
 

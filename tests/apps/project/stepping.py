@@ -1,6 +1,7 @@
-"""Tasks with durable steps; ``tasks.py`` imports them.
+"""Tasks with durable steps, which ``tasks.py`` imports.
 
-Their rows are in a table that a test creates: no row excludes another.
+Their rows are in a table that a test creates. It has no unique column, so that no row prevents
+another one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Charge:
 
 
 def write(step: str) -> int:
-    """Write a row about a step, and return the process that did."""
+    """Write a row about a step, and return the id of this process."""
     current = current_task()
     with connection.cursor() as cursor:
         cursor.execute(
@@ -39,7 +40,10 @@ def write(step: str) -> int:
 
 
 def stop_at(path: str, place: str) -> None:
-    """Write down that it is there, and wait until that gate is open. A cancelled task ends here."""
+    """Write the name of a place to the file, and wait until the gate of that place is open.
+
+    A task that is cancelled ends here.
+    """
     note(path, place)
     while not os.path.exists(f"{path}.{place}"):
         current_task().raise_if_cancelled()
@@ -47,13 +51,13 @@ def stop_at(path: str, place: str) -> None:
 
 
 def note(path: str, place: str) -> None:
-    """Write down that it is there."""
+    """Write the name of a place and the id of this process to the file."""
     with open(path, "a") as file:
         print(place, os.getpid(), file=file, flush=True)
 
 
 def write_at_gates(path: str) -> int:
-    """Write a row between two gates."""
+    """Write a row between two gates, and return the id of this process."""
     stop_at(path, "begun")
     process = write("gates")
     stop_at(path, "written")
@@ -77,7 +81,7 @@ def steps_at_gates(path: str, atomic: bool = True) -> int:
 
 @task(retry_policy=OFTEN)
 def steps(fails: int = 0) -> list[Charge]:
-    """Take three steps; some attempts fail behind the second one."""
+    """Take three steps; the first ``fails`` attempts fail after the second one."""
     current = current_task()
     found = [current.step(f"charge {n}", charge, n) for n in range(2)]
     if current.attempt <= fails:
@@ -86,7 +90,7 @@ def steps(fails: int = 0) -> list[Charge]:
 
 
 def charge(amount: int) -> Charge:
-    """Write a row; return a value that is not plain JSON."""
+    """Write a row, and return a value that is not plain JSON."""
     return Charge(amount, write(f"charge {amount}"))
 
 
@@ -104,7 +108,7 @@ async def asteps(fails: int = 0) -> list[int]:
 
 
 async def call_outside(step: str) -> int:
-    """Call somebody outside."""
+    """Return the number of the attempt, in place of a call to another service."""
     await asyncio.sleep(0)
     return current_task().attempt
 
@@ -121,9 +125,9 @@ def write_slowly(step: str, milliseconds: float) -> int:
 
 @task(retry_policy=STORMY)
 def ten_steps(milliseconds: float, notes: str) -> list[int]:
-    """Take ten steps; return the processes that ran them.
+    """Take ten steps, and return the processes that ran them.
 
-    An attempt that was given up writes that down.
+    An attempt writes a note if another one has replaced it.
     """
     try:
         return [current_task().step(str(n), write_slowly, str(n), milliseconds) for n in range(10)]
@@ -134,7 +138,7 @@ def ten_steps(milliseconds: float, notes: str) -> list[int]:
 
 @task(retry_policy=STORMY)
 async def aten_steps(milliseconds: float, notes: str) -> list[int]:
-    """Do the same in async code."""
+    """Take ten steps in async code, and return the processes that ran them."""
     try:
         return [
             await current_task().astep(str(n), write_slowly, str(n), milliseconds)

@@ -1,4 +1,4 @@
-"""Tasks that tests send: each does one thing that a test looks at."""
+"""Tasks that tests send, each of which does one thing that a test checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from horsies_django.worker.process.memory import memory_mb
 
 @dataclass
 class Point:
-    """A value that travels as JSON and comes back as itself."""
+    """A value that is stored as JSON and decoded as a Point again."""
 
     x: int
     y: int
@@ -111,9 +111,7 @@ def main_thread() -> bool:
 
 @task
 def dies(how: str) -> None:
-    """Take the process along: "exit" and "leave" at once, with code 3 and 0, "kill" and "segv" by
-    signal.
-    """
+    """End the process: by exit code 3 ("exit") or 0 ("leave"), or by a signal ("kill", "segv")."""
     if how in ("exit", "leave"):
         os._exit(3 if how == "exit" else 0)
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "segv": signal.SIGSEGV}[how])
@@ -121,19 +119,19 @@ def dies(how: str) -> None:
 
 @task
 def hold(name: str) -> int:
-    """Note that it runs, in a group's name, then run until that group is deleted.
+    """Create a group with the name and the process id, and run until that group is deleted.
 
     Returns the process id.
     """
     Group.objects.create(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
     while Group.objects.filter(name__startswith=f"{name}:").exists():
-        time.sleep(0.04)  # not shorter: each look costs CPU time
+        time.sleep(0.04)  # not shorter, because each query costs CPU time
     return os.getpid()
 
 
 @task
 def deaf(name: str) -> None:
-    """Note that it runs, as ``hold`` does, then block all signals and never end."""
+    """Create a group as ``hold`` does, then block all signals and never end."""
     Group.objects.create(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     while True:
@@ -142,7 +140,7 @@ def deaf(name: str) -> None:
 
 @task
 async def adeaf(name: str) -> None:
-    """Note that it runs, then let no cancellation end it."""
+    """Create a group as ``hold`` does, then ignore every cancellation and never end."""
     await Group.objects.acreate(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
     while True:
         try:
@@ -153,7 +151,7 @@ async def adeaf(name: str) -> None:
 
 @task
 async def hangs_in_a_thread(name: str) -> None:
-    """Note that it runs, then wait for a thread that never ends."""
+    """Create a group as ``hold`` does, then wait for a thread that never ends."""
     await Group.objects.acreate(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
     await sync_to_async(threading.Event().wait)()
 
@@ -167,7 +165,7 @@ def leaves_behind(fifo: str) -> None:
 
 @task
 def scribble(path: str) -> None:
-    """Write to a file without end, after noting that it runs as ``hold`` does."""
+    """Create a group as ``hold`` does, then write to a file without end."""
     Group.objects.create(name=f"scribble:{uuid.uuid4().hex}:{os.getpid()}")
     with open(path, "a") as file:
         while True:
@@ -177,9 +175,9 @@ def scribble(path: str) -> None:
 
 @task
 def linger(path: str) -> int:
-    """Write a line when it begins and one when it ends, which is when a file "<path>.go" appears.
+    """Write a line at the beginning, and one at the end, when there is a file "<path>.go".
 
-    Needs no database.
+    It needs no database.
     """
     for line in ("began", "ended"):
         with open(path, "a") as file:
@@ -192,14 +190,14 @@ def linger(path: str) -> int:
 
 @task
 def linger_after_commit(path: str) -> int:
-    """Commit a row first."""
+    """Commit a row, then write lines as ``linger`` does."""
     Group.objects.create(name=uuid.uuid4().hex)
     return linger(path)
 
 
 @task
 def of_me() -> list[str]:
-    """Return what the code is told of its task."""
+    """Return the attributes of the current task."""
     running = current_task()
     assert running.sent_at is not None
     return [
@@ -213,7 +211,7 @@ def of_me() -> list[str]:
 
 @task
 def notes_its_claim(path: str, seconds: float) -> None:
-    """Write a line when it begins and one when it ends, each with its claim and its process."""
+    """Write a line at the beginning and one at the end, with the claim and the process."""
     running = current_task()
     for word in ("began", "ended"):
         with open(path, "a") as file:
@@ -226,7 +224,7 @@ def notes_its_claim(path: str, seconds: float) -> None:
 
 @task
 async def ahold(name: str) -> int:
-    """Do the same on the event loop."""
+    """Create a group and run until it is deleted, as ``hold`` does, on the event loop."""
     await Group.objects.acreate(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
     while await Group.objects.filter(name__startswith=f"{name}:").aexists():
         await asyncio.sleep(0.04)
@@ -251,7 +249,7 @@ def sends_more(count: int) -> None:
 
 @task
 def comes_again(seconds: float) -> None:
-    """Send itself again, to run after that time."""
+    """Send this task again, to run after that time."""
     comes_again.schedule(seconds, seconds)
 
 
@@ -284,7 +282,7 @@ SOON = RetryPolicy.fixed(
 
 @task(retry_policy=SOON, exception_mapper={MailDown: "MAIL_DOWN"})
 def mails(fail_times: int) -> int:
-    """Fail some times, count the tries in groups, and return their number."""
+    """Fail ``fail_times`` times, count the attempts in groups, and return their number."""
     Group.objects.create(name=f"try:{uuid.uuid4().hex}")
     tries = Group.objects.filter(name__startswith="try:").count()
     if tries <= fail_times:
@@ -309,7 +307,7 @@ def asks_again_without_a_policy() -> None:
 
 @task(retry_policy=SOON)
 def dies_once(how: str) -> int:
-    """Take the process along the first time; return its id the second time."""
+    """End the process the first time, and return its id the second time."""
     group, first = Group.objects.get_or_create(name="died")
     if first:
         dies(how)
@@ -318,19 +316,19 @@ def dies_once(how: str) -> int:
 
 @task(retry_policy=SOON)
 def holds_again(name: str) -> int:
-    """Hold as ``hold`` does; tried again when its process or worker dies."""
+    """Run as ``hold`` does, with another attempt if the process or the worker dies."""
     return int(hold(name))
 
 
 @task(timeout_ms=300)
 def sleeps_too_long() -> None:
-    """Wait in the kernel for longer than it may."""
+    """Sleep in the kernel for longer than the timeout."""
     time.sleep(3_600)
 
 
 @task(timeout_ms=300)
 def cleans_up(name: str) -> str:
-    """Notice the timeout, clean up and return all the same."""
+    """Catch the timeout, clean up, and return nevertheless."""
     try:
         time.sleep(3_600)
     except TaskTimeout:
@@ -366,7 +364,7 @@ def commits_too_long(name: str) -> None:
 
 @task
 def looks_at_its_session() -> tuple[int, bool, bool]:
-    """Use the database, and return the process and how its connection is."""
+    """Use the database, and return the process and the state of its connection."""
     Group.objects.count()
     return os.getpid(), connection.get_autocommit(), connection.in_atomic_block
 
@@ -391,7 +389,7 @@ async def fails_after_its_cancel(name: str) -> None:
 
 @task
 def stops_when_asked(name: str) -> None:
-    """Run until somebody cancels it."""
+    """Run until the task is cancelled."""
     Group.objects.create(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
     while True:
         current_task().raise_if_cancelled()
@@ -406,15 +404,16 @@ async def astops_when_asked(name: str) -> None:
 
 @task
 def eats(megabytes: int) -> int:
-    """Take memory and keep it; return the id of the process."""
+    """Allocate memory and keep it; return the id of the process."""
     eaten.append(bytearray(os.urandom(1)) * (megabytes * 2**20))
     return os.getpid()
 
 
 @task
 def eats_and_tells(megabytes: int) -> tuple[int, float, float]:
-    """Take memory and keep it; return the id of the process, and its resident memory in MB before
-    and after.
+    """Allocate memory and keep it; return the id of the process and its memory.
+
+    The memory is the resident one in MB, before and after.
     """
     before = memory_mb(os.getpid())
     return eats(megabytes), before, memory_mb(os.getpid())
@@ -427,7 +426,7 @@ from tests.apps.project import flows, points, stepping, traps, unspeakable  # no
 
 @task(queue="mail")
 def says(text: str, level: str = "INFO") -> str:
-    """Log a text as code of the project would."""
+    """Log a text as the code of a project does."""
     logging.getLogger("shop.orders").log(logging.getLevelNamesMapping()[level], "%s", text)
     return text
 
@@ -440,8 +439,9 @@ async def asays(text: str) -> str:
 
 @task(retry_policy=RetryPolicy.fixed([0], auto_retry_for=[LookupError], jitter=False))
 def snoozes(times: int, seconds: float = 60, fails: bool = False) -> int:
-    """Snooze so many times, each of them a row, and return how many there are; fail first if that
-    is asked for.
+    """Snooze ``times`` times, with a row for each, and return the number of rows.
+
+    With ``fails``, the first attempt fails after the last snooze.
     """
     done = Group.objects.filter(name__startswith="snooze ").count()
 
@@ -461,5 +461,5 @@ def blames(message: str) -> TaskResult[None]:
 
 @task(retry_policy=SOON)
 def hold_undo(result: int | None) -> None:
-    """Hold as ``hold`` does, as the undo of a node; tried again when its process or worker dies."""
+    """Undo a node by running as ``hold`` does, again if the process or the worker dies."""
     hold("undo")

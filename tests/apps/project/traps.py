@@ -1,6 +1,4 @@
-"""Tasks that leave their process in a bad state, and tasks that say what they find: wreckers and
-lookers.
-"""
+"""Tasks that leave their process in a bad state, and tasks that return the state they find."""
 
 from __future__ import annotations
 
@@ -129,26 +127,26 @@ WRECKS: dict[str, Callable[[], Any]] = {
     "lock": lambda: say(f"SELECT pg_advisory_lock({LOCK})"),
     "listen": lambda: say("LISTEN shop"),
     "temp": lambda: say("CREATE TEMP TABLE auth_group AS SELECT 1 AS nothing"),
-    # what belongs to the context
+    # state of the context
     "language": lambda: translation.activate("de"),
     "time zone": lambda: timezone.activate("Asia/Tokyo"),
     "context": lambda: HERE.set("somewhere"),
     "decimal": lambda: setattr(decimal.getcontext(), "prec", 3),
-    # what belongs to the process
+    # state of the process
     "directory": lambda: os.chdir("/"),
     "stdout": lambda: setattr(sys, "stdout", None),
     "closed stdout": lambda: sys.stdout.close(),
     "handlers": replaces_handlers,
     "blocked": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1}),
     "alarms": sets_alarms,
-    # what ends a task
+    # ends of a task
     "SystemExit": lambda: sys.exit(3),
     "KeyboardInterrupt": raises(KeyboardInterrupt()),
     "GeneratorExit": raises(GeneratorExit()),
     "BaseException": raises(BaseException("base")),
     "recursion": recurses,
     "memory": eats_memory,
-    # what ends a process
+    # ends of a process
     "_exit": lambda: os._exit(0),
     "all files": lambda: os.closerange(0, 4096),
     "C stack": lambda: ctypes.string_at(0),
@@ -188,13 +186,13 @@ def wreck(kind: str) -> None:
 
 @task
 def look(kind: str) -> str:
-    """Return what this process shows, and which process it is."""
+    """Return the id of this process and a part of its state."""
     return f"{os.getpid()} {SIGHTS[kind]()}"
 
 
 @task
 def sets_up_sessions() -> None:
-    """Do what a project does that chooses a tenant for each new connection."""
+    """Connect a receiver that prepares each new connection, as a project with tenants does."""
     connection_created.connect(
         lambda connection, **kwargs: connection.cursor().execute(
             "SET search_path = public, pg_temp"
@@ -207,9 +205,10 @@ def sets_up_sessions() -> None:
 
 @task
 def forks(path: str, how: str) -> int:
-    """Fork; both of the two that come back write their pid, and go on as ``how`` says.
+    """Fork, and write the pids of the original and of the copy to a file.
 
-    Returns the pid of the original.
+    With "raises" the copy raises an error. With "waits" the original waits for its copy. Returns
+    the pid of the original.
     """
     copy = os.fork()
     with open(path, "a") as file:
@@ -225,9 +224,9 @@ def forks(path: str, how: str) -> int:
 
 @task
 def ends_its_copies(number: int) -> list[int]:
-    """Fork, and end each copy at once, with SIGTERM.
+    """Fork, and end each copy by SIGTERM at once; return the signals that ended the copies.
 
-    Returns the signals that ended them: SIGALRM, if that one was lost.
+    The signal is SIGALRM if the SIGTERM was lost.
     """
     seen = []
     for _ in range(number):
@@ -245,7 +244,10 @@ def ends_its_copies(number: int) -> list[int]:
 
 @task
 async def aforks(path: str) -> int:
-    """Do the same on the event loop, beside other tasks that are ready to go on."""
+    """Fork on the event loop, beside other tasks that are ready to go on.
+
+    The original and the copy write their pids to a file.
+    """
     os.fork()
     with open(path, "a") as file:
         file.write(f"{os.getpid()}\n")
@@ -255,7 +257,7 @@ async def aforks(path: str) -> int:
 
 @task
 async def arounds(path: str, rounds: int) -> int:
-    """Go round on the event loop, writing down in which process each round was."""
+    """Give way to the event loop ``rounds`` times, and write the pid to a file each time."""
     seen = 0
     for _ in range(rounds):
         await asyncio.sleep(0)
@@ -281,8 +283,9 @@ async def abreaks(how: str) -> None:
 
 @task
 def computes(how: str) -> list[int]:
-    """Let other processes compute: those of a pool, started in one way or another, or of an
-    executor.
+    """Compute in other processes.
+
+    They are those of a pool, started in the way that ``how`` names, or of an executor.
     """
     if how != "executor":
         with multiprocessing.get_context(how).Pool(2) as pool:
@@ -291,13 +294,14 @@ def computes(how: str) -> list[int]:
         return list(executor.map(math.factorial, [3, 4]))
 
 
-# Signals 32 and 33: glibc's own, inherited from whoever started the tests.
+# Signals 32 and 33 are used by glibc. Their bits are inherited from the process that started the
+# tests.
 OF_THE_C_LIBRARY = 0b11 << 31
 
 
 @task
 def runs_a_program() -> list[str]:
-    """Return the masks of blocked, ignored and caught signals of a program, and what it says."""
+    """Run a program and return its masks of blocked, ignored and caught signals."""
     lines = subprocess.run(
         ["cat", "/proc/self/status"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -311,7 +315,7 @@ def runs_a_program() -> list[str]:
 
 @task
 async def awreck(kind: str) -> None:
-    """Do harm, or only look, on the thread that coroutines use for the database."""
+    """Do harm, or read a state, on the thread that coroutines use for the database."""
     await sync_to_async({**SIGHTS, **WRECKS}[kind])()
 
 

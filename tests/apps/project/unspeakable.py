@@ -1,6 +1,4 @@
-"""Tasks whose exceptions and results run code of their own when somebody looks at them, and code
-that breaks the loop.
-"""
+"""Tasks whose exceptions and results do harm when they are read, and tasks that break the loop."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def having(**members: Any) -> Callable[[], BaseException]:
 
 
 class Meta(type):
-    """A class that cannot be asked for its name, compared, or put into a dict."""
+    """A class whose name cannot be read, and that cannot be compared or put into a dict."""
 
     def __getattribute__(cls, name: str) -> Any:
         raise SystemExit(name)
@@ -40,7 +38,7 @@ class Nameless(Exception, metaclass=Meta):
 
 
 class Text(str):
-    """A text that cannot be cut, copied or taken to another process."""
+    """A text that cannot be cut, copied or sent to another process."""
 
     __slots__ = ()
     __getitem__ = __len__ = __reduce_ex__ = __iter__ = __hash__ = ends(SystemExit)  # type: ignore[assignment]
@@ -80,7 +78,7 @@ class Thing:
 
 
 class Hidden(Thing):
-    """A result that ends whoever reads it."""
+    """A result whose attribute raises SystemExit when it is read."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -93,7 +91,7 @@ class Hidden(Thing):
 
 @dataclass
 class Trapped:
-    """An argument that ends whoever makes it, once."""
+    """An argument that raises SystemExit when it is created, if its name is "trapped"."""
 
     name: str
 
@@ -103,7 +101,7 @@ class Trapped:
 
 
 class Shy:
-    """A value whose repr ends whoever asks for it."""
+    """A value whose repr raises SystemExit."""
 
     __repr__ = ends(SystemExit)
 
@@ -174,8 +172,9 @@ BREAKS: dict[str, Callable[[Any], Any]] = {
 
 @task
 async def abreaks(how: str, name: str = "") -> int:
-    """Use the database, break the loop, and with a name go on until the group of that name is
-    deleted.
+    """Use the database, break the loop, and return the id of this process.
+
+    With a name, run until the group of that name is deleted.
     """
     await Group.objects.acount()
     BREAKS[how](asyncio.get_running_loop())
@@ -190,6 +189,6 @@ async def abreaks(how: str, name: str = "") -> int:
 
 @task
 async def apid() -> int:
-    """Use the database, and say which process this is."""
+    """Use the database, and return the id of this process."""
     await Group.objects.acount()
     return os.getpid()

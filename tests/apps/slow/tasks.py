@@ -1,5 +1,7 @@
-"""A task module whose import never ends in the process that SLOW_IMPORT names, while the file
-SLOW_WHILE is there, if named.
+"""A task module whose import never ends in one kind of process.
+
+SLOW_IMPORT names the kind, "worker" or "child". If SLOW_WHILE names a file, the import hangs only
+if that file exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker, or in its place ``drain``, runs what was sent, and a handle says what came of it."""
+"""The outcomes of tasks that a worker, or ``drain`` in its place, runs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def run() -> None:
 
 
 def make_due() -> None:
-    """Bring forward what waits for its time, so that the test need not wait for it, too."""
+    """Make tasks due that wait for their time, so that the test does not wait."""
     Task.objects.filter(finished_at=None, enqueued_at__gt=Now()).update(enqueued_at=F("sent_at"))
 
 
 def of(handle: Any) -> list[Any]:
-    """Return whether it succeeded, and its value or the class of what it raised."""
+    """Return whether it succeeded, and its value or the class of its exception."""
     result = handle.get(timeout_ms=10_000)
     if result.is_ok():
         return ["ok", result.ok_value]

@@ -1,4 +1,4 @@
-"""Celery has run everything already, and a result says what came of it."""
+"""The outcomes of tasks in Celery's eager mode, in which a sent task has already run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run() -> None:
 
 
 def of(result: Any) -> list[Any]:
-    """Return whether it succeeded, and its value or the class of what it raised."""
+    """Return whether it succeeded, and its value or the class of its exception."""
     if isinstance(result, GroupResult):
         return ["ok", result.get()]
     assert result.state in ("SUCCESS", "FAILURE"), result.state

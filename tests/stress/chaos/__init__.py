@@ -1,8 +1,7 @@
-"""The storm: tasks of every kind, workers that die and stand still, a database that goes away, and
-a judge of what they left.
+"""The storm: tasks of every kind, dying and stopped workers, a failing database, and a judge.
 
-``python -m tests.stress.chaos --tasks 3000 --faults 40`` raises one on a PostgreSQL server of its
-own and prints the verdict; ``--measure`` prints how long it takes until a task comes back whose
-process or whose whole machine died. A test does the storm small, and ``python -m benchmarks chaos
---tasks 200000 --faults 1000`` large.
+``python -m tests.stress.chaos --tasks 3000 --faults 40`` runs one on a PostgreSQL server of its own
+and prints the verdict. With ``--measure`` it prints how long it takes until a task runs again whose
+process or whole machine died. A test runs a small storm, and ``python -m benchmarks chaos --tasks
+200000 --faults 1000`` a large one.
 """

@@ -1,5 +1,6 @@
-"""Raise one storm on a PostgreSQL server of its own and print the verdict as JSON; exit with 1 when
-something was violated.
+"""Run one storm on a PostgreSQL server of its own and print the verdict as JSON.
+
+The exit code is 1 if there is a violation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.support.standby import Pair
 
 
 def main() -> int:
-    """Parse the command line, and let it storm."""
+    """Parse the command line, and run the storm."""
     parser = programs.parser("tests.stress.chaos", "Storm over workers and their database.")
     parser.add_argument("--tasks", type=int, default=3_000, help="how many tasks (3,000)")
     parser.add_argument("--faults", type=int, default=40, help="how many faults (40)")

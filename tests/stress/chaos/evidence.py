@@ -1,6 +1,4 @@
-"""What the database knows in a storm and after it: who lives, rows, attempts, limits, and what is
-left that should not be.
-"""
+"""The evidence from the database: living workers, rows, attempts, limits, and leftovers."""
 
 from __future__ import annotations
 
@@ -80,9 +78,9 @@ UNION ALL SELECT 'an advisory lock of process ' || pid FROM pg_locks WHERE lockt
 
 
 def steady(ask: Callable[[], T]) -> T:
-    """Ask the database until it answers: it goes away now and then.
+    """Run a query until the database answers: it is down at times.
 
-    Raises OperationalError when it stays away.
+    Raises OperationalError if it stays down.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -96,24 +94,24 @@ def steady(ask: Callable[[], T]) -> T:
 
 
 def rows(query: str, *params: Any) -> list[Any]:
-    """Return what a query finds."""
+    """Return the rows of a query."""
     with connection.cursor() as cursor:
         cursor.execute(query, params)
         return cursor.fetchall()
 
 
 def clock() -> float:
-    """Return the moment by the database's clock."""
+    """Return the time by the database's clock."""
     return float(rows("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0])
 
 
 def unfinished() -> int:
-    """Return how many tasks are not finished, at a cost that does not grow with those that are."""
+    """Return the number of unfinished tasks, at a cost that does not grow with finished ones."""
     return int(rows(UNFINISHED)[0][0])
 
 
 def from_now_on() -> Callable[[], dict[str, Chronicle]]:
-    """Return a function that tells what has become of the limits of the queues since now."""
+    """Return a function that returns the changes of the queues' limits since now."""
     first = {row["name"]: row for row in Queue.objects.values()}
     before = list(AuditEntry.objects.values_list("id", flat=True))
 
@@ -132,9 +130,7 @@ def from_now_on() -> Callable[[], dict[str, Chronicle]]:
 
 
 def living() -> int:
-    """Return how many workers are there; one that was just killed counts until it is known to be
-    dead.
-    """
+    """Return the number of living workers; a killed one counts until it is declared dead."""
     return int(rows(LIVING)[0][0])
 
 
@@ -157,24 +153,25 @@ def ticks(after: float, until: float) -> list[Any]:
 
 
 def dead() -> set[str]:
-    """Return the workers that do not live."""
+    """Return the dead workers."""
     return {row[0] for row in rows(DEAD)}
 
 
 def counted() -> dict[str, int]:
-    """Return what the history counts, failures under whatever code together."""
+    """Return the counts of the history, with failures of all codes together."""
     return {kind: int(many) for kind, many in rows(COUNTED)}
 
 
 def left_behind() -> list[str]:
-    """Return what the tables still hold although every worker has ended."""
+    """Return the rows that the tables still hold although every worker has ended."""
     return [f"left behind: {row[0]}" for row in rows(LEFT)]
 
 
 @dataclass
 class Left:
-    """What a storm left: rows, attempts by their tasks, runs by their notes, fire times, and the
-    limits over time.
+    """The evidence of a storm.
+
+    Rows, attempts by their tasks, runs by their notes, fire times, and the limits over time.
     """
 
     rows: Sequence[Row]
@@ -189,8 +186,9 @@ class Left:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Return the runs as the judge of limits knows them; the last digits of a run's number are
-        its attempt.
+        """Return the runs for the judge of limits.
+
+        The last digits of a run's number are its attempt.
         """
         closed = {(one.task, one.attempt): one for one in self.tried}
         rows = {row.id: row for row in self.rows}
@@ -210,6 +208,6 @@ class Left:
                 row.sent_at,
             )
             for run in self.noted
-            # else a violation of its own
+            # otherwise a violation of its own
             if (one := closed.get((run.task, run.attempt))) and (row := rows.get(run.task))
         ]

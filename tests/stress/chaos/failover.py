@@ -1,8 +1,7 @@
-"""The storm in which the primary is killed and its synchronous standby promoted, while tasks and
-workflows run.
+"""The storm in which the primary is killed and its synchronous standby promoted.
 
-Nobody is restarted and nobody is told: senders, workers and waiters know both servers, and look for
-the one that accepts writes.
+Tasks and workflows run meanwhile. No process is restarted or notified: senders, workers and waiters
+have the addresses of both servers and find the one that accepts writes.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ WAITS_FOR_STANDBY = (
     "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client "
     "backend'"
 )
-# for so long before its end the primary can confirm nothing: the standby does not receive it
+# For so long before its end the primary confirms no commit: the standby does not receive it.
 LAG_SECONDS = 0.5
 MARGIN_SECONDS = 1.0  # around a failover, in which a caller's own statements may fail
 
 
 class Promotion(NamedTuple):
-    """A failover: when the primary was killed, and since when the former standby accepts writes."""
+    """A failover: the times of the primary's kill and of the standby's promotion."""
 
     killed_at: float
     promoted_at: float
 
 
 class Failovers(Faults):
-    """What befalls the pair of servers; stands in the place of the storm's other faults."""
+    """The faults of this storm, applied to the pair of servers."""
 
     def __init__(self, pair: Pair, most: int, seed: int) -> None:
         super().__init__(pair, seed)
@@ -55,9 +54,7 @@ class Failovers(Faults):
         self.promotions: list[Promotion] = []
 
     def strike(self, name: str, member: Member) -> bool:
-        """Fail over, and make the server that was killed the new standby, unless it was the last
-        time.
-        """
+        """Fail over, and make the killed server the new standby, except after the last failover."""
         with self.pair.lagging():
             self.moment.wait(LAG_SECONDS)
             killed_at = time.time()
@@ -73,9 +70,7 @@ class Failovers(Faults):
 
 
 def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
-    """Start the server that was killed, as a primary that knows of no other one, and send to it;
-    returns what it confirmed.
-    """
+    """Start the killed server as a lone primary, send to it, and return any confirmation."""
     confirmed: list[str] = []
 
     def send() -> None:
@@ -98,9 +93,7 @@ def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
 
 
 class Unhurried(Sender):
-    """A sender that does not try everything while there is no primary, and waits for nothing: the
-    patients wait.
-    """
+    """A sender that does not retry without a primary, and never waits: the patients wait."""
 
     pause = 0.5
     waits = 0.0
@@ -119,23 +112,21 @@ class FailoverStorm(Storm):
         self.threads += self.patients
 
     def weather(self) -> Iterator[str]:
-        """Give the failovers."""
+        """Yield the failovers."""
         for patient in self.patients:
             patient.start()
         for number in range(self.shape.faults):
             yield f"promote after {ENDS[number % len(ENDS)]}"
 
     def lull(self, share: float) -> None:
-        """Keep back half of the tasks until the failover, so that the sender is sending when it
-        comes.
-        """
+        """Keep half of the tasks back until the failover, so that the sender is busy then."""
         kept = round(share / 2)
         self.sender.allowed -= kept
         super().lull(share)
         self.sender.allowed += kept
 
     def clear(self) -> None:
-        """Let the patients have their last answers, then wait for the tasks."""
+        """Wait for the last answers of the patients, then for the tasks."""
         self.over.set()
         for patient in self.patients:
             patient.join(300)
@@ -147,9 +138,9 @@ class FailoverStorm(Storm):
         return [answer for patient in self.patients for answer in patient.answers]
 
     def violations(self, left: Left) -> list[str]:
-        """Return what callers were told that is not so, and what is wrong with the workflows.
+        """Return wrong answers to callers, and errors of the workflows.
 
-        The new primary may not have what workers have counted: nothing is said of that.
+        The counts of the history are not checked: the new primary may lack some of them.
         """
         runs = {str(run.pk): run for run in WorkflowRun.objects.all()}
         sent = sum(patient.sent for patient in self.patients)
@@ -175,8 +166,9 @@ class FailoverStorm(Storm):
         )
 
     def wrong(self, answer: Answer) -> str | None:
-        """Return what is wrong with an answer; a caller's own first statement may meet a server
-        that is gone.
+        """Return the error in an answer.
+
+        A caller's own first statement may reach a server that is gone.
         """
         if answer.given == answer.expected:
             return None
@@ -188,8 +180,10 @@ class FailoverStorm(Storm):
         return f"from {answer.began:.3f} to {answer.ended:.3f} {answer.complaint}"
 
     def report(self, left: Left) -> dict[str, Any]:
-        """Return what the failovers took, in seconds: without a primary, then until the first and
-        the last worker went on.
+        """Return the durations of the failovers, in seconds.
+
+        They are the time without a primary, and then the time until the first and the last worker
+        went on.
         """
         found = []
         for one in self.faults.promotions:

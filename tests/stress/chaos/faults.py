@@ -1,4 +1,4 @@
-"""What befalls the workers: deaths, standstills, cut connections, and a server that goes away."""
+"""The faults: kills and stops of workers, cut connections, and restarts of the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CUTS = {
 KILLS = ("kill child", "kill parent", "kill group")
 STOPS = ("stop parent", "stop group", "stop child")
 RESTARTS = ("restart fast", "restart immediate", "restart postmaster")
-# What a round of faults is made of; all of them before the next round
+# The faults of a round; each happens before the next round begins.
 ROUND = (*KILLS, "kill child", *STOPS, *(f"cut {name}" for name in CUTS), RESTARTS[0])
 LONG_ROUND = 3 * ROUND[:-1] + RESTARTS
 DOWN_SECONDS = (0.0, 0.5, 2.0)
@@ -34,7 +34,7 @@ AND ('{0}' = '' OR application_name = '{0}')
 
 
 class Faults:
-    """Does to a worker, or to the server, what a fault is called."""
+    """Applies a fault, by its name, to a worker or to the server."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self.server = server
@@ -42,7 +42,7 @@ class Faults:
         self.moment = threading.Event()
 
     def strike(self, name: str, member: Member) -> bool:
-        """Do it; returns whether anything was hit."""
+        """Apply the fault; return whether there was a target."""
         verb, _, whom = name.partition(" ")
         if verb == "cut":
             return bool(self.server.superuser(CUT.format(CUTS[whom]))[0][0])
@@ -55,8 +55,9 @@ class Faults:
         return True
 
     def strike_child(self, verb: str, member: Member) -> bool:
-        """Kill one of a worker's children, or stop it: its parent, or else its own timer, has to
-        kill it then.
+        """Kill one of a worker's children, or stop it.
+
+        A stopped child has to be killed by its parent, or else by its own timer.
         """
         with suppress(psutil.NoSuchProcess, IndexError):
             child = self.random.choice(member.runners())
@@ -65,7 +66,7 @@ class Faults:
         return False
 
     def restart(self, how: str) -> bool:
-        """End the server, leave it down for a moment, and start it."""
+        """Stop the server, keep it down for a moment, and start it."""
         self.server.stop(how)
         self.moment.wait(self.random.choice(DOWN_SECONDS))
         self.server.start()

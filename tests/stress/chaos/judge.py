@@ -1,12 +1,12 @@
-"""The judge: from the rows, the attempts and the runs that noted themselves, whether anything was
-lost, or finished twice.
+"""The judge: decides from rows, attempts and runs whether a task was lost or finished twice.
 
-What is held against what. The sender knows what it sent and what it was told; the rows say how each
-task stands and ended; the attempts say what was tried, each by whom and from when to when; the runs
-say what user code really did. An attempt may have no run: its process was killed after it said
-"started" and before the first line of user code. A run always has exactly one attempt.
+It compares four sources. The sender knows the sent tasks and the answers to its calls; the rows
+hold the state and the end of each task; the attempts say which worker tried a task, and from when
+to when; the runs say what user code really did. An attempt may have no run: its process was killed
+after it reported "started" and before the first line of user code. A run always has exactly one
+attempt.
 
-All functions are pure and return violations in words. Moments are seconds by the clock of the
+All functions are pure and return violations as sentences. Times are seconds by the clock of the
 machine, which is the database's.
 """
 
@@ -21,11 +21,11 @@ from tests.stress.chaos.notes import ASKED, Noted
 TERMINAL = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
 CRASHED = "WORKER_CRASHED"
 TIMED_OUT = "TASK_TIMEOUT"
-BY_OTHERS = ("MERGED", "ORDER_CANCELLED")  # what tasks of the same partition may do to one
+BY_OTHERS = ("MERGED", "ORDER_CANCELLED")  # ends that other tasks of a partition may cause
 
 
 class Row(NamedTuple):
-    """A task as its row says; ``codes`` are those that its policy retries.
+    """A task as in its row; ``codes`` are those that its policy retries.
 
     Tasks of workflows have the number -1.
     """
@@ -50,12 +50,12 @@ class Row(NamedTuple):
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """The end of the task, in words."""
         return f"{self.status} {self.error_code or ''}".strip()
 
 
 class Attempt(NamedTuple):
-    """An attempt as its row says."""
+    """An attempt as in its row."""
 
     task: str
     attempt: int
@@ -70,15 +70,16 @@ class Attempt(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """Numbers sent in one transaction; ``sure``: the sender was told that it committed."""
+    """The numbers sent in one transaction; ``sure`` means that its commit was confirmed."""
 
     numbers: tuple[int, ...]
     sure: bool
 
 
 def missing(rows: Iterable[Row], dispatches: Sequence[Dispatch]) -> list[str]:
-    """Return what was lost or doubled on the way into the table: a task is there if and only if its
-    transaction committed.
+    """Return the tasks that were lost or duplicated on the way into the table.
+
+    A task is there if and only if its transaction committed.
     """
     there = Counter(row.number for row in rows)
     known = {number for dispatch in dispatches for number in dispatch.numbers}
@@ -92,9 +93,7 @@ def missing(rows: Iterable[Row], dispatches: Sequence[Dispatch]) -> list[str]:
 def absent(
     dispatches: Iterable[Dispatch], is_there: Callable[[int], bool], how: str
 ) -> Iterator[str]:
-    """Give what is not there although its transaction committed, and transactions of which only a
-    part is.
-    """
+    """Yield missing tasks of committed transactions, and partial transactions."""
     for dispatch in dispatches:
         lost = [number for number in dispatch.numbers if not is_there(number)]
         if dispatch.sure:
@@ -107,7 +106,7 @@ def absent(
 
 
 def unended(rows: Iterable[Row], dead: Collection[str]) -> list[str]:
-    """Return the tasks that are not over; the weather has long been clear."""
+    """Return the unfinished tasks; the faults have been over for long."""
     return [
         f"task {row.number} is {row.status}"
         + (f" under {row.owner}, which is dead" if row.owner in dead else "")
@@ -119,7 +118,7 @@ def unended(rows: Iterable[Row], dead: Collection[str]) -> list[str]:
 def histories(
     rows: Iterable[Row], attempts: Mapping[str, Sequence[Attempt]], max_crashes: int
 ) -> Iterator[str]:
-    """Give what does not fit in a task's row and its attempts, which come in their order."""
+    """Yield contradictions between a task's row and its attempts, which are in their order."""
     for row in rows:
         tried = attempts.get(row.id, ())
         for text in (
@@ -131,8 +130,9 @@ def histories(
 
 
 def sequence(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
-    """Give what is wrong with the attempts as a row of numbers: gaps, claims used twice, two at
-    once, a count that differs.
+    """Yield errors in the sequence of attempts.
+
+    These are gaps, reused claims, two attempts at once, and a count that differs.
     """
     numbers = [one.attempt for one in tried]
     if numbers != list(range(1, len(tried) + 1)):
@@ -155,8 +155,9 @@ def sequence(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
 
 
 def reasons(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
-    """Give the attempts that should not have been: without a reason to retry, after the deadline,
-    after a cancel.
+    """Yield the attempts that should not exist.
+
+    They had no reason for a retry, or came after the deadline or after a cancel.
     """
     for one in tried:
         if one.will_retry and one.error_code not in (*row.codes, ASKED):
@@ -179,7 +180,7 @@ def reasons(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
 
 
 def endings(row: Row, tried: Sequence[Attempt], max_crashes: int) -> Iterator[str]:
-    """Give what does not fit between how a task ended and its last attempt."""
+    """Yield contradictions between the end of a task and its last attempt."""
     last = tried[-1] if tried else None
     over = last is not None and not last.will_retry
     crashes = sum(one.outcome == "WORKER_FAILURE" for one in tried)
@@ -197,7 +198,7 @@ def endings(row: Row, tried: Sequence[Attempt], max_crashes: int) -> Iterator[st
         return
 
     ends = ("FAILED", "WORKER_FAILURE") if row.status == "FAILED" else (row.status,)
-    # A process that is killed because its task was to be terminated ends the task, not the worker.
+    # A process that is killed to terminate its task ends the task, not the worker.
     if last.outcome not in ends:
         yield f"its last attempt ended {last.outcome}"
     if last.finished_at != row.finished_at:
@@ -212,9 +213,7 @@ def endings(row: Row, tried: Sequence[Attempt], max_crashes: int) -> Iterator[st
 def accounts(
     rows: Mapping[str, Row], attempts: Mapping[str, Sequence[Attempt]], runs: Iterable[Noted]
 ) -> Iterator[str]:
-    """Give what user code did that no attempt accounts for, and what attempts claim that user code
-    did not do.
-    """
+    """Yield runs without an attempt, and attempts that claim a run that user code did not note."""
     noted: defaultdict[tuple[str, int], list[Noted]] = defaultdict(list)
     for run in runs:
         noted[run.task, run.attempt].append(run)
@@ -241,7 +240,7 @@ def accounts(
 
 
 def bounds(run: Noted, attempt: Attempt) -> Iterator[str]:
-    """Give where a run lies outside of its attempt, or ran elsewhere."""
+    """Yield runs that lie outside of their attempts, or ran in another process."""
     last = run.began if run.ended is None else run.ended
 
     if run.began < attempt.started_at:
@@ -253,7 +252,7 @@ def bounds(run: Noted, attempt: Attempt) -> Iterator[str]:
 
 
 def twice(rows: Mapping[str, Row], runs: Iterable[Noted]) -> list[str]:
-    """Return the tasks that nothing may start again, and that user code saw started twice."""
+    """Return the tasks that may not be restarted and whose user code started twice."""
     starts = Counter(run.task for run in runs)
     return [
         f"task {rows[task].number} may not be retried, and was started {count} times"
@@ -265,11 +264,10 @@ def twice(rows: Mapping[str, Row], runs: Iterable[Noted]) -> list[str]:
 def miscounted(
     rows: Iterable[Row], tried: Iterable[Attempt], counted: Mapping[str, int], dead: Collection[str]
 ) -> list[str]:
-    """Return where the history counts more than happened, or less than workers did that were never
-    declared dead.
+    """Return where the history counts too much, or less than surviving workers did.
 
-    Those that were killed may not have written their last minute, and what they left was counted by
-    others, or by nobody.
+    A killed worker may not have written its last minute, and its lost tasks were counted by other
+    workers, or not at all.
     """
     least = Counter[str]()
     most = Counter(row.status for row in rows if row.status == "EXPIRED")
@@ -292,9 +290,7 @@ def miscounted(
 
 
 def fired(ticks: Sequence[tuple[str, int, str]], rows: Iterable[Row]) -> list[str]:
-    """Return what is wrong with the fire times of schedules, in their order, and with the tasks
-    that were sent for them.
-    """
+    """Return errors in the ordered fire times of schedules, and in the tasks sent for them."""
     sent = Counter(task for _, _, task in ticks)
     there = Counter(row.id for row in rows if row.name == "tick")
     return continuous({}, ticks) + [
@@ -305,9 +301,7 @@ def fired(ticks: Sequence[tuple[str, int, str]], rows: Iterable[Row]) -> list[st
 
 
 def continuous(last: dict[str, int], ticks: Iterable[tuple[str, int, str]]) -> list[str]:
-    """Return the schedules that left out a second, or went back, and note the last fire time of
-    each.
-    """
+    """Return the schedules that skipped a second or went back; record each last fire time."""
     found = []
     for name, at, _ in ticks:
         if at != last.get(name, at - 1) + 1:
@@ -319,8 +313,9 @@ def continuous(last: dict[str, int], ticks: Iterable[tuple[str, int, str]]) -> l
 def broken_words(
     rows: Iterable[Row], verdicts: Mapping[int, str], told: Mapping[int, str | None]
 ) -> list[str]:
-    """Return where a row is not what was said: by a cancel ("CANCELLED", "FINISHED") or as a result
-    (its error code, or None).
+    """Return rows that contradict an earlier answer.
+
+    The answer is a cancel's ("CANCELLED", "FINISHED") or a result's (its error code, or None).
     """
     found = []
     for row in rows:

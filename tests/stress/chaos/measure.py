@@ -1,10 +1,9 @@
-"""How long it takes until a task comes back: from the death of its process, and from the death of
-its whole machine.
+"""Measures how long it takes until a task of a dead process or a dead machine is rescued.
 
-The times of recovery are those that are the default. A child's death is over when its attempt is
-closed, to be retried or as the last one. A machine's death (the worker and all its processes, by
-SIGKILL) is over when user code of the task runs elsewhere: one worker that has long been there
-finds the dead, another one, which has room, runs what they held.
+The times of recovery are the defaults. A child's death is over when its attempt is closed, to be
+retried or as the last one. A machine's death (the worker and all its processes, by SIGKILL) is over
+when user code of the task runs elsewhere: one old worker finds the dead ones, and another one,
+which has room, runs their tasks.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from tests.support.deadlines import wait_until
 
 MACHINES = 6  # that die in a round
 EACH = 3  # tasks on each of them
-SCATTER_SECONDS = 2.5  # over which they die: a heartbeat's interval
+SCATTER_SECONDS = 2.5  # the time over which they die: a heartbeat's interval
 CHILDREN = 4
 CHILD_ROUNDS = 4  # per round of machines
 ONCE = RetryPolicy.fixed([0.0], auto_retry_for=[CRASHED], jitter=False)
 
 
 class Measurement:
-    """Workers, and the notes of what they run."""
+    """Workers, and the notes of their tasks."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -68,7 +67,7 @@ class Measurement:
         return self.runs(handles, attempt)
 
     def machines(self) -> list[float]:
-        """Let machines die, and return how long it took each of their tasks to run elsewhere."""
+        """Kill machines, and return how long it took until each of their tasks ran elsewhere."""
         machines = [
             self.member("--queues=free", "--processes=1", f"--async-concurrency={EACH}")
             for _ in range(MACHINES)
@@ -97,9 +96,7 @@ class Measurement:
         return [second[task].began - died[run.pid] for task, run in first.items()]
 
     def children(self) -> list[float]:
-        """Let the children of a worker die, and return how long it took until each attempt was
-        closed.
-        """
+        """Kill the children of a worker, and return the time until each attempt was closed."""
         worker = self.member("--queues=free", f"--processes={CHILDREN}")
         samples = []
         for _ in range(CHILD_ROUNDS):
@@ -128,7 +125,7 @@ class Measurement:
         return [one.finished_at - died[one.task, one.attempt] for one in closed()]
 
     def end(self) -> None:
-        """End all workers that are there."""
+        """End all living workers."""
         for member in self.members:
             if member.process.poll() is None:
                 member.kill(group=True)
@@ -138,7 +135,7 @@ def measure(directory: Path, rounds: int) -> dict[str, Any]:
     """Measure both; the figures are seconds."""
     measurement = Measurement(directory)
     try:
-        measurement.member("--queues=tight", "--processes=1")  # which finds the dead
+        measurement.member("--queues=tight", "--processes=1")  # it finds the dead workers
         machines = [sample for _ in range(rounds) for sample in measurement.machines()]
         children = [sample for _ in range(rounds) for sample in measurement.children()]
     finally:
@@ -151,7 +148,7 @@ def measure(directory: Path, rounds: int) -> dict[str, Any]:
 
 
 def spread(samples: Sequence[float]) -> dict[str, Any]:
-    """Return the middle, the 99th percentile and the greatest of some seconds."""
+    """Return the median, the 99th percentile and the maximum of some seconds."""
     if not samples:
         return {"samples": 0}
     cuts = (

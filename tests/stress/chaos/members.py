@@ -1,6 +1,4 @@
-"""Workers that can be killed, stopped, continued, and come back: what a machine and its operator do
-to them.
-"""
+"""Workers that a storm can kill, stop, continue and restart."""
 
 from __future__ import annotations
 
@@ -31,8 +29,9 @@ ORDER BY w.started_at DESC LIMIT 1
 
 
 class Member:
-    """One place in the fleet: a worker, and the next one when it is gone; ``environment`` is added
-    to that of this process.
+    """One place in the fleet: a worker, and its successor when it has ended.
+
+    ``environment`` is added to that of this process.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Member:
 
     @property
     def ready(self) -> bool:
-        """Whether it runs, and said so."""
+        """Whether the worker runs and has logged its start."""
         if self.process.poll() is not None or self.stopped:
             return False
         with self.log.open("rb") as log:
@@ -72,7 +71,7 @@ class Member:
             return b"Worker started" in log.read()
 
     def family(self) -> list[psutil.Process]:
-        """Return the worker's processes that live, the worker last."""
+        """Return the living processes of the worker, the worker itself last."""
         try:
             worker = psutil.Process(self.process.pid)
             return [*worker.children(recursive=True), worker]
@@ -84,33 +83,33 @@ class Member:
         return runners_of(self.process.pid)
 
     def kill(self, *, group: bool) -> None:
-        """End it by SIGKILL, with its processes or alone."""
+        """End the worker by SIGKILL, with its processes or alone."""
         self.send(signal.SIGKILL, group=group)
         self.process.wait()
 
     def stop(self, *, group: bool) -> None:
-        """Stop it by SIGSTOP, with its processes or alone."""
+        """Stop the worker by SIGSTOP, with its processes or alone."""
         self.stopped = Thaw(float("inf"), {one.pid for one in self.family()}, time.time(), group)
         self.send(signal.SIGSTOP, group=group)
 
     def send(self, number: int, *, group: bool) -> None:
-        """Send a signal to it, and to its processes or not."""
+        """Send a signal to the worker, and optionally to its processes."""
         (os.killpg if group else os.kill)(self.process.pid, number)
 
     def given_up(self) -> bool:
-        """Whether others declared the stopped worker dead and have given its tasks away."""
+        """Whether others declared the stopped worker dead and gave its tasks away."""
         return not any(standing for (standing,) in steady(lambda: rows(STANDING, self.process.pid)))
 
     def go_on(self) -> Thaw:
-        """Continue it by SIGCONT; the moment is one before that."""
+        """Continue the worker by SIGCONT; record a moment just before that."""
         assert self.stopped is not None
         thaw, self.stopped = self.stopped._replace(at=steady(clock)), None
-        with suppress(ProcessLookupError):  # one that has no fork server ended itself
+        with suppress(ProcessLookupError):  # a worker without its fork server has ended itself
             self.send(signal.SIGCONT, group=thaw.group)
         return thaw
 
     def end(self) -> int:
-        """End it as a service manager would, and return its exit code."""
+        """End the worker as a service manager would, and return its exit code."""
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         return self.process.wait(60)

@@ -1,9 +1,7 @@
-"""What runs note: a line when user code begins and one when it ends, in a file of the process's
-own.
+"""The notes of runs: a line when user code begins and one when it ends, in a file per process.
 
-A file survives what the storm does to the database, and a line that was written survives the
-process: no run goes unnoticed. The storm's server runs on this machine, so the machine's clock is
-the database's.
+A file survives the faults of the database, and a written line survives the process, so every run is
+noticed. The storm's server runs on this machine, so the database's clock is the machine's.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ from typing import NamedTuple
 from horsies_django import current_task
 
 DIRECTORY = "CHAOS_NOTES"
-ASKED = "TRY_AGAIN"  # the code with which a task asks for another attempt
+ASKED = "TRY_AGAIN"  # the code with which a task requests another attempt
 
 
 class Noted(NamedTuple):
-    """A run of user code by its own notes: the attempt that it took itself for, its process and its
-    worker's, from when to when.
+    """A run of user code by its own notes.
 
-    ``ended`` None: the process died first, or the run was broken off hard.
+    It has the attempt, the process, the worker's process, and the times of its start and end.
+    ``ended`` is None if the process died first, or the run was interrupted hard.
     """
 
     task: str
@@ -40,7 +38,7 @@ class Noted(NamedTuple):
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Note the beginning and the end of what is done meanwhile, however it ends."""
+    """Note the beginning and the end of the block, however it ends."""
     note("began")
     try:
         yield
@@ -63,7 +61,7 @@ def note(event: str) -> None:
 def file_of(pid: int) -> int:
     """Open the file of a process, once.
 
-    By its id, since a fork must not write into its parent's.
+    The key is the process id: a forked process must not write into its parent's file.
     """
     return os.open(
         Path(os.environ[DIRECTORY]) / str(pid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
@@ -71,13 +69,14 @@ def file_of(pid: int) -> int:
 
 
 def collect(directory: Path) -> list[Noted]:
-    """Return all runs that were noted, in the order in which they began."""
+    """Return all noted runs, in the order in which they began."""
     return paired(line for path in directory.iterdir() for line in path.read_text().splitlines())
 
 
 def paired(lines: Iterable[str]) -> list[Noted]:
-    """Make runs of notes. A process that began an attempt twice has two runs; the first end belongs
-    to the first of them.
+    """Make runs of notes.
+
+    A process that began an attempt twice has two runs; the first end belongs to the first of them.
     """
     began: list[Noted] = []
     ends: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)

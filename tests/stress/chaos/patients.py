@@ -1,5 +1,6 @@
-"""Callers that send workflows, one after another, and wait for the value of each, whatever happens
-to the database meanwhile.
+"""Callers that send workflows one after another and wait for the value of each.
+
+They do so whatever happens to the database.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MOST = 6  # elements of a map
 
 
 class Answer(NamedTuple):
-    """What a call of ``get`` gave or raised; ``calls`` from when to when."""
+    """The value or the error of a ``get``; ``calls`` are the times of its calls."""
 
     run: str
     expected: int
@@ -31,13 +32,14 @@ class Answer(NamedTuple):
 
     @property
     def complaint(self) -> str:
-        """What is wrong with it, unless it is what was expected."""
+        """Return the error in the answer, or None if it is as expected."""
         return f"a waiter for workflow {self.run} was told {self.given!r:.200}, not {self.expected}"
 
 
 class Patient(Aside):
-    """Sends and waits until ``over``; a send that broke is repeated under its key, and so gives one
-    run in any case.
+    """Sends and waits until ``over``.
+
+    A send that broke is repeated under its key, and so creates one run in any case.
     """
 
     def __init__(self, number: int, over: threading.Event, pause: float = 0.0) -> None:
@@ -50,7 +52,7 @@ class Patient(Aside):
         self.answers: list[Answer] = []
 
     def work(self) -> None:
-        """Go on until it is over."""
+        """Send and wait until it is over."""
         while not self.over.wait(self.pause):
             most = self.random.randrange(MOST)
             handle = self.send(most)
@@ -58,7 +60,7 @@ class Patient(Aside):
                 connection.close()
 
     def send(self, most: int) -> Any:
-        """Send a workflow, as often as it takes."""
+        """Send a workflow, and repeat the send until it succeeds."""
         flow = tasks.flow_of(most)
         flow.key = f"{self.number} {self.sent}"
 
@@ -73,9 +75,7 @@ class Patient(Aside):
                 return handle
 
     def waited(self, handle: Any, expected: int) -> bool:
-        """Wait for the value; returns whether there was an answer, and not an error of the
-        database.
-        """
+        """Wait for the value; return whether there was an answer other than a database error."""
         began = time.time()
         given: Any
         try:

@@ -1,4 +1,4 @@
-"""The verdict on a storm as plain values: violations, and what happened."""
+"""The verdict on a storm as plain values: violations, and counts of events."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ VERBS = ("kill", "stop", "cut", "restart", "promote")
 
 
 def raised(storm: Storm) -> dict[str, Any]:
-    """Raise a storm and return the verdict; when something is wrong, print the logs of the workers,
-    too.
-    """
+    """Run a storm and return the verdict; print the logs of the workers if there are violations."""
     try:
         storm.raise_()
     finally:
@@ -43,7 +41,7 @@ def raised(storm: Storm) -> dict[str, Any]:
 
 
 def report(storm: Storm, leaks: Sequence[str]) -> dict[str, Any]:
-    """Judge what the storm left in the database and in the notes."""
+    """Judge the rows and notes that the storm left."""
     ticks = evidence.ticks(0, time.time())
     left = evidence.Left(
         evidence.task_rows(), evidence.attempts(), collect(storm.notes), ticks, storm.chronicles()
@@ -82,7 +80,7 @@ def report(storm: Storm, leaks: Sequence[str]) -> dict[str, Any]:
 
 
 def violations(storm: Storm, left: evidence.Left) -> list[str]:
-    """Return everything that the judge finds, but for the limits."""
+    """Return all violations that the judge finds, except those of limits."""
     by_id = {row.id: row for row in left.rows}
     sender = storm.sender
     return [

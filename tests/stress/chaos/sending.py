@@ -1,7 +1,7 @@
-"""The sender: one thread that sends, cancels and waits while the weather does what it likes.
+"""The sender: one thread that sends, cancels and waits during the storm.
 
-What it is told it remembers, for the judge. A transaction whose connection breaks has committed or
-has not: it is not repeated.
+It remembers every answer, for the judge. A transaction whose connection breaks has committed or
+not: it is not repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ POLICIES: dict[str, tuple[int, RetryPolicy | None]] = {
 
 
 class Kind(NamedTuple):
-    """What the tasks of one send have in common."""
+    """The common properties of the tasks of one send."""
 
     task: Any
     queue: str
@@ -53,7 +53,7 @@ class Kind(NamedTuple):
 
 
 class Aside(threading.Thread):
-    """A thread that works until it is ``over``; the storm raises what it died of."""
+    """A thread that works until it is ``over``; the storm raises the error that ended it."""
 
     def __init__(self, name: str, over: threading.Event) -> None:
         super().__init__(name=name, daemon=True)
@@ -61,7 +61,7 @@ class Aside(threading.Thread):
         self.crashed: BaseException | None = None
 
     def run(self) -> None:
-        """Work, and see to it that nobody waits for a thread that died."""
+        """Work, and record an error, so that the storm does not wait for a dead thread."""
         try:
             self.work()
         except BaseException as error:
@@ -70,7 +70,7 @@ class Aside(threading.Thread):
             connection.close()
 
     def work(self) -> None:
-        """Go on until it is over."""
+        """Work until it is over."""
         raise NotImplementedError
 
 
@@ -91,11 +91,11 @@ class Sender(Aside):
         "deaf": 2,
     }
     tenants: Mapping[str, float] = {f"tenant-{number}": 1 for number in range(8)}
-    ms: Sequence[float] = (0, 1, 3, 10, 40)  # what tasks take
+    ms: Sequence[float] = (0, 1, 3, 10, 40)  # durations of tasks
     batch = 60
-    cancels = 0.04  # how many it cancels
-    waits = 0.2  # how often it waits for a task of what it has sent
-    pause = TICK_SECONDS  # after something that an outage broke
+    cancels = 0.04  # share of cancelled tasks
+    waits = 0.2  # share of turns in which it waits for one of its tasks
+    pause = TICK_SECONDS  # after an error of an outage
 
     def __init__(self, seed: int) -> None:
         super().__init__("sender", threading.Event())
@@ -109,7 +109,7 @@ class Sender(Aside):
         self.happened: Counter[str] = Counter()
 
     def work(self) -> None:
-        """Send what is allowed; in between cancel some, and wait for one."""
+        """Send the allowed tasks; in between cancel some, and wait for one."""
         while not self.over.wait(TICK_SECONDS):
             while self.sent < self.allowed and not self.over.is_set():
                 handles = self.send(min(self.batch, self.allowed - self.sent))
@@ -117,14 +117,14 @@ class Sender(Aside):
                 self.attempted("wait", lambda handles=handles: self.wait(handles))
 
     def end(self) -> None:
-        """End it. Raises what it died of."""
+        """End the thread, and raise the error that ended it earlier."""
         self.over.set()
         self.join(60)
         if self.crashed is not None:
             raise self.crashed
 
     def attempted(self, what: str, do: Callable[[], Any]) -> Any:
-        """Do something that an outage may break; returns None then."""
+        """Run an action that an outage may break; return None then."""
         try:
             result = do()
         except (OperationalError, InterfaceError, TaskSendError) as error:
@@ -140,8 +140,9 @@ class Sender(Aside):
         return result
 
     def send(self, many: int) -> list[tuple[int, TaskHandle[Any]]]:
-        """Send so many tasks of all kinds in one transaction, and return them with their numbers;
-        none when that broke.
+        """Send ``count`` tasks of all kinds in one transaction; return them with their numbers.
+
+        The list is empty if the transaction broke.
         """
         numbers = range(self.sent, self.sent + many)
         mixed: dict[Kind, list[dict[str, Any]]] = {}
@@ -154,7 +155,7 @@ class Sender(Aside):
         return handles or []
 
     def kind(self) -> Kind:
-        """Draw what a task is besides its fate."""
+        """Draw the properties of a task other than its fate."""
         timeout = self.random.choice((None, None, TIMEOUT_MS, 20 * TIMEOUT_MS))
         deadline = self.random.choice(DEADLINES) if self.random.random() < 0.1 else None
         policy = self.drawn({name: share for name, (share, _) in POLICIES.items()})
@@ -166,7 +167,7 @@ class Sender(Aside):
         return self.random.choices(list(shares), shares.values())[0]
 
     def call(self, number: int) -> dict[str, Any]:
-        """Draw what a task does."""
+        """Draw the arguments of a task."""
         call = tasks.Call(self.drawn(self.fates), float(self.random.choice(self.ms)))
         return {"number": number, "tenant": self.drawn(self.tenants), "call": call}
 
@@ -191,7 +192,7 @@ class Sender(Aside):
         return handles
 
     def cancel(self, handles: list[tuple[int, TaskHandle[Any]]]) -> None:
-        """Cancel a few of the tasks, some at once, some after the others were waited for."""
+        """Cancel a few of the tasks, some at once, others after a wait."""
         for number, handle in handles:
             if self.random.random() < self.cancels:
                 self.over.wait(self.random.choice((0, 0, 0.02, 0.1)))
@@ -199,7 +200,7 @@ class Sender(Aside):
                 self.happened[f"cancel: {self.verdicts[number]}"] += 1
 
     def wait(self, handles: list[tuple[int, TaskHandle[Any]]]) -> None:
-        """Wait for the result of one of the tasks, now and then, and remember what was told."""
+        """Wait for the result of one of the tasks, sometimes, and remember the answer."""
         if not handles or self.random.random() >= self.waits:
             return
 

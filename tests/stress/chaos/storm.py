@@ -1,8 +1,7 @@
-"""The storm: a sender that is paced by the faults, workers that run what it sends, and faults one
-after another.
+"""The storm: a sender that the faults pace, workers that run its tasks, and one fault at a time.
 
 Each fault releases a share of the tasks. The next fault comes when most of them are done, or after
-a while, and only while two workers are whole: the dead need somebody who finds them.
+a while, and only while two workers are whole: the tasks of dead workers need a rescuer.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from tests.stress.oracle.judge import Thaw
 from tests.support.deadlines import wait_until
 
 TICK_SECONDS = 0.05
-LULL_SECONDS = 2.0  # without a fault: the next one does not wait for the tasks any longer
-FASTEST = 500  # tasks a second: with more of them for each fault, the lulls are longer
-BREATH_SECONDS = 0.3  # between two faults at least
-BACKLOG = 3  # shares of tasks that may be unfinished when the next fault comes
+LULL_SECONDS = 2.0  # without a fault: then the next one does not wait for the tasks
+FASTEST = 500  # tasks a second; with more tasks for each fault, the pauses are longer
+BREATH_SECONDS = 0.3  # at least, between two faults
+BACKLOG = 3  # shares of unfinished tasks that the next fault allows
 ALWAYS = "cut all"
-LONG_FAULTS = 100  # from so many on the server is also killed, not only restarted
+LONG_FAULTS = 100  # with so many faults or more, the server is also killed, not only restarted
 MARK = "CHAOS_MARK"
 # the options of each worker, and whether it claims ahead of time
 SHAPES = (
@@ -60,7 +59,7 @@ SHAPES = (
 
 
 class Shape(NamedTuple):
-    """How large a storm is."""
+    """The size of a storm."""
 
     tasks: int
     faults: int
@@ -69,9 +68,9 @@ class Shape(NamedTuple):
 
 
 class Storm:
-    """One storm. ``raise_`` returns when the sky is clear again.
+    """One storm. ``raise_`` returns when all tasks and workers have recovered.
 
-    Whoever waits for something tends the workers meanwhile.
+    Every wait also restarts and continues workers meanwhile.
     """
 
     patience_seconds = 90.0
@@ -97,7 +96,7 @@ class Storm:
         self.moment = threading.Event()
 
     def member(self, number: int, directory: Path) -> Member:
-        """Start a worker; all its processes can be told by the mark in their environment."""
+        """Start a worker; a mark in the environment identifies all its processes."""
         options, soft = self.shapes[number % len(self.shapes)]
         environment = {DIRECTORY: str(self.notes), MARK: self.mark, "CHAOS_NAME": "chaos task"}
         return Member(
@@ -105,7 +104,7 @@ class Storm:
         )
 
     def raise_(self) -> None:
-        """Let it rage."""
+        """Run the storm."""
         self.up()
         self.began = time.time()
         self.sender.start()
@@ -121,7 +120,7 @@ class Storm:
         self.killed = dead()
 
     def weather(self) -> Iterator[str]:
-        """Give the names of the faults: rounds of all of them, each in an order of its own."""
+        """Yield the names of the faults: rounds of all of them, each in random order."""
         names: list[str] = []
         for _ in range(self.shape.faults):
             if not names:
@@ -130,8 +129,9 @@ class Storm:
             yield names.pop()
 
     def lull(self, share: float) -> None:
-        """Wait until the next fault may come: never right after the last, then when most tasks are
-        done or it has been long.
+        """Wait until the next fault may come: never right after the last one.
+
+        It comes when most tasks are done, or after a long time.
         """
         since = time.monotonic()
         longest = max(LULL_SECONDS, share / FASTEST)
@@ -147,17 +147,17 @@ class Storm:
             self.moment.wait(TICK_SECONDS)
 
     def befall(self, name: str) -> None:
-        """Let a fault happen, to a worker that is whole while another one is, too."""
+        """Apply a fault to a whole worker while another one is whole, too."""
         self.until(lambda: sum(member.ready for member in self.fleet) > 1, "two workers are whole")
         whole = [member for member in self.fleet if member.ready]
         while not self.faults.strike(name, self.random.choice(whole)):
-            name = ALWAYS  # nothing was there to be hit
+            name = ALWAYS  # there was no target
         self.happened[name] += 1
 
     def tend(self) -> None:
-        """Continue whoever was given up, and start whoever is gone.
+        """Continue the workers that were declared dead, and start those that have ended.
 
-        Raises what a thread died of.
+        Raises the error that ended a thread.
         """
         for member in self.fleet:
             if member.stopped:
@@ -186,7 +186,7 @@ class Storm:
         self.until(lambda: all(member.ready for member in self.fleet), "all workers are up")
 
     def clear(self) -> None:
-        """Wait until all tasks are over, all workers are up and the dead are known to be dead."""
+        """Wait until all tasks are over, all workers are up, and dead workers are declared dead."""
         steady(end_schedules)
 
         while (left := self.left()) or self.sender.sent < self.sender.allowed:
@@ -205,20 +205,21 @@ class Storm:
         )
 
     def left(self) -> int:
-        """Return how many tasks are not finished."""
+        """Return the number of unfinished tasks."""
         return steady(unfinished)
 
     def violations(self, left: Left) -> list[str]:
-        """Return what is wrong with what only this kind of storm leaves."""
+        """Return the violations that only this kind of storm can cause."""
         return miscounted(left.rows, left.tried, counted(), self.killed)
 
     def report(self, left: Left) -> dict[str, Any]:
-        """Return what is to be said of this kind of storm only."""
+        """Return the part of the report that only this kind of storm has."""
         return {}
 
     def end(self) -> list[str]:
-        """End the sender and the workers; returns what they did not do well, and which processes
-        outlived them.
+        """End the sender and the workers.
+
+        Return the errors of their ends, and the processes that outlived them.
         """
         self.over.set()
         self.sender.over.set()
@@ -247,6 +248,6 @@ class Storm:
 
 
 def end_schedules() -> None:
-    """Let no schedule fire any more."""
+    """Stop all schedules."""
     for name in Schedule.objects.values_list("name", flat=True):
         schedules.disable(name, actor="storm")

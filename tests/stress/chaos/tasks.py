@@ -1,4 +1,4 @@
-"""The tasks of the storm: they note that they run, then do what their ``fate`` says."""
+"""The tasks of the storm: they note that they run, then do as their ``fate`` says."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from horsies_django import Retry, RetryPolicy, Workflow, current_task, task
 from tests.stress.chaos.notes import ASKED, noted
 
 LONG_SECONDS = 4.0
-# what a stopped worker finished, and the next attempt elsewhere, then overlap with its return
+# the end of a stopped worker's task; the next attempt elsewhere then overlaps with its return
 QUITE_SECONDS = 0.8
-ASKS = 2  # attempts that ask for another one
+ASKS = 2  # attempts that request another one
 FLAKY = "FLAKY"
 AGAIN = RetryPolicy.fixed([0.05] * 20, auto_retry_for=["WORKER_CRASHED"])
 
@@ -27,7 +27,7 @@ class Flaky(Exception):
 
 @dataclass
 class Call:
-    """What a task is told: what it does, and how many milliseconds it takes for that."""
+    """The argument of a task: its behaviour, and its duration in milliseconds."""
 
     fate: str
     ms: float
@@ -89,8 +89,9 @@ def total(values: list[int]) -> int:
 
 
 def flow_of(most: int) -> Workflow[int]:
-    """Return a workflow whose value is the sum of the even numbers below twice ``most``; it
-    overtakes the backlog.
+    """Return a workflow whose value is the sum of the even numbers below twice ``most``.
+
+    It overtakes the backlog.
     """
     flow = Workflow[int]("sum")
     part = flow.add(parts.with_options(priority=1), most)
@@ -108,7 +109,7 @@ def tick() -> None:
 
 @task(name="forever")
 async def forever() -> None:
-    """Run until somebody kills the process, as the measurements do."""
+    """Run until the process is killed, as the measurements do."""
     with noted():
         await asyncio.sleep(3_600)
 
@@ -120,8 +121,9 @@ def forever_sync() -> None:
 
 
 def pause(seconds: float, *, listening: bool = False) -> None:
-    """Let time pass in small steps: the exception of a timeout is raised between two, and that of a
-    cancel if it listens.
+    """Wait in small steps.
+
+    The exception of a timeout, or of a cancel if the task reacts to one, is raised between two.
     """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -131,7 +133,7 @@ def pause(seconds: float, *, listening: bool = False) -> None:
 
 
 def complain(fate: str) -> None:
-    """Fail as the fate wants."""
+    """Fail in the way that the fate names."""
     attempt = current_task().attempt
 
     if fate == "fail":

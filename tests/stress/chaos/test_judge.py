@@ -1,6 +1,4 @@
-"""The judge of the storm finds each thing that is wrong in evidence made by hand, and finds nothing
-where nothing is wrong.
-"""
+"""The judge of the storm finds each error in handmade evidence, and none in correct evidence."""
 
 from __future__ import annotations
 
@@ -159,12 +157,12 @@ def test_each_thing_that_does_not_fit_in_a_life_is_found(
 def test_a_sent_task_without_a_row_counts_as_lost(
     there: tuple[int, ...], sure: bool, words: list[str]
 ) -> None:
-    """What was sent and has no row is lost but for a whole transaction that broke."""
+    """A sent task without a row counts as lost, unless its whole transaction broke."""
     assert missing(map(row, there), [Dispatch((1, 2), sure)]) == words
 
 
 def test_an_unfinished_task_is_found_with_the_state_of_its_owner() -> None:
-    """A task that is not over is found and whether its owner is dead."""
+    """An unfinished task is found, and the message says whether its owner is dead."""
     running = row(1, "RUNNING", finished_at=None)
 
     assert unended([row(1), CRASHED], {"w1"}) == []
@@ -173,8 +171,9 @@ def test_an_unfinished_task_is_found_with_the_state_of_its_owner() -> None:
 
 
 def test_a_run_within_its_attempt_is_accounted_for() -> None:
-    """A run within its attempt and an attempt whose process died before it noted one are accounted
-    for.
+    """A run inside its attempt is no error.
+
+    Neither is an attempt whose process died before its first note.
     """
     task = row(**RETRIED)
 
@@ -214,7 +213,7 @@ def test_a_run_that_no_attempt_accounts_for_is_found(runs: list[Noted], words: s
 
 
 def test_a_second_start_of_a_task_without_retries_is_found() -> None:
-    """A task that may not be retried is found when it was started twice."""
+    """A second start of a task that may not be retried is found."""
     runs = [Noted("t1", 1, 7, 0.2), Noted("t1", 2, 8, 1.2)]
 
     assert twice({"t1": row(max_retries=1)}, runs) == []
@@ -258,12 +257,12 @@ def test_a_row_that_is_not_what_was_said_is_found(
 def test_a_skipped_or_repeated_second_of_a_schedule_is_found(
     ticks: list[tuple[str, int, str]], tasks: str, words: list[str]
 ) -> None:
-    """A schedule that leaves out a second or repeats one is found."""
+    """A schedule that skips or repeats a second is found."""
     assert fired(ticks, [row()._replace(id=id_, name="tick") for id_ in tasks]) == words
 
 
 def test_a_process_that_starts_a_task_twice_has_two_runs() -> None:
-    """Notes become runs and a process that began twice has two."""
+    """Each beginning in the notes becomes a run, even if one process began a task twice."""
     lines = ["began t1 1 7 5 1.0", "ended t1 1 7 5 2.0", "began t1 1 7 5 3.0", "began t2 1 8 5 0.5"]
     expected = [("t2", 1, 8, 0.5, None, 5), ("t1", 1, 7, 1.0, 2.0, 5), ("t1", 1, 7, 3.0, None, 5)]
 
@@ -274,7 +273,7 @@ def test_a_process_that_starts_a_task_twice_has_two_runs() -> None:
     ("counted", "wrong"),
     [
         ({"COMPLETED": 2, "CRASHED": 1, "FAILED": 1, "EXPIRED": 1}, ()),
-        ({"COMPLETED": 1, "CRASHED": 1}, ()),  # the others are of a killed worker, or of nobody
+        ({"COMPLETED": 1, "CRASHED": 1}, ()),  # the others are of a killed worker, or of no worker
         ({"COMPLETED": 3, "CRASHED": 1}, ("COMPLETED",)),
         ({"COMPLETED": 0, "CRASHED": 1}, ("COMPLETED",)),
         ({"COMPLETED": 1, "CRASHED": 1, "EXPIRED": 2}, ("EXPIRED",)),

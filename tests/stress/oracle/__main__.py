@@ -1,5 +1,6 @@
-"""Raise one storm on a PostgreSQL server of its own and print the verdict as JSON; exit with 1 when
-something was violated.
+"""Run one storm on a PostgreSQL server of its own and print the verdict as JSON.
+
+The exit code is 1 if there is a violation.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tests.support.server import Server
 
 
 def main() -> int:
-    """Parse the command line, and let it storm."""
+    """Parse the command line, and run the storm."""
     parser = programs.parser("tests.stress.oracle", "Storm over caps.")
     parser.add_argument("--claims", type=int, default=20_000, help="how many tasks (20,000)")
     parser.add_argument("--workers", type=int, default=3, help="how many workers (3)")

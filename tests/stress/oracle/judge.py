@@ -1,20 +1,19 @@
-"""The judge: from what runs noted and what the limits were, whether more ran at once than was
-allowed.
+"""The judge: decides from the notes of runs and the limits whether more ran at once than allowed.
 
-What is counted. A run lies between its own two notes; one without an end lasts until its attempt
-was closed, by the worker that lost the child or by the reaper. At every start the judge counts the
-runs of the same cluster, queue, partition, worker that have started and not ended, this one among
+The counting: a run lies between its own two notes; one without an end lasts until its attempt was
+closed, by the worker that lost the child or by the reaper. At every start the judge counts the runs
+of the same cluster, queue, partition and worker that have started and not ended, this one among
 them.
 
-Which limit counts. Limits change meanwhile, and lowering one ends nothing. Of the runs that overlap
-at a start take the one that was claimed last: at that claim all of them were in flight, so their
-number must not exceed the limit in force then. That is exact: a claim and a change never overlap,
-since a change waits for the claims under way and holds up the next, and both are stamped by the
-database's clock while they hold each other off. So no overlap is excused by a change that was near,
-and a start that a raised cap allowed is not blamed on the cap that was lowered before its first
-line ran. The claim's moment only chooses the limit; the overlap comes from the runs' own notes.
+The limit: limits change meanwhile, and lowering one ends no task. Of the runs that overlap at a
+start, the judge takes the one that was claimed last: at that claim all of them were in flight, so
+their number must not exceed the limit in force then. That is exact: a claim and a change never
+overlap, since a change waits for the claims under way and holds up the next, and the database's
+clock stamps both while they exclude each other. So no overlap is excused by a nearby change, and a
+start that a raised cap allowed is not blamed on the cap that was lowered before its first line ran.
+The claim's moment only chooses the limit; the overlap comes from the runs' own notes.
 
-Moments are seconds by the database's clock. A run that ends at the moment at which another starts
+Times are seconds by the database's clock. A run that ends at the moment at which another starts
 does not overlap with it.
 """
 
@@ -30,7 +29,7 @@ PID_LASTS_SECONDS = 60.0  # in which no process id is given out twice
 
 
 class Run(NamedTuple):
-    """A task's run: its own notes, and the attempt of the queue's that it belongs to."""
+    """A run of a task: its own notes, and the attempt of the queue that it belongs to."""
 
     number: int
     task: str
@@ -47,23 +46,24 @@ class Run(NamedTuple):
 
     @property
     def until(self) -> float:
-        """When it was over."""
+        """When the run was over."""
         return self.closed_at if self.ended_at is None else self.ended_at
 
 
 class Thaw(NamedTuple):
-    """A worker with these processes stood still ``since`` a moment, was declared dead, and was
-    continued ``at`` another.
+    """A stopped worker that was declared dead and continued.
+
+    It has these processes, stood still ``since`` a moment, and was continued ``at`` another.
     """
 
     at: float
     pids: Collection[int]
     since: float = 0.0
-    group: bool = False  # whether they all stood still, or the worker alone
+    group: bool = False  # whether all of them were stopped, or the worker alone
 
 
 class Chronicle:
-    """What a queue's row said over time: its first state, then what each change set.
+    """The history of a queue's row: its first state, then the values that each change set.
 
     The limits in force follow from it.
     """
@@ -78,9 +78,7 @@ class Chronicle:
             self.rows.append({**self.rows[-1], **changed})
 
     def limits(self, name: str) -> list[int | None]:
-        """Return a limit after each change: overridden, else declared; while paused nothing may
-        run.
-        """
+        """Return a limit after each change: overridden, else declared; 0 during a pause."""
 
         def limit(row: Mapping[str, Any]) -> int | None:
             if name == "max_concurrency" and row.get("paused_at"):
@@ -97,10 +95,9 @@ class Chronicle:
         return list(zip(self.moments, self.limits("max_concurrency"), strict=True))
 
     def partition(self, run: Run) -> tuple[str, ...] | None:
-        """Return the partition of a run by the first rule, None when the queue has none. The storm
-        changes no rules.
+        """Return the partition of a run by the first rule, or None if the queue has no rule.
 
-        Its tasks have one argument that a rule can name.
+        The storm does not change rules, and its tasks have one argument that a rule can name.
         """
         row = self.rows[0]
         tenant = () if row.get("partition_by_args") is None else (run.tenant,)
@@ -108,8 +105,9 @@ class Chronicle:
 
 
 class Verdict(NamedTuple):
-    """``violations`` in words, the greatest overlap per level and name, and where a limit was used
-    to the full.
+    """The verdict: ``violations`` as sentences, overlaps, and fully used limits.
+
+    The greatest overlap is kept per level and name.
     """
 
     violations: list[str]
@@ -128,9 +126,7 @@ LEVELS = {
 
 
 def judge(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> Verdict:
-    """Judge runs against the limits of their queues and of the cluster, whose chronicle is named
-    ``*``.
-    """
+    """Judge runs against the limits of their queues and the cluster (chronicle ``*``)."""
     groups: defaultdict[tuple[str, str, tuple[str, ...]], list[Run]] = defaultdict(list)
     for run in runs:
         partition = chronicles[run.queue].partition(run)
@@ -160,7 +156,7 @@ def sweep(
 ) -> tuple[int, bool, list[str]]:
     """Go through starts and ends in order.
 
-    Returns the greatest overlap, whether a limit was reached, and violations.
+    Return the greatest overlap, whether a limit was reached, and violations.
     """
     known = [limit for limit in limits if limit is not None]
     lowest = min(known, default=None)
@@ -219,10 +215,11 @@ def disorder(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> list[s
 
 
 def ghosts(runs: Iterable[Run], thaws: Iterable[Thaw]) -> list[str]:
-    """Return what processes of stopped workers wrote after the worker was continued.
+    """Return the writes by processes of stopped workers after the worker was continued.
 
-    What one writes that had begun before counts however late; what begins afterwards only for as
-    long as its process id surely is nobody else's: in a long storm the numbers come round.
+    A write of a run that had begun before counts however late it comes. One of a later run counts
+    only while its process id surely belongs to no other process: in a long storm the numbers
+    repeat.
     """
     thawed: dict[int, float] = {}
     for thaw in thaws:

@@ -1,7 +1,7 @@
-"""The storm over limits: workers are killed and stand still, and limits change, in turns, while
-there is always work.
+"""The storm over limits: workers are killed or stopped, and limits change, in turns.
 
-A worker that stands still is continued when others have declared it dead and given its tasks away.
+There is always work. A stopped worker is continued when others have declared it dead and given its
+tasks away.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.stress.oracle.usage import Hold, Span, handed_on, usage
 from tests.support.server import Server
 
 RECOVERY_SECONDS = (
-    6.0  # after a worker was lost: until its tasks are rescued and the next one is up
+    6.0  # after the loss of a worker: until its tasks are rescued and the next worker is up
 )
 CHANGE_SECONDS = 0.5
 CALM_BACKLOG = 2_000
@@ -77,8 +77,9 @@ WHERE one.task_name = 'single'
 
 
 class Crowd(Sender):
-    """Sends plain tasks to all queues, of which a few tenants have most, and changes pages; it
-    takes none of that back.
+    """Sends plain tasks to all queues, most of them of a few tenants, and changes pages.
+
+    It cancels no task.
     """
 
     queues = {
@@ -99,10 +100,10 @@ class Crowd(Sender):
     def __init__(self, seed: int, slow: float) -> None:
         super().__init__(seed)
         self.ms = [slow * ms for ms in (0, 1, 2, 4, 8)]
-        # Of the page with which a task was sent, if that was not rolled back.
+        # The version of the page with which a task was sent, unless that was rolled back.
         self.versions: dict[uuid.UUID, int] = {}
         self.singles = 0
-        self.found = 0  # sends of unique tasks that found one
+        self.found = 0  # sends of unique tasks that found an existing one
 
     def kind(self) -> Kind:
         """Draw the function and the queue."""
@@ -110,15 +111,16 @@ class Crowd(Sender):
         return Kind(task, self.drawn(self.queues), "none", None, None)
 
     def send(self, many: int) -> list[tuple[int, TaskHandle[Any]]]:
-        """Send so many tasks, and with every twentieth a change of a page."""
+        """Send ``count`` tasks, and a change of a page with every twentieth."""
         handles = super().send(many)
         for _ in range(many // 20):
             self.send_change()
         return handles
 
     def send_change(self) -> None:
-        """Change a page and have it rebuilt, in a transaction that may be rolled back; send a
-        unique task.
+        """Change a page and send its rebuild, in a transaction that may be rolled back.
+
+        Also send a unique task.
         """
         page = self.random.randrange(10)
         rolled_back = self.random.random() < 0.2
@@ -140,18 +142,15 @@ class Crowd(Sender):
 
 
 class Limits(Faults):
-    """What befalls the workers, and what people do to the limits.
-
-    Remembers when there was no calm.
-    """
+    """The faults of the workers, and the changes of limits; it records the disturbed times."""
 
     def __init__(self, server: Server, seed: int, names: list[str]) -> None:
         super().__init__(server, seed)
-        self.names = names  # of the queues, and of the cluster, whose caps are set
+        self.names = names  # the queues whose caps are set, and the cluster
         self.disturbed: list[Span] = []
 
     def strike(self, name: str, member: Member) -> bool:
-        """Do it."""
+        """Apply a fault to a worker."""
         now = time.time()
         if name in CHANGES:
             getattr(self, name)()
@@ -164,9 +163,7 @@ class Limits(Faults):
         return super().strike(name, member)
 
     def change(self) -> None:
-        """Set a queue's declared cap, or the cluster's, and what a failed task of the ordered queue
-        does.
-        """
+        """Set the declared cap of a queue or the cluster, and the ordered queue's failure rule."""
         queues.change("line", {"partition_policy": self.random.choice(POLICIES)}, actor="storm")
         name = self.random.choice(self.names)
         low, high = (4, 10) if name == CLUSTER else CAPS[name]
@@ -207,8 +204,10 @@ class Limits(Faults):
 
 
 class LimitStorm(Storm):
-    """One storm; ``calm``: for how many seconds there is work at its end after everybody has
-    recovered, and no fault.
+    """One storm.
+
+    ``calm`` is for how many seconds there is work at its end, after all workers have recovered, and
+    no fault.
     """
 
     faults: Limits
@@ -240,31 +239,32 @@ class LimitStorm(Storm):
         super().__init__(shape, faults, Crowd(shape.seed, slow), directory)
 
     def weather(self) -> Iterator[str]:
-        """Give a strike and a change in turns."""
+        """Yield a fault and a change in turns."""
         kinds = cycle((cycle(STRIKES), cycle(CHANGES)))
         yield from (next(next(kinds)) for _ in range(self.shape.faults))
 
     def tend(self) -> None:
-        """Tend the workers, and let partitions that stand still go on."""
+        """Restart and continue the workers, and resume stopped partitions."""
         self.skipped += len(rows(STOPPED))
         super().tend()
 
     def clear(self) -> None:
-        """Have work for as long as it shall be calm, then wait for the end of all tasks."""
+        """Keep the workers busy for the calm time, then wait for the end of all tasks."""
         self.faults.clear_up()
         if self.seconds_of_calm:
             self.until(self.was_calm, "it was calm")
         super().clear()
 
     def was_calm(self) -> bool:
-        """Whether it was calm for long enough; sends more until then."""
+        """Return whether the calm was long enough; send more tasks until then."""
         if self.left() < CALM_BACKLOG:
             self.sender.allowed = self.sender.sent + CALM_BACKLOG
         return time.time() > max(end for _, end in self.disturbed()) + self.seconds_of_calm
 
     def disturbed(self) -> list[Span]:
-        """Return when there was no calm; a worker that stands still now will have been gone for a
-        while, too.
+        """Return the disturbed times.
+
+        A worker that is stopped now counts as disturbed for a while.
         """
         still = [
             (member.stopped.since, time.time() + RECOVERY_SECONDS)
@@ -275,9 +275,7 @@ class LimitStorm(Storm):
         return [*self.faults.disturbed, *gone, *still]
 
     def violations(self, left: Left) -> list[str]:
-        """Return what is wrong with the order of tasks, with merged and with unique ones, and how
-        else a task ended.
-        """
+        """Return errors in the order and the ends of tasks, and in merged and unique tasks."""
         sent = self.sender.sent
         more = len(self.sender.versions) + self.sender.singles
         found = (
@@ -295,7 +293,7 @@ class LimitStorm(Storm):
             for one, other in rows(TWINS)
         ]
 
-        found += [  # those whose run crashed do not count
+        found += [  # tasks whose run crashed do not count
             f"task {id_} was sent with version {self.sender.versions[id_]}; the run that answers "
             f"it saw {version}"
             for id_, version in rows(ANSWERS)
@@ -305,7 +303,7 @@ class LimitStorm(Storm):
         return [*found, *disorder(left.runs, left.chronicles), *super().violations(left)]
 
     def report(self, left: Left) -> dict[str, Any]:
-        """Return how much there was of what this storm is about, and how full the caps were."""
+        """Return counts of the events of this storm, and how far the caps were used."""
         merged = sum(row.error_code == "MERGED" for row in left.rows)
         return {
             "merged": merged,
@@ -315,10 +313,10 @@ class LimitStorm(Storm):
         }
 
     def used(self, left: Left) -> dict[str, Any]:
-        """Return how much of each cap was used while work was there and nobody was hurt lately.
+        """Return the used share of each cap while work waited and no worker was disturbed lately.
 
-        Work is there while tasks of the async lane wait, for which there are slots enough; under
-        the cap of the cluster those of the queue without limits.
+        Work waits while tasks of the async lane wait, for which there are enough slots; under the
+        cap of the cluster, the tasks of the queue without limits.
         """
         queue_of = {row.id: row.queue for row in left.rows}
         held = [

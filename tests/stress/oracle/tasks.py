@@ -1,6 +1,4 @@
-"""The tasks of this storm beside those of the other: what they answer is the version of a page that
-they saw.
-"""
+"""The tasks that only this storm has: they return the version of a page that they saw."""
 
 from __future__ import annotations
 
@@ -27,5 +25,5 @@ def single(page: int) -> int:
 
 
 def seen_version(page: int) -> int:
-    """Return the version of a page that is committed now."""
+    """Return the committed version of a page."""
     return int(rows("SELECT version FROM oracle_pages WHERE page = %s", page)[0][0])

@@ -1,4 +1,4 @@
-"""The judge finds what is wrong in runs made by hand, and finds nothing where nothing is wrong."""
+"""The judge finds each error in handmade runs, and none in correct runs."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_the_cap_of_the_cluster_counts_all_queues() -> None:
 
 
 def test_a_run_before_an_earlier_task_of_its_partition_is_found() -> None:
-    """What runs before a task of its partition that was sent earlier is found."""
+    """A run that begins before an earlier task of its ordered partition is found."""
     late = run(1, 0, 1, sent_at=0.2)
     early = run(2, 2, 3, sent_at=0.1)
     ordered = rules(**BY_TENANT, partition_policy="stop")
@@ -211,7 +211,7 @@ def test_an_override_ends_and_the_declared_cap_holds_again() -> None:
 
 
 def test_a_write_by_a_process_of_a_continued_worker_is_found() -> None:
-    """A stopped workers process may not write once the worker was continued."""
+    """A write by a process of a stopped worker is found if the worker was continued before it."""
     thaws = [Thaw(10.0, {10, 11})]
 
     assert ghosts([run(1, 0, 9), run(2, 12, 13, child_pid=99), run(3, 9, None)], thaws) == []
@@ -220,8 +220,8 @@ def test_a_write_by_a_process_of_a_continued_worker_is_found() -> None:
     assert text.startswith("process 10 wrote on task 1 at 12.0")
 
     assert len(ghosts([run(1, 11, 12, child_pid=11)], thaws)) == 2
-    assert len(ghosts([run(1, 9, 900)], thaws)) == 1  # it had begun before, however late it writes
-    # Another process by now, which got the same number.
+    assert len(ghosts([run(1, 9, 900)], thaws)) == 1  # it had begun before
+    # By now another process has the same number.
     assert ghosts([run(1, 800, 801)], thaws) == []
 
 
@@ -253,7 +253,7 @@ ALWAYS = [(float("-inf"), 2)]
 
 
 def test_usage_counts_only_undisturbed_time_with_waiting_tasks() -> None:
-    """Usage is the overlap over the limit while tasks wait and nothing disturbs."""
+    """Usage is the overlap divided by the limit, in undisturbed time in which tasks wait."""
     held = [(0.0, 10.0), (0.0, 5.0)]
     waited = [(0.0, 3.0), (2.0, 9.0)]
     disturbed = [(4.0, 4.7), (4.5, 5.0)]
@@ -283,17 +283,17 @@ def test_an_unused_permit_lowers_the_share_at_the_ends(
     held: list[tuple[float, float]], share: float
 ) -> None:
     """A permit that stays unused while others come free lowers the share at their ends."""
-    found = usage(held, ALWAYS, [(0.5, 3.5)])  # what ends at 4 ends outside
+    found = usage(held, ALWAYS, [(0.5, 3.5)])  # the one that ends at 4 ends outside
 
     assert found is not None
     assert (found.at_ends, found.ends) == (pytest.approx(share), 3)
 
 
 def test_a_settled_permit_counts_as_held_until_the_pass_claims() -> None:
-    """What a pass settled is taken until it claims and free if it does not claim soon.
+    """A settled permit counts as held until the pass claims, and as free if it does not claim soon.
 
-    A pass settles before it waits for the locks: what another one leaves meanwhile is no permit
-    that stays unused.
+    A pass settles before it waits for the locks: the permits that another pass leaves meanwhile are
+    not unused ones.
     """
     holds = [
         Hold("mail", "w1", 0.0, 1.0),

@@ -1,6 +1,4 @@
-"""How much of a limit was used: the overlap over time, divided by the limit, while nothing was in
-the way.
-"""
+"""How much of a limit was used: the overlap, divided by the limit, in undisturbed time."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ HANDING_ON_SECONDS = 0.1  # a pass waits no longer than that for the locks of ot
 
 
 class Hold(NamedTuple):
-    """An attempt of a worker: from when to when it held a permit of its queue."""
+    """The time in which an attempt of a worker held a permit of its queue."""
 
     queue: str
     worker: Any
@@ -26,11 +24,11 @@ class Hold(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """The share of a limit's permits that was held, and over how many seconds that was measured.
+    """The share of a limit's permits that was held, and the seconds in which it was measured.
 
     ``at_ends`` is the share that was held just before a permit came free, on average over ``ends``
-    such moments. No clock is in it: a machine that is busy with other things does not lower it, a
-    permit that stays unused while others come free does.
+    such moments. It involves no clock: a busy machine does not lower it, a permit that stays unused
+    while others come free does.
     """
 
     held: float
@@ -40,11 +38,11 @@ class Usage(NamedTuple):
 
 
 def handed_on(holds: Iterable[Hold]) -> list[Span]:
-    """Return from when to when permits were taken: until the next claim of the worker that settled,
-    where that comes soon.
+    """Return the times in which permits were taken.
 
-    A pass settles before it waits for the locks of the caps, and claims when it has them. Until its
-    commit what it settled is free only for itself, because nobody else sees it.
+    A permit stays taken until the next claim of the worker that settled, if that comes soon: a pass
+    settles before it waits for the locks of the caps, and claims when it has them. Until its
+    commit, no other worker can use the permits that it settled.
     """
     holds = list(holds)
     claims: defaultdict[Any, list[float]] = defaultdict(list)
@@ -67,8 +65,7 @@ def usage(
     waited: Iterable[Span],
     disturbed: Iterable[Span] = (),
 ) -> Usage | None:
-    """Return how much of a limit was used while tasks waited and nothing disturbed; None when that
-    was never so.
+    """Return the used share of a limit while tasks waited without disturbance; None if never.
 
     ``limits`` are the limits in force from their moments on.
     """

@@ -1,8 +1,8 @@
-"""Soak, and judge: ``python -m tests.stress.soak [--minutes 60]``; exit with 1 when something was
-lost, happened twice, or grew.
+"""Soak and judge: ``python -m tests.stress.soak [--minutes 60]``.
 
-The verdict goes to the standard output as JSON; with the samples it is also written into
-``soak.json``, beside pictures in ``soak.svg``.
+The exit code is 1 if a task was lost, ran twice, or a figure grew. The verdict goes to the standard
+output as JSON; with the samples it is also written into ``soak.json``, beside pictures in
+``soak.svg``.
 """
 
 from __future__ import annotations

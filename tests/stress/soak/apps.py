@@ -1,5 +1,6 @@
-"""Rows are kept for minutes, so that an hour prunes as much as weeks do; the settings take whole
-hours.
+"""The app of a soak, whose rows are kept for minutes; the settings take whole hours only.
+
+So one hour prunes as often as weeks do.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ KEPT: dict[str, Any] = {f"{kind}_retention_hours": 120 / 3600 for kind in KINDS}
 
 
 class SoakConfig(AppConfig):
-    """Shortens what was parsed."""
+    """The app's config with shorter retentions than the settings allow."""
 
     name = "tests.stress.soak"
 
     def ready(self) -> None:
-        """Give every kind of row the same short retention."""
+        """Set the same short retention for every kind of row."""
         parse = conf.parse
 
         def shortened(

@@ -1,7 +1,6 @@
-"""Whether nothing grew: the median of the last third of the samples beside that of the second
-third.
+"""Checks that no figure grew: the median of the last third of the samples against the second third.
 
-The first third is not compared: tables fill until pruning begins, and workers load what they need.
+The first third is not compared: tables fill until pruning begins, and workers load modules.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import NamedTuple
 
 LEAST = 15  # samples in a third
 FULL_SECONDS = (
-    180  # until the tables are full: rows are kept for two minutes, and pruning takes its turns
+    180  # until the tables are full: rows are kept for two minutes, and pruning takes time
 )
 
 
 class Bound(NamedTuple):
-    """The last third may be ``factor`` times the second, and ``more`` beside that."""
+    """The last third may be ``factor`` times the second third, plus ``more``."""
 
     factor: float
     more: float
@@ -36,8 +35,9 @@ BOUNDS: Mapping[str, Bound] = {
 
 
 def thirds(samples: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float, float]] | None:
-    """Return the medians of the thirds of each figure, None where there are too few samples, or the
-    tables were not full.
+    """Return the medians of the thirds of each figure.
+
+    None if there are too few samples, or the tables were not full in the first third.
     """
     size = len(samples) // 3
     if size < LEAST or samples[size]["seconds"] < FULL_SECONDS:
@@ -50,7 +50,7 @@ def thirds(samples: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, flo
 
 
 def grown(medians: Mapping[str, tuple[float, float, float]]) -> list[str]:
-    """Return the figures that grew beyond their bounds, in words."""
+    """Return a sentence for each figure that grew beyond its bound."""
     return [
         f"{name} grew from {second:,.1f} to {last:,.1f}; at most {bound.factor} times and "
         f"{bound.more:,} are allowed"

@@ -1,8 +1,7 @@
-"""The ledger: what was sent, what ran and what finished, judged every few seconds, before the rows
-are pruned.
+"""The ledger: compares sent, run and finished tasks every few seconds, before rows are pruned.
 
 A task is read once its row has been final for a while, with its attempts and the notes of its runs.
-What is kept of it is its number, so the ledger does not grow much, however long the soak is.
+The ledger keeps only the number of the task, so it grows little in a long soak.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from tests.stress.chaos.judge import (
 from tests.stress.chaos.notes import paired
 from tests.stress.chaos.sending import Sender
 
-LAG_SECONDS = 10.0  # a final row was committed by then, and its runs have noted their ends
-OVERLAP_SECONDS = 30.0  # rows are read again for so long: one that finished once more would be seen
+LAG_SECONDS = 10.0  # after so long, a final row is committed, and its runs have noted their ends
+OVERLAP_SECONDS = 30.0  # rows are read again for so long, so a second end of a task is found
 FINISHED = "finished_at > to_timestamp(%s) AND finished_at <= to_timestamp(%s)"
 OF_THESE = "task_id = ANY (%s::uuid[])"
 
 
 class Ledger:
-    """``read`` judges what finished since it was last called; ``violations`` are in words."""
+    """``read`` judges the tasks that finished since the last call; ``violations`` are sentences."""
 
     def __init__(self, notes: Path, sender: Sender, max_crashes: int) -> None:
         self.notes = notes
@@ -44,10 +43,10 @@ class Ledger:
 
         self.until = clock()
         self.offsets: dict[Path, int] = {}
-        # Notes of tasks that have not been judged.
+        # Notes of tasks that are not judged yet.
         self.lines: defaultdict[str, list[str]] = defaultdict(list)
 
-        self.recent: dict[str, float | None] = {}  # when the tasks finished that were read lately
+        self.recent: dict[str, float | None] = {}  # finish times of the tasks that were read lately
         self.done: set[int] = set()  # by number
         self.endings: Counter[str] = Counter()
         self.fired: dict[str, int] = {}  # the last fire time of each schedule
@@ -79,7 +78,7 @@ class Ledger:
         return new
 
     def judge(self, new: Sequence[Row], attempts: dict[str, list[Attempt]]) -> None:
-        """Hold the rows against their attempts, the notes of runs, and what the sender knows."""
+        """Compare the rows with their attempts, the notes of runs, and the sender's memory."""
         self.collect()
         by_id = {row.id: row for row in new}
         runs = paired(line for id_ in by_id for line in self.lines.pop(id_, ()))
@@ -93,7 +92,7 @@ class Ledger:
         self.endings.update(row.ending for row in new)
 
     def mark(self, numbers: Iterable[int]) -> Iterator[str]:
-        """Mark numbers as finished; gives those that were or that nobody sent, in words."""
+        """Mark numbers as finished; yield an error for each finished before or never sent."""
         for number in numbers:
             if number >= self.sender.sent:
                 yield f"task {number} is there, and nobody sent it"
@@ -102,7 +101,7 @@ class Ledger:
             self.done.add(number)
 
     def collect(self) -> None:
-        """Read what was noted since the last time; remove the files of processes that are gone."""
+        """Read the new notes, and remove the files of ended processes."""
         for path in list(self.notes.iterdir()):
             gone = not psutil.pid_exists(int(path.name))
             with path.open("rb") as file:
@@ -119,7 +118,7 @@ class Ledger:
                 self.offsets.pop(path)
 
     def close(self) -> list[str]:
-        """Judge what is left when all tasks have finished, and return all violations."""
+        """Judge the rest when all tasks have finished, and return all violations."""
         self.read(lag=0.0)
         lost = list(absent(self.sender.dispatches, self.done.__contains__, "did not finish"))
         late = [f"task {id_} ran, and is not among those that finished" for id_ in self.lines]

@@ -1,4 +1,4 @@
-"""What is sent: tasks of the storm at an even pace, most of them short."""
+"""The load of a soak: tasks of the storm at an even pace, most of them short."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.stress.chaos.sending import Sender
 
 
 class Steady(Sender):
-    """Sends ``rate`` tasks a second from when it is started, and waits for none; others do that."""
+    """Sends ``rate`` tasks a second once it is started, and does not wait for results."""
 
     fates = {
         "ok": 800,
@@ -31,7 +31,7 @@ class Steady(Sender):
             self.fates = {"ok": 8, "query": 1}
 
     def go(self, rate: float) -> None:
-        """Begin to send so many a second."""
+        """Begin to send ``rate`` tasks a second."""
         self.rate = rate
         self.before = self.sent
         self.began = time.monotonic()
@@ -39,9 +39,9 @@ class Steady(Sender):
 
     @property
     def allowed(self) -> int:
-        """How many may have been sent by now."""
+        """How many tasks may have been sent by now."""
         return self.before + int(self.rate * (time.monotonic() - self.began))
 
     @allowed.setter
     def allowed(self, value: int) -> None:
-        """The clock says it, nobody else."""
+        """Ignore the value: the clock alone sets the pace."""

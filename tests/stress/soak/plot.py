@@ -1,4 +1,4 @@
-"""Draw a soak: a picture of what was sampled over time, in the look of the benchmarks."""
+"""Draws the samples of a soak over time, in the style of the benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PANEL_HEIGHT = 1.5  # inches
 
 
 def draw(saved: Mapping[str, Any], path: Path) -> None:
-    """Draw all samples; a vertical line is a deploy, grey is what is not compared."""
+    """Draw all samples; a vertical line is a deploy, and the grey part is not compared."""
     samples = saved["samples"]
     versions = saved["verdict"]["versions"]
     minutes = [sample["seconds"] / 60 for sample in samples]

@@ -1,4 +1,4 @@
-"""The soak itself: workers at an even load, and what befalls them by the clock."""
+"""The soak itself: workers under an even load, and faults and deploys by the clock."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TICK_SECONDS = 0.1
 CLEAR_SECONDS = 180.0
 LEDGER_SECONDS = 5.0
 TELL_SECONDS = 60.0
-KILL_CHILD_SECONDS = 5.0  # how often a child is killed
-KILLS = 30  # of workers, in an hour
+KILL_CHILD_SECONDS = 5.0  # between two kills of a child
+KILLS = 30  # kills of workers in an hour
 DEPLOYS = 12  # in an hour
 PATIENTS = 2
 PAUSE_SECONDS = 0.2
@@ -38,9 +38,9 @@ SHOWN = 20
 
 
 class Soak(Storm):
-    """``soaked`` returns the verdict. ``plan`` says what the command line does."""
+    """``soaked`` returns the verdict; ``plan`` holds the options of the command line."""
 
-    # The first one is never killed nor replaced: its memory is watched.
+    # The first worker is never killed or replaced: its memory is measured.
     shapes = (
         (("--processes=2", "--async-concurrency=20", "--with-scheduler"), False),
         (("--processes=1", "--threads=3", "--async-concurrency=20", "--with-scheduler"), False),
@@ -59,7 +59,7 @@ class Soak(Storm):
 
         self.ledger = Ledger(self.notes, self.sender, config().recovery.max_crashes)
         self.patients = [Patient(number, self.over, PAUSE_SECONDS) for number in range(PATIENTS)]
-        self.deploys: list[float] = []  # when, in seconds of the samples
+        self.deploys: list[float] = []  # in seconds of the samples
         self.complaints: list[str] = []
 
     def soaked(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Soak(Storm):
         return self.verdict(capacity, rate, self.ledger.close())
 
     def capacity(self) -> float:
-        """Send many tasks at once, and return how many a second the workers finish."""
+        """Send many tasks at once, and return how many tasks the workers finish per second."""
         while (missing := self.plan.drain - self.sender.sent) > 0:
             self.sender.send(min(100, missing))
         began = time.monotonic()
@@ -99,7 +99,7 @@ class Soak(Storm):
         return float(self.plan.drain / (time.monotonic() - began))
 
     def soak(self) -> None:
-        """Do what is due, until the time is over."""
+        """Run everything that is due, until the time is over."""
         due = [Every(max(self.seconds / DEPLOYS, min(60, self.seconds * 0.6)), self.deploy)]
         if not self.plan.calm:
             due += [
@@ -115,7 +115,7 @@ class Soak(Storm):
             time.sleep(TICK_SECONDS)
 
     def examine(self) -> None:
-        """Note what the status calls a problem, though nothing is wrong."""
+        """Record each problem that the status reports, although there is none."""
         self.happened["examined"] += 1
         self.complaints += [f"{one.code}: {one.text}" for one in problems(examine(connection))]
 
@@ -131,8 +131,9 @@ class Soak(Storm):
         self.happened[name] += self.faults.strike(name, self.random.choice(self.fleet[1:]))
 
     def deploy(self) -> None:
-        """Replace the workers in turns, as a deploy does: each lets its tasks finish, and the next
-        one goes when it is back.
+        """Replace the workers in turns, as a deploy does.
+
+        Each worker finishes its tasks, and the next one is replaced when it is back.
         """
         self.deploys.append(time.monotonic() - self.sampler.began)
 
@@ -152,7 +153,7 @@ class Soak(Storm):
         self.happened["deploy"] += 1
 
     def clear(self) -> None:
-        """Send no more, end the schedulers, and wait until the last worker has finished all."""
+        """Stop sending, end the schedulers, and wait until the last worker has finished."""
         self.over.set()
         self.sender.over.set()
         for thread in self.threads:
@@ -166,7 +167,7 @@ class Soak(Storm):
         self.until(lambda: not unfinished(), "all tasks have finished", tended=False)
 
     def tell(self) -> None:
-        """Print how it goes, for people."""
+        """Print the progress for people."""
         last = self.sampler.samples[-1] if self.sampler.samples else {}
         tell(
             f"{', '.join(f'{name} {value:,.1f}' for name, value in last.items())}; "
@@ -174,7 +175,7 @@ class Soak(Storm):
         )
 
     def verdict(self, capacity: float, rate: float, violations: list[str]) -> dict[str, Any]:
-        """Return what is to be said, as plain values."""
+        """Return the verdict as plain values."""
         answers = [answer for patient in self.patients for answer in patient.answers]
         violations += [
             one.complaint for one in answers if one.given != one.expected
@@ -197,7 +198,7 @@ class Soak(Storm):
 
 
 class Every:
-    """Something that is done every so many seconds, the first time after that time."""
+    """An action that is due every so many seconds, the first time after that time."""
 
     def __init__(self, seconds: float, do: Callable[[], Any]) -> None:
         self.seconds = seconds
@@ -205,21 +206,21 @@ class Every:
         self.at = time.monotonic() + seconds
 
     def tick(self) -> None:
-        """Do it, if it is due; what was missed meanwhile is not made up for."""
+        """Run the action if it is due; missed times are not made up for."""
         if time.monotonic() >= self.at:
             self.at = max(self.at + self.seconds, time.monotonic())
             self.do()
 
 
 class Watcher(Aside):
-    """Takes samples and judges what finished, beside the soak, because a deploy takes a while."""
+    """Takes samples and judges finished tasks beside the soak, because a deploy takes a while."""
 
     def __init__(self, looks: Sequence[Every], over: threading.Event) -> None:
         super().__init__("watcher", over)
         self.looks = looks
 
     def work(self) -> None:
-        """Look until it is over."""
+        """Sample and judge until the soak is over."""
         while not self.over.wait(TICK_SECONDS):
             for look in self.looks:
                 look.tick()

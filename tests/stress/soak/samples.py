@@ -1,6 +1,4 @@
-"""The samples: what the workers and the database take at a moment, and how long tasks waited
-lately.
-"""
+"""The samples: memory and disk at a moment, and how long tasks waited lately."""
 
 from __future__ import annotations
 
@@ -13,13 +11,12 @@ from tests.stress.chaos.evidence import clock, rows, unfinished
 from tests.stress.chaos.members import Member
 
 MB = 1_048_576
-LAG_SECONDS = 2.0  # attempts were committed by then
+LAG_SECONDS = 2.0  # after so long, attempts are committed
 TABLES = """
 SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid)), sum(n_live_tup), sum(n_dead_tup)
 FROM pg_stat_user_tables WHERE starts_with(relname, 'horsies_')
 """
-# Of tasks without a limit that were not retried: from when they were due to when they were claimed,
-# in ms.
+# Of tasks without a limit that were not retried: the time from due to claimed, in ms.
 STARTS = """
 SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), 0),
        coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY ms), 0)
@@ -34,7 +31,7 @@ FINISHED = (
 
 
 class Sampler:
-    """``take`` takes a sample; the first of the workers is the one that is never replaced."""
+    """Takes samples; the first of the workers is the one that is never replaced."""
 
     def __init__(self, fleet: Sequence[Member]) -> None:
         self.fleet = fleet

@@ -1,1 +1,1 @@
-"""What statements should do, in Python: tests compare the statements with these."""
+"""Models of statements in Python; tests compare the statements with them."""

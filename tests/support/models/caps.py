@@ -1,13 +1,13 @@
-"""The arithmetic of caps: limits and loads in, who may start out. A test compares the SQL of the
-pass with it.
+"""The arithmetic of caps: from limits and loads to the tasks that may start.
 
-Levels are nested: the whole cluster, a queue, a partition of a queue; a queue and a partition have
-a limit per worker as well. Beside them stand the worker's own slots, of two lanes. A task starts
-when every level that it belongs to has room for one more. Tasks are looked at in one order; one
-that has no room is passed over, and does not keep later ones from starting.
+A test compares the SQL of the pass with it. Levels are nested: the whole cluster, a queue, a
+partition of a queue; a queue and a partition have a limit per worker as well. Beside them are the
+worker's own slots, of two lanes. A task starts when each of its levels has room for one more. Tasks
+are taken in one order; one that has no room is passed over, and does not keep later ones from
+starting.
 
 ``None`` is no limit anywhere; rooms never go below 0. In hard mode a claim holds a permit like a
-running task; in soft mode only running tasks do, because claims wait in a buffer and are looked at
+running task; in soft mode only running tasks do, because claims wait in a buffer and are checked
 again before they start.
 """
 
@@ -32,7 +32,7 @@ class Limits(NamedTuple):
 class Waiting(NamedTuple):
     """A task that could start now, as far as its time is concerned.
 
-    ``partition`` None: its queue has no partitions.
+    ``partition`` is None if its queue has no partitions.
     """
 
     id: int
@@ -45,7 +45,7 @@ class Waiting(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """A task in flight: ``here`` on the worker that asks, ``running`` or only claimed."""
+    """A task in flight: ``here`` on the worker of the pass, ``running`` or only claimed."""
 
     queue: str
     partition: str | None = None
@@ -54,8 +54,10 @@ class Holding(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What a worker can take: free slots per lane, places in its buffer (soft mode), tasks in all,
-    and per queue and pass.
+    """The capacity of a worker.
+
+    It has free slots per lane, places in its buffer (soft mode), and limits of tasks in all, and
+    per queue and pass.
     """
 
     sync: int
@@ -67,8 +69,9 @@ class Budget(NamedTuple):
 
 
 class Allotment(NamedTuple):
-    """Which tasks start, are taken ahead, expire, or may be parked: their partition is full for
-    every worker, not just here.
+    """The tasks that start, are claimed ahead, expire, or may be parked.
+
+    The partition of a parked task is full for every worker, not only for this one.
     """
 
     start: list[int]
@@ -78,18 +81,19 @@ class Allotment(NamedTuple):
 
 
 def room(limit: int | None, load: int) -> int | None:
-    """Return how many more fit under a limit, None without one."""
+    """Return how many more tasks fit under a limit, or None without a limit."""
     return None if limit is None else max(0, limit - load)
 
 
 def least(*rooms: int | None) -> int | None:
-    """Return the narrowest of some rooms, None when none of them is limited."""
+    """Return the smallest of some rooms, or None if none of them is limited."""
     return min((one for one in rooms if one is not None), default=None)
 
 
 def order(tasks: Iterable[Waiting], limits: Mapping[str, Limits]) -> list[Waiting]:
-    """Return tasks in the order of queue priority, task priority, time, id; queues of one priority
-    share one order.
+    """Return tasks in the order of queue priority, task priority, time, id.
+
+    Queues of one priority share one order.
     """
     return sorted(
         tasks,
@@ -98,7 +102,7 @@ def order(tasks: Iterable[Waiting], limits: Mapping[str, Limits]) -> list[Waitin
 
 
 class Rooms:
-    """How much room every level has, for one worker; shrinks as tasks are taken."""
+    """The room of each level for one worker; it shrinks as tasks are taken."""
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class Rooms:
         self.workers = workers
         self.partitions = Counter((one.queue, one.partition) for one in counted)
         self.partitions_here = Counter((one.queue, one.partition) for one in here)
-        # Taken ahead by this pass: room that it must not give twice.
+        # Claimed ahead by this pass: room that it must not give twice.
         self.ahead: Counter[tuple[str, str | None]] = Counter()
 
         self.total = least(budget.total, room(cluster, len(counted)))
@@ -145,8 +149,9 @@ class Rooms:
         return task.partition is not None and (left == 0 or self.full_for_everyone(task))
 
     def full_for_everyone(self, task: Waiting) -> bool:
-        """Whether no worker could start the task: its partition holds all that the living workers
-        may hold together.
+        """Whether no worker could start the task.
+
+        Its partition then has as many tasks as the living workers may run together.
         """
         limit = self.limits[task.queue]
         held = self.partitions[task.queue, task.partition]
@@ -158,8 +163,9 @@ class Rooms:
         return least(room(limit.partition_max_concurrency, held), room(together, held)) == 0
 
     def take(self, task: Waiting, *, start: bool) -> None:
-        """Count one task more. Of a partition's permits, only one that starts takes one away from
-        other workers.
+        """Count one more task.
+
+        Only a started task takes a permit of its partition from other workers.
         """
         key = (task.queue, task.partition)
         left = self.queues[task.queue]
@@ -183,11 +189,11 @@ def allot(
     cluster: int | None = None,
     workers: int = 1,
 ) -> Allotment:
-    """Return what one pass of a worker does with the tasks that wait (S4.7, S4.20 to S4.22, S0.38
-    to S0.40, S1.43, S1.44).
+    """Return the effect of one pass of a worker on the waiting tasks.
 
-    Only sync tasks are taken ahead. ``limits`` holds the queues that the worker serves, ``workers``
-    is how many living workers serve them.
+    See S4.7, S4.20 to S4.22, S0.38 to S0.40, S1.43, S1.44. Only sync tasks are claimed ahead.
+    ``limits`` holds the queues that the worker serves, ``workers`` is how many living workers serve
+    them.
     """
     rooms = Rooms(limits, cluster, held, budget, workers)
     slots = {"sync": budget.sync, "async": budget.async_}

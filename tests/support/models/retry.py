@@ -1,6 +1,4 @@
-"""Whether a failed attempt is tried again, and when: what the statement that writes it down
-decides.
-"""
+"""Whether a failed attempt is retried, and when: the decisions of the statement that settles it."""
 
 from __future__ import annotations
 
@@ -12,9 +10,11 @@ from horsies_django.core.retry import RetryPolicy
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed attempt: its code, the names of its exception's classes (none if it did not raise),
-    whether the task asked for a retry (and after how long), whether its process died. One that was
-    interrupted also asks: the task is given back.
+    """A failed attempt.
+
+    It has its code, the names of its exception's classes (none if it did not raise), whether the
+    task requested a retry (and after how long), and whether its process died. An interrupted
+    attempt also requests a retry: the task is given back.
     """
 
     code: str
@@ -35,11 +35,10 @@ def decide(
     good_until: dt.datetime | None = None,
     cancelled: bool = False,
 ) -> dt.datetime | str | None:
-    """Return when the task is tried again (if without jitter), "POISON", or None when this failure
-    is its last.
+    """Return the time of the next attempt (without jitter), "POISON", or None for the last failure.
 
-    ``crashes`` counts the processes that died of it before this one; at ``max_crashes`` (0: no
-    bound) it is poison.
+    ``crashes`` counts the processes that died of the task before this one; at ``max_crashes`` (0:
+    no limit) the task is poison.
     """
     if failure.crashed and 0 < max_crashes <= crashes + 1:
         return "POISON"
@@ -53,7 +52,7 @@ def decide(
     ):
         return None
     if failure.delay_seconds is None and policy is None:
-        return None  # it always says when
+        return None  # not reached: without a policy there is a delay
 
     seconds = (
         policy.delay(retry_count + 1) if failure.delay_seconds is None else failure.delay_seconds

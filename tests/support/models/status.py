@@ -1,4 +1,4 @@
-"""The life of a task as data: which event moves it from where to where.
+"""The life of a task as data: the moves that each event may make.
 
 Each statement names the event that it performs.
 """

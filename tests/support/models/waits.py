@@ -1,6 +1,6 @@
-"""A pure model of nodes that wait: which signal goes to which node, and what a timeout makes of it.
+"""A pure model of waiting nodes: which node gets which signal, and the effects of timeouts.
 
-It knows no database.
+It involves no database.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ TIMED_OUT = {"fail": "FAILED", "skip": "SKIPPED", "complete": "COMPLETED"}
 
 @dataclass
 class Waiter:
-    """A node: it waits for all of ``upstream``, and then for its time, a signal or a decision.
-    Times are seconds.
+    """A node: it waits for all of ``upstream``, then for its time, a signal or a decision.
 
-    One of the kind "continue" ends its run, which goes on as a run of the nodes ``following``.
+    Times are seconds. One of the kind "continue" ends its run, which goes on as a run of the nodes
+    ``following``.
     """
 
     number: int
@@ -50,7 +50,7 @@ class Sent:
 class Line:
     """A run: its nodes, and the signals to it in the order in which they were sent.
 
-    ``next``: as which it continued.
+    ``next`` is the run that continues it.
     """
 
     nodes: list[Waiter] = field(default_factory=list)
@@ -58,11 +58,11 @@ class Line:
     next: Line | None = None
 
     def all(self) -> list[Line]:
-        """Return this run and those that continued it."""
+        """Return this run and the runs that continued it."""
         return [self, *(self.next.all() if self.next else [])]
 
     def last(self) -> Line:
-        """Return the run to which signals and decisions go, whichever run before it they name."""
+        """Return the run that gets signals and decisions, whichever earlier run they name."""
         return self.all()[-1]
 
     def ended(self) -> bool:
@@ -70,8 +70,9 @@ class Line:
         return all(node.status in FINAL for node in self.nodes)
 
     def failed(self) -> bool:
-        """Return whether the run, which has ended, has failed: if no node that allows it ran after
-        one that did.
+        """Return whether the run, which has ended, has failed.
+
+        It has if a failed node has no tolerant node that ran after it.
         """
         saved = {
             number
@@ -86,8 +87,10 @@ class Line:
         return any(node.signal == name and node.status not in FINAL for node in self.nodes)
 
     def decide(self, gate: str, approved: bool, value: Any, now: int) -> bool:
-        """Decide about a gate; return whether that counts: it must wait, and its time must not be
-        over. Nothing is kept.
+        """Decide about a gate; return whether the decision counts.
+
+        The gate must wait, and its time must not be over. A decision that comes too early is not
+        kept.
         """
         for node in self.nodes:
             if (
@@ -102,7 +105,7 @@ class Line:
         return False
 
     def advance(self, now: int) -> None:
-        """Bring everything to where it stays until something happens."""
+        """Advance all nodes until only an event can change them."""
         while True:
             self.take(now)
             self.move(now)
@@ -117,12 +120,12 @@ class Line:
                 return None
 
     def move(self, now: int) -> None:
-        """Let all begin that can, once others have ended."""
+        """Start all nodes that can begin after others have ended."""
         while self.tell() | self.begin(now):
             pass
 
     def take(self, now: int) -> None:
-        """Give new signals to nodes, the first to the first, and then let time end waits."""
+        """Give new signals to nodes, in order; then end the waits whose time is over."""
         for signal in self.sent:
             if not signal.seen:
                 signal.seen = True
@@ -141,7 +144,7 @@ class Line:
                 node.status = TIMED_OUT[node.on_timeout]
 
     def tell(self) -> bool:
-        """Decide about nodes whose upstream nodes have ended; return whether any was."""
+        """Decide about nodes whose upstream nodes have ended; return whether there were any."""
         moved = False
         for node in self.nodes:
             if node.status == "PENDING":
@@ -157,8 +160,11 @@ class Line:
         return moved
 
     def begin(self, now: int) -> bool:
-        """Let ready nodes wait, or take the oldest signal that was kept, then the run continue;
-        return whether there were any.
+        """Start the waits of ready nodes, or give them their oldest kept signal.
+
+        Then continue the run.
+
+        Return whether there were any.
         """
         ready = [node for node in self.nodes if node.status == "READY"]
         for node in ready:
@@ -178,7 +184,7 @@ class Line:
         return bool(ready)
 
     def go_on(self, node: Waiter, now: int) -> None:
-        """End the run. What was not used of its signals goes to the one that begins."""
+        """End the run; the next run gets its unused signals."""
         node.status = "COMPLETED"
         for other in self.nodes:
             if other.status not in FINAL:
@@ -195,7 +201,7 @@ def suits(node: Waiter, signal: Sent) -> bool:
 
 
 def use(node: Waiter, signal: Sent) -> None:
-    """Let a node take a signal."""
+    """Give a signal to a node."""
     signal.seen = signal.used = True
     node.status = "COMPLETED"
     node.value = signal.value

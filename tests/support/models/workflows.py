@@ -1,8 +1,7 @@
-"""A pure model of workflow runs: from a graph and what its tasks do, the statuses that nodes and
-run must have in the end.
+"""A pure model of workflow runs: computes final statuses from a graph and the fates of its tasks.
 
-It knows neither database nor time. The end does not depend on the order in which tasks run, but for
-``on_error="stop"``.
+It involves neither database nor time. The end does not depend on the order in which tasks run,
+except with ``on_error="stop"``.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from typing import Any, NamedTuple
 
 BAD = ("FAILED", "CANCELLED", "EXPIRED")
 FINAL = (*BAD, "COMPLETED", "SKIPPED")
-# A value of which two do not fit into the payload of a task or the value of a run.
+# Two of these values do not fit into the payload of a task or the value of a run.
 LARGE = "x" * 12_000
 Path = tuple[int, ...]  # the numbers of the nodes that lead from the root run to a child run
 Place = tuple[Path, int, int]  # a run, a node, an element
 
 
 class Fate(NamedTuple):
-    """What becomes of a task: the status that its node gets, its value if that is COMPLETED, and
-    whether it begins at all.
+    """The fate of a task: the status of its node, its value, and whether it begins at all.
+
+    The value is that of a COMPLETED node.
     """
 
     status: str
@@ -29,7 +29,7 @@ class Fate(NamedTuple):
     begins: bool = True
 
 
-# Of an element that a map passes over, because that of the map before it was skipped.
+# Of an element of a map that is passed over because its element in the map before was skipped.
 SKIPPED = Fate("SKIPPED")
 
 
@@ -66,7 +66,7 @@ class Spot:
 
 @dataclass
 class Graph:
-    """The nodes of a run. ``large``: some values are."""
+    """The nodes of a run. ``large``: some values are large."""
 
     spots: dict[int, Spot] = field(default_factory=dict)
     output: int | None = None
@@ -79,10 +79,10 @@ class Graph:
 class Run:
     """A run of a graph.
 
-    ``fate`` says what becomes of a task. ``skipped`` are the nodes that were skipped by hand,
+    ``fate`` returns the fate of a task. ``skipped`` are the nodes that were skipped by hand,
     ``kept`` the statuses that a retry left as they were, ``decided`` the nodes that could run or
-    ran at a retry, which does not ask them again. ``told`` is how often a task added a node
-    otherwise than an earlier attempt of it had.
+    ran at a retry, whose conditions it does not check again. ``told`` is how often a task added a
+    node differently from an earlier attempt of it.
     """
 
     def __init__(self, graph: Graph, fate: Callable[[Place], Fate], path: Path = ()) -> None:
@@ -109,17 +109,17 @@ class Run:
         return self if not path else self.children[path[0]].find(path[1:])
 
     def add(self, spot: Spot) -> None:
-        """Add a node for a task. One that an earlier attempt added under its name stays."""
+        """Add a node for a task. A node of that name from an earlier attempt stays."""
         self.told += self.graph.spots.setdefault(spot.number, spot).constant != spot.constant
 
     def forget(self) -> None:
-        """Compute everything again when asked next."""
+        """Drop all computed values."""
         self.known.clear()
         for child in self.children.values():
             child.forget()
 
     def node(self, number: int) -> str:
-        """Return the status of a node in the end."""
+        """Return the final status of a node."""
         if number not in self.known:
             self.known[number] = self._node(self.graph.spots[number])
         return self.known[number]
@@ -146,7 +146,7 @@ class Run:
         return "FAILED" if any(fate.begins for fate in self.fates(spot.number)) else "CANCELLED"
 
     def joins(self, spot: Spot) -> bool:
-        """Return whether the upstream nodes let a node run."""
+        """Return whether the upstream nodes allow a node to run."""
         if spot.number in self.decided:
             return True
 
@@ -170,7 +170,7 @@ class Run:
         return self.node(number) == "COMPLETED" and self.value(number) == wanted
 
     def elements(self, spot: Spot) -> list[Any] | None:
-        """Return what a map maps over; None: no list."""
+        """Return the elements of a map; None if the value is no list."""
         if isinstance(spot.over, list):
             return spot.over
 
@@ -184,8 +184,9 @@ class Run:
         return found if isinstance(found, list) else None
 
     def parts(self, number: int) -> list[Any]:
-        """Return what a node gives to a map over several nodes: its value, or the elements of a
-        map.
+        """Return the values that a node contributes to a map over several nodes.
+
+        They are its value, or the elements of a map.
         """
         if self.graph.spots[number].kind != "map":
             return [self.value(number)]
@@ -194,7 +195,7 @@ class Run:
         ]
 
     def fates(self, number: int) -> list[Fate]:
-        """Return what becomes of the tasks of a map."""
+        """Return the fates of the tasks of a map."""
         many = self.elements(self.graph.spots[number]) or []
         return [
             SKIPPED if element is SKIPPED else self.fate((self.path, number, index))
@@ -212,8 +213,9 @@ class Run:
         return self.fate((self.path, number, 0)).value
 
     def argument(self, spot: Spot) -> dict[str, Any]:
-        """Return the arguments of the task of a node; not of one with a quorum, which depend on who
-        came first.
+        """Return the arguments of the task of a node.
+
+        Not of a node with a quorum, whose arguments depend on which nodes came first.
         """
         if spot.source is None:
             return {} if spot.constant is None else {"value": spot.constant}
@@ -226,15 +228,16 @@ class Run:
         return {"value": values[0]} if values else {}
 
     def given(self, number: int) -> list[Any]:
-        """Return the values that a node adds to a list: one if it completed, of a map those of its
-        elements that did.
+        """Return the values that a node adds to a list: its own, or those of a map's elements.
+
+        Only completed nodes and elements count.
         """
         if self.graph.spots[number].kind == "map":
             return self.value(number) if self.many(number) else []
         return [self.value(number)] if self.node(number) == "COMPLETED" else []
 
     def fatal(self) -> set[int]:
-        """Return the failed nodes without a node that depends on them and ran nevertheless."""
+        """Return the failed nodes without a dependent node that ran nevertheless."""
         saved = {
             number
             for spot in self.graph.spots.values()
@@ -244,16 +247,16 @@ class Run:
         return {number for number in self.graph.spots if self.node(number) in BAD} - saved
 
     def status(self) -> str:
-        """Return the status of the run in the end.
+        """Return the final status of the run.
 
-        It has failed, too, if its value cannot be given.
+        A run whose value is too large has failed, too.
         """
         number = self.graph.output
         no_value = number is not None and self.node(number) in BAD or too_large(self.result())
         return "FAILED" if self.fatal() or no_value else "COMPLETED"
 
     def as_node(self) -> str:
-        """Return the status of the node of another run that this one is."""
+        """Return the status of the node that this run is in another run."""
         skipped = self.graph.output is not None and self.node(self.graph.output) == "SKIPPED"
         return "SKIPPED" if skipped and self.status() == "COMPLETED" else self.status()
 
@@ -272,7 +275,7 @@ class Run:
         return number not in self.skipped and self.joins(spot) and self.matches(spot)
 
     def many(self, number: int) -> int:
-        """Return how many tasks a node has had in the end."""
+        """Return the final number of tasks of a node."""
         spot = self.graph.spots[number]
         if not self.began(number) or spot.kind == "workflow" or too_large(self.argument(spot)):
             return 0
@@ -283,7 +286,7 @@ class Run:
         )
 
     def progress(self) -> tuple[int, int, int, int]:
-        """Return how many nodes there are, have completed, failed, and were skipped.
+        """Return the numbers of all, completed, failed and skipped nodes.
 
         A map that began counts as its elements.
         """
@@ -306,8 +309,9 @@ class Run:
         return [self, *(run for child in begun for run in child.all())]
 
     def again(self, now: Mapping[int, str]) -> set[int]:
-        """Return what a retry runs again if nodes are ``now`` so: what failed or was skipped
-        because of that, not by hand.
+        """Return the nodes that a retry runs again if nodes are ``now`` so.
+
+        They are the failed ones, and those skipped because of a failure, not by hand.
         """
         found = {number for number, status in now.items() if status in BAD}
         waits = {
@@ -320,7 +324,7 @@ class Run:
         return found
 
     def keep(self, now: Mapping[int, str], again: set[int]) -> None:
-        """Note that a retry leaves all nodes as they are ``now`` but those that run ``again``."""
+        """Record that a retry leaves all nodes as they are ``now``, except ``again``."""
         begun = {number for number in now if self.began(number)}
         final = {number for number, status in now.items() if status in FINAL}
 

@@ -1,4 +1,4 @@
-"""``manage.py demo``: the library at work on real files."""
+"""The command ``manage.py demo``, which runs the library on real files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FEWEST_FILES = 4
 
 
 class Command(BaseCommand):
-    """Runs the demo.
+    """The command that runs the demo.
 
-    No system checks: they may need the database that the demo is about to make.
+    It runs no system checks, because they may need the database that the demo creates later.
     """
 
     help = (
@@ -56,7 +56,10 @@ class Command(BaseCommand):
 
 
 def number_of_files(text: str) -> int:
-    """Parse the number of files."""
+    """Return the number of files that an option contains.
+
+    Raises ArgumentTypeError if it is out of range.
+    """
     if not text.isdecimal() or not FEWEST_FILES <= int(text) <= MOST_FILES:
         raise ArgumentTypeError(f"{text!r} is not a number from {FEWEST_FILES} to {MOST_FILES}")
     return int(text)

@@ -1,1 +1,1 @@
-"""What each tenant has for itself."""
+"""The books, of which each tenant has a table of its own."""

@@ -1,4 +1,4 @@
-"""Lets each task run in the schema that its metadata names."""
+"""Middleware that runs each task in the schema that its metadata names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horsies_django.tasks.context import CurrentTask
 
 
 def in_schema(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Run sync tasks in the schema in which they were sent."""
+    """Return middleware that runs sync tasks in the schema in which they were sent."""
     if iscoroutinefunction(call):
         return call
 

@@ -1,4 +1,4 @@
-"""A book of a tenant."""
+"""The books of a tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that choose a tenant, and leave it or not, and those that say where they are."""
+"""Tasks that choose a tenant, and tasks that return the tenant of their connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.apps.tenants.books.models import Book
 
 @task
 def leave(schema: str) -> str:
-    """Choose a tenant and never leave it."""
+    """Choose a tenant and keep it after the end of the task."""
     connection.set_schema(schema)
     return Book.objects.get().name
 
@@ -25,14 +25,14 @@ def choose(schema: str) -> None:
 
 @task
 def fail(schema: str) -> None:
-    """Fail in a schema."""
+    """Choose a tenant and fail."""
     connection.set_schema(schema)
     raise LookupError(Book.objects.get().name)
 
 
 @task
 async def aleave(schema: str) -> str:
-    """Choose a tenant in async code and never leave it."""
+    """Choose a tenant in async code and keep it after the end of the task."""
     return await sync_to_async(leave)(schema)
 
 
@@ -45,24 +45,24 @@ def here() -> list[str]:
 
 @task
 def where() -> list[str]:
-    """Say where sync tasks are."""
+    """Return the schema and the search path that sync tasks have."""
     return here()
 
 
 @task
 async def awhere() -> list[str]:
-    """Say where async tasks are."""
+    """Return the schema and the search path that async tasks have."""
     return await sync_to_async(here)()
 
 
 @task
 def inside(schema: str) -> str:
-    """Choose a tenant for a block."""
+    """Choose a tenant for a block, and return the name of its book."""
     with schema_context(schema):
         return Book.objects.get().name
 
 
 @task
 def sent_there() -> str:
-    """Look for the book of the tenant in whose schema the middleware has run this."""
+    """Return the book of the tenant in whose schema the middleware runs this task."""
     return Book.objects.get().name

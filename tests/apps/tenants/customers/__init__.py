@@ -1,1 +1,1 @@
-"""The tenants; the table is in the schema of all."""
+"""The tenants, whose table is in the schema that all share."""

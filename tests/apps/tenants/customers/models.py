@@ -1,4 +1,4 @@
-"""A tenant, whose schema is created with it, and its names on the web."""
+"""The tenants, whose schemas are created with them, and their domains."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class Client(TenantMixin):
 
 
 class Domain(DomainMixin):
-    """A name of a tenant."""
+    """A domain of a tenant."""

@@ -1,4 +1,4 @@
-"""The services that the shop calls: a bank that is busy twice, and a warehouse nobody reaches."""
+"""The services that the shop calls: a bank that is busy twice, and an unreachable warehouse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from shop.models import Call
 
 
 class Busy(Exception):
-    """Try again after so many seconds."""
+    """The bank is busy; try again after so many seconds."""
 
     retry_after = 30
 

@@ -1,4 +1,4 @@
-"""What the tasks of the shop write."""
+"""The rows that the tasks of the shop write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Mail(models.Model):
 
 
 class Call(models.Model):
-    """A call of a service outside, which counts them."""
+    """A call of an external service; the rows count the calls."""
 
     service = models.CharField(max_length=20)
     number = models.IntegerField()

@@ -1,4 +1,4 @@
-"""Settings of the shop before and after its move; the blocks of the page are added to them."""
+"""Settings of the shop before and after its move; the page's blocks are appended to them."""
 
 from __future__ import annotations
 

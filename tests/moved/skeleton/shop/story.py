@@ -1,5 +1,6 @@
-"""What happens in the shop, the same before and after: it sends every task, and prints the rows and
-what the tasks came to.
+"""The story of the shop, the same before and after the move.
+
+It sends every task, and prints the rows and the outcomes of the tasks.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from shop.models import Call, Mail, Order  # noqa: E402
 
 
 def refused(number: int) -> None:
-    """Place an order in a transaction that fails: neither the order nor its confirmation may be
-    there.
+    """Place an order in a transaction that fails.
+
+    Neither the order nor its confirmation may exist afterwards.
     """
     with transaction.atomic():
         sends.place(number, "nobody@example.org")

@@ -1,6 +1,4 @@
-"""A site with Wagtail; where Django has tasks of its own (6.0 and newer), with django-pictures,
-too.
-"""
+"""A site with Wagtail, and with django-pictures where Django has its own tasks (6.0 and newer)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture that django-pictures makes smaller ones of."""
+"""A picture from which django-pictures makes smaller ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pictures.models import PictureField
 
 
 class Portrait(models.Model):
-    """A picture of somebody."""
+    """A portrait of a person."""
 
     width = models.PositiveIntegerField(null=True)
     height = models.PositiveIntegerField(null=True)

@@ -20,9 +20,12 @@ class Status(enum.StrEnum):
 TERMINAL: frozenset[Status] = frozenset(
     {Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED}
 )
-FINAL = frozenset(status.value for status in TERMINAL)  # the same as texts, as rows have them
+FINAL = frozenset(status.value for status in TERMINAL)  # the same as TERMINAL, as plain texts
 
 UNFINISHED_RUNS = ("RUNNING", "PAUSED", "COMPENSATING")
 RUN_STATUSES = (*UNFINISHED_RUNS, "COMPLETED", "FAILED", "CANCELLED")
+# A node is ADDED by a task that runs, until an advance admits it; PENDING while it waits for other
+# nodes; READY if nothing holds it back but the limit of the run; WAITING for a signal, a time or a
+# decision; ENQUEUED once its task or child run was sent.
 UNFINISHED_NODES = ("ADDED", "PENDING", "READY", "WAITING", "ENQUEUED")
 NODE_STATUSES = (*UNFINISHED_NODES, "COMPLETED", "FAILED", "CANCELLED", "EXPIRED", "SKIPPED")

@@ -1,8 +1,8 @@
 """Tasks and their attempts.
 
-Two conditions define the protocol. A row is *claimable* if no worker owns it and it has not
-finished, and *in flight* if a worker owns it and it has not finished. Each condition has a partial
-index of only those rows, so neither history nor backlog slows a claim or a count. Two triggers tie
+Two conditions define what workers may do with a row. A row is *claimable* if no worker owns it and
+it has not finished, and *in flight* if a worker owns it and it has not finished. Partial indexes
+contain only these rows, so neither history nor backlog slows a claim or a count. Two triggers tie
 ``status`` to the same columns, so the indexes always agree with it. They check each new row, and
 changes that were not made by a pass.
 """
@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from horsies_django.core.status import Status
 from horsies_django.models.fields import KeptJSON, Moment, StoredJSON
 
-PENDING = Q(claimed_by__isnull=True, finished_at__isnull=True)
+PENDING = Q(claimed_by__isnull=True, finished_at__isnull=True)  # claimable
 IN_FLIGHT = Q(claimed_by__isnull=False, finished_at__isnull=True)
 FINISHED = Q(finished_at__isnull=False)
 UNADVANCED = Q(workflow_id__isnull=False, finished_at__isnull=False, advanced_at__isnull=True)
@@ -182,7 +182,7 @@ class Task(ReadOnlyRow):
 
 
 class TaskAttempt(ReadOnlyRow):
-    """One finished attempt of a task, with the claim that it ended, or its last snooze.
+    """One finished attempt of a task, by the claim under which it ran, or a task's last snooze.
 
     The statement that settles the attempt writes the row.
     """
@@ -218,8 +218,7 @@ class SendKey(ReadOnlyRow):
     """A digest that makes a send unique, and the task that was sent.
 
     A task that is sent with a key has a digest of its name and key, and another one of its
-    arguments. A unique task has a digest of its name and the arguments that count, and no other
-    one.
+    arguments. A unique task has one digest, of its name and the arguments that make it unique.
     """
 
     digest = models.BinaryField(_("digest"), primary_key=True)

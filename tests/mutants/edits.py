@@ -1,7 +1,4 @@
-"""Edits of the code that no test noticed in an audit, each with the tests that notice it now.
-
-Data only.
-"""
+"""Edits of the code that once made no test fail, each with the tests that it makes fail now."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The processes of a worker that run tasks.
 
-It is a package without pytest, for programs that are no tests.
+Programs of the storms import this module; it does not need pytest.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import psutil
 def runners_of(worker: int) -> list[psutil.Process]:
     """Return the processes that run the tasks of a worker, by its pid.
 
-    They are the processes below a fork server, or the spawned ones. The template and the fork
-    server above them do not count, although they have no children at times: a worker ends when its
-    template is killed, or several fork servers in a row.
+    They are the processes below a fork server, or the ones that were spawned. The worker starts a
+    template, the template forks a fork server, and that forks the processes of tasks. The template
+    and the fork server are never returned, because a worker ends if its template is killed, or
+    several fork servers in a row.
     """
     with suppress(psutil.NoSuchProcess):
         direct = psutil.Process(worker).children()
@@ -30,7 +31,7 @@ def runners_of(worker: int) -> list[psutil.Process]:
 
 
 def kill_a_runner(worker: int, dice: random.Random) -> bool:
-    """Kill one of them; return whether there was one."""
+    """Kill one process that runs tasks of a worker; return whether there was one."""
     with suppress(psutil.NoSuchProcess, IndexError):
         dice.choice(runners_of(worker)).kill()
         return True

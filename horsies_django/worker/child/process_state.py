@@ -4,8 +4,9 @@ A task may change global state and not restore it, which would affect later task
 working directory and of signals do the most harm: a signal handler or an alarm ends the process,
 and relative paths name other files. So they are restored, and the task is logged. A task runs in a
 copy of the context, so the active language, the active time zone and context variables need no
-restoring. All other state lasts until the process is replaced, which the worker does soon after
-such a change; see ``docs/explanation/what-tasks-may-do.md``.
+restoring. Each task begins with the initial context of ``decimal``. All other state lasts until the
+process is replaced, which the worker does soon after such a change; see
+``docs/explanation/what-tasks-may-do.md``.
 
 If several sync tasks run in one process (``--threads``), the last of them to end restores the
 directory. Signal handlers can be changed only in the main thread.
@@ -55,7 +56,7 @@ class ProcessState:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.inside = 0
+        self.inside = 0  # how many tasks run in this process
         self.orm = db_sessions.executor()
         self.main_thread = threading.main_thread().ident
 
@@ -74,7 +75,7 @@ class ProcessState:
     def leave(self, current: CurrentTask, reply: Reply) -> bool:
         """Restore the state after a task in this thread; return whether it had changed.
 
-        A forked copy exits here.
+        If the task has forked this process and the copy returns from the task, the copy exits here.
         """
         fork_guard.end_if_copy(reply.status == "COMPLETED")
 

@@ -1,6 +1,10 @@
--- Records up to which fire time a schedule has come, the error if there was one, and when a
--- scheduler looks at the schedule next. The column last_fire_at never moves back.
--- Args: missed: whether fire times were left out.
+-- Records that a schedule has fired, or failed to. The column last_fire_at never moves back.
+-- Args:
+--   last_fire_at: the last fire time that was handled; next_fire_at: the next one.
+--   next_at: when a scheduler checks the schedule next.
+--   rules: the version of the rules that computed next_fire_at.
+--   error: why the schedule cannot fire, or NULL.
+--   missed: whether fire times were skipped.
 -- Locks: the row of the schedule.
 UPDATE horsies_schedules s
 SET

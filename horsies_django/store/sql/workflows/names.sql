@@ -1,4 +1,5 @@
--- Returns the names of runs, in order, without reading all runs: one probe per name.
+-- Returns the distinct names of runs, in order. It reads one index entry per name, not all runs.
+-- Args: many: the most names.
 -- Index: horsies_workflows_name.
 WITH RECURSIVE step (name) AS (
   (

@@ -1,4 +1,5 @@
--- Sends runs, each with its nodes, in their order; see functions/workflows/horsies_send_run.sql.
+-- Sends several runs, each with its nodes, and returns a row per run, in the order of the ids. See
+-- horsies_send_run, whose NULL arguments here are those of runs that another run starts.
 -- Locks: rows of the new runs.
 -- Index: horsies_workflows_key, primary keys.
 SELECT s.id, s.hash, s.created

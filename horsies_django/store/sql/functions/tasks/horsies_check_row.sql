@@ -1,11 +1,12 @@
--- Refuses a row that its readers could not handle: the condition of its trigger has found that it
--- violates a rule. Raises check_violation, with the table, the rule and the key of the row.
+-- Refuses a row that violates a rule, because statements that read the row later would fail. Raises
+-- check_violation, with the table, the rule and the key of the row. The block below creates the
+-- triggers that call this function, one for each rule and table; the condition of a trigger is the
+-- rule, and this function only raises.
 --
--- The triggers are on tables that are written seldom. PostgreSQL evaluates their conditions without
--- a call; a NULL violates none. They are no CHECK constraints, so that an upgrade need not read all
--- rows. For tasks, see horsies_check_task.
---
--- Args: (of a trigger) the rule in words.
+-- The triggers are on all tables but that of tasks (see horsies_check_task) and those that get a
+-- row for each task. PostgreSQL evaluates a condition without a call, and a NULL violates none. The
+-- rules are no CHECK constraints, so that an upgrade does not have to read all rows.
+-- Args: (of the trigger) the rule in words.
 CREATE OR REPLACE FUNCTION horsies_check_row() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   v_row jsonb := to_jsonb(NEW);
@@ -59,7 +60,7 @@ BEGIN
     JOIN pg_attribute a ON a.attrelid = c.oid
       AND NOT a.attisdropped
       AND a.atttypid = 'timestamptz'::regtype
-      AND a.attname NOT IN ('reached_at', 'left_at')  -- of horsies_prunings: such a time of a task
+      AND a.attname NOT IN ('reached_at', 'left_at')  -- of horsies_prunings: times of a task
     GROUP BY r.relation
 
     UNION ALL

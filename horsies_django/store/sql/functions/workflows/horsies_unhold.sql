@@ -1,7 +1,8 @@
--- Makes tasks of a run that is not paused any more startable again, p_many at most: the tasks that
--- the pause held back are due when their retries are. If none is left, it wakes workers for all of
--- them, and for others that the pause did not allow to start.
--- Returns: whether others may be left.
+-- Lets tasks of a run that was resumed start again, p_many at most. A pause holds a task back that
+-- waits for a retry: it moves enqueued_at far beyond next_retry_at. This function moves it back.
+-- After the last of them, workers are notified of all waiting tasks of the run, also of tasks that
+-- were due during the pause and that passes skipped.
+-- Returns: whether held tasks may be left.
 -- Locks: the held task rows; the caller holds the lock of the run.
 -- Index: horsies_tasks_node, primary key.
 CREATE OR REPLACE FUNCTION horsies_unhold(p_workflow uuid, p_many int, p_channel text)

@@ -102,7 +102,7 @@ def order(transactional_db: None) -> Any:
     return handle
 
 
-def test_only_the_frame_of_a_picture_scrolls_sideways(look: Look, order: Any) -> None:
+def test_a_picture_is_readable_at_any_width(look: Look, order: Any) -> None:
     """A picture is readable at any width, and only its frame scrolls sideways."""
     page = look(address(order))
 

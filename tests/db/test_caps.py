@@ -111,6 +111,7 @@ def test_a_changed_cap_holds_from_the_next_pass_on(
     assert len(worker.run_pass(sync=9).claims) == 9
 
 
+@pytest.mark.direct
 @pytest.mark.parametrize("name", ["default", "*"])
 def test_workers_are_woken_for_a_free_permit_that_was_not_used(
     claimer: Claimers, connect: Connect, name: str
@@ -260,6 +261,7 @@ def locks(worker: Claimer) -> int:
     return int(found.fetchone()[0])
 
 
+@pytest.mark.direct
 @pytest.mark.promise("S1.47")
 def test_different_capped_queues_do_not_block_each_other(
     claimer: Claimers, connect: Connect, aside: Aside
@@ -292,6 +294,7 @@ def test_different_capped_queues_do_not_block_each_other(
     assert len(other.result().claims) == 1
 
 
+@pytest.mark.direct
 @pytest.mark.promise("S0.41", "S1.46")
 def test_under_a_cap_of_the_cluster_all_passes_take_turns(
     claimer: Claimers, connect: Connect, aside: Aside
@@ -314,6 +317,7 @@ def test_under_a_cap_of_the_cluster_all_passes_take_turns(
     assert len(other.result().claims) == 1
 
 
+@pytest.mark.direct
 @pytest.mark.promise("S1.34", "S1.45", "S1.48", "S3.4")
 @pytest.mark.parametrize(
     ("columns", "count", "locked", "counts"),
@@ -369,6 +373,7 @@ def most(queue: str, query: str = MOST) -> int:
 EACH = {"partition_by_args": ["a"], "partition_max_concurrency": 1}
 
 
+@pytest.mark.direct
 @pytest.mark.promise("S0.19", "S1.47", "S4.8", "S4.9")
 @pytest.mark.parametrize(
     "limits", [{"mail": 3, "bulk": 5}, {"*": 7, "mail": 3}, {"mail": EACH}], ids=str
@@ -442,6 +447,7 @@ def reap(conn: Any) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.direct
 def test_a_beat_while_the_reaper_decides_saves_the_worker(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
@@ -459,6 +465,7 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(
     assert "died" not in deciding.result()
 
 
+@pytest.mark.direct
 def test_a_claim_of_a_worker_being_declared_dead_is_rescued(
     claimer: Claimers, connect: Connect
 ) -> None:

@@ -272,6 +272,7 @@ def worker(claimer: Claimers) -> Claimer:
     return impatient(claimer())
 
 
+@pytest.mark.direct
 def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
@@ -289,6 +290,7 @@ def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(
     assert Task.objects.get().status == "COMPLETED"
 
 
+@pytest.mark.direct
 def test_a_cancel_that_waited_for_a_row_ends_the_task_afterwards(
     connect: Connect, aside: Aside, worker: Claimer
 ) -> None:
@@ -314,6 +316,7 @@ def test_a_cancel_that_waited_for_a_row_ends_the_task_afterwards(
     assert requested == finished
 
 
+@pytest.mark.direct
 def test_a_cancel_of_what_is_over_changes_nothing() -> None:
     ids = {TaskFactory(status=status).pk for status in FINISHED}
     before = list(Task.objects.order_by("id").values())
@@ -322,6 +325,7 @@ def test_a_cancel_of_what_is_over_changes_nothing() -> None:
     assert list(Task.objects.order_by("id").values()) == before
 
 
+@pytest.mark.direct
 def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
@@ -406,6 +410,7 @@ def noted(claimer: Claimers, connect: Connect) -> Iterator[Noted]:
     other.execute("DROP FUNCTION notes_the_commit CASCADE")
 
 
+@pytest.mark.direct
 def test_claims_and_starts_wait_for_the_disk_only_on_request(noted: Noted) -> None:
     """Claims and starts wait for the disk only if this is requested."""
     put(5)
@@ -431,6 +436,7 @@ def test_claims_and_starts_wait_for_the_disk_only_on_request(noted: Noted) -> No
     assert noted.taken() == ["off"] * 2, "nor does what is claimed under limits, nor what is parked"
 
 
+@pytest.mark.direct
 def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted) -> None:
     """A pass that settles, retries or releases waits for the disk, and its claims wait with it."""
     put(3)
@@ -454,6 +460,7 @@ def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted) -> 
     assert noted.taken() == ["off", "on"] * 2
 
 
+@pytest.mark.direct
 def test_what_expires_or_goes_back_on_the_way_waits(noted: Noted) -> None:
     put(good_until=aware(seconds=-1))
     put()
@@ -644,6 +651,7 @@ def test_a_stored_policy_without_a_list_keeps_its_old_meaning(
     ]
 
 
+@pytest.mark.direct
 def test_a_failure_whose_row_is_unlocked_midway_keeps_its_retry(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_task_exists_exactly_when_its_transaction_commits(connect: Connect) ->
     assert not Group.objects.exists()
 
 
+@pytest.mark.direct
 @pytest.mark.promise("S3.4", "S3.9")
 def test_each_queue_is_notified_once_per_transaction(connect: Connect) -> None:
     """Each queue gets one notification per transaction, at the commit."""
@@ -164,6 +165,7 @@ def test_each_statement_of_send_many_has_its_own_moment(chunks: None) -> None:
     assert tasks.add.send_many([]) == []
 
 
+@pytest.mark.direct
 def test_send_many_reads_calls_from_a_cursor_of_its_connection(
     chunks: None,
 ) -> None:
@@ -326,6 +328,7 @@ def test_a_send_while_apps_load_is_refused_in_that_thread_only(
         tasks.add.send(1)
 
 
+@pytest.mark.direct
 def test_only_a_lost_database_makes_a_send_retryable(
     connect: Connect,
 ) -> None:

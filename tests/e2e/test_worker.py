@@ -218,6 +218,7 @@ def connected() -> list[str]:
     )
 
 
+@pytest.mark.direct
 @pytest.mark.promise("S1.17", "S3.4")
 def test_a_worker_sends_a_heartbeat_for_each_of_its_processes(
     worker: Start,

@@ -1,4 +1,4 @@
-"""The suite's classes with HorsiesBackend in place of Django's backends.
+"""The classes of Django's own tests of task backends, with HorsiesBackend in place of Django's.
 
 Tests that do not apply are skipped with a reason.
 """
@@ -157,4 +157,4 @@ class WorkerTests(Base, test_immediate.ImmediateBackendTestCase):
                 cls.worker.wait()
 
     def _fixture_teardown(self) -> None:
-        """Keep the rows, which the worker uses, too."""
+        """Delete no rows after a test, because the worker is still using them."""

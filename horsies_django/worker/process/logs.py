@@ -135,9 +135,9 @@ class Formatter(logging.Formatter):
 
 
 class Console(logging.StreamHandler[TextIO]):
-    """The handler that writes records without another handler to stderr.
+    """The handler that writes a record to stderr if the project has no handler for it.
 
-    Handlers that a tool has added to the root logger do not count.
+    Handlers that a tool has added to the root logger are no handlers of the project.
     """
 
     def filter(self, record: logging.LogRecord) -> Any:
@@ -185,13 +185,16 @@ def configure_logging(level: str) -> None:
         return
     logging.root.setLevel(level)
     Level.given = logging.root.level
+    # Without any handler, Python uses ``lastResort``. Beside handlers of tools, it would not.
     logging.root.handlers = [*added, handler] if added else []
 
 
 def root_is_configured(handlers: Iterable[logging.Handler]) -> bool:
     """Return whether the project configures the root logger, in LOGGING or in code.
 
-    ``handlers`` are the handlers of the root logger.
+    ``handlers`` are the handlers of the root logger. If the project has set a level of its own, any
+    handler counts as the project's; otherwise only one that writes to a stream does, because tools
+    add others.
     """
     chosen = settings.LOGGING or {}
     if "root" in chosen or "" in chosen.get("loggers", {}):
@@ -205,8 +208,8 @@ def root_is_configured(handlers: Iterable[logging.Handler]) -> bool:
 def stream_of_its_own() -> TextIO:
     """Return a stream to stderr that only the log uses, or ``sys.stderr`` if that is not a file.
 
-    A thread whose write to stderr blocks holds the lock of its stream, and the start of a process
-    flushes ``sys.stderr``.
+    A thread whose write to stderr blocks holds the lock of its stream. The start of a process
+    flushes ``sys.stderr``, and would wait for that lock.
     """
     try:
         return open(

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 LEAST = 15  # samples in a third
-FULL_SECONDS = (
-    180  # until the tables are full: rows are kept for two minutes, and pruning takes time
-)
+# How long tables grow until pruning keeps up: rows are kept for two minutes.
+FULL_SECONDS = 180
 
 
 class Bound(NamedTuple):

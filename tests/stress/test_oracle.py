@@ -76,8 +76,9 @@ def test_no_limit_is_exceeded_in_a_storm() -> None:
 
 @pytest.mark.promise("S0.15", "S0.19", "S1.36", "S1.37")
 def test_the_cap_of_the_cluster_is_not_exceeded_in_a_storm() -> None:
+    # A cap of 8 is not always reached on a busy machine.
     verdict = verdict_of(
-        "oracle", f"--claims={sized(5_000, 12_000)}", "--cluster-cap=8", "--seed=2", CALM
+        "oracle", f"--claims={sized(5_000, 12_000)}", "--cluster-cap=5", "--seed=2", CALM
     )
 
     assert verdict["weather"].keys() >= {

@@ -48,7 +48,7 @@ class Verdict:
 
 
 def verdicts(figures: Figures, goals: Iterable[Goal]) -> Iterator[Verdict]:
-    """Judge the goals whose readings were taken."""
+    """Compare the goals with the readings that were taken."""
     for goal in goals:
         if {goal.of, goal.over or goal.of} <= figures.readings.keys():
             base = figures.median(goal.over) if goal.over else 1.0

@@ -23,7 +23,7 @@ class Inline(Queued):
         return self.settled(super().enqueue(task, args, kwargs))
 
     async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Do the same from async code."""
+        """Return the same from async code."""
         result = await super().aenqueue(task, args, kwargs)
         return await sync_to_async(self.settled, thread_sensitive=True)(result)
 

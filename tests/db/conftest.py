@@ -30,7 +30,7 @@ Parts = Callable[[int], None]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests of this folder commit what they do, unless they have a mark of their own."""
+    """Mark the tests of this folder as committing, unless they have a mark of their own."""
     for item in items:
         if (
             Path(__file__).parent in item.path.parents

@@ -149,13 +149,13 @@ class Engine(Claimer):
         return {names.get(id_, f"element {place}"): claims[id_] for id_, place in places}
 
     def settle(self, *claims: Claim, value: Any = 1, code: str | None = None) -> Passed:
-        """Let tasks complete with a value, or end with an error."""
+        """Complete tasks with a value, or end them with an error."""
         passed = self.run_pass(outcomes=[ended(claim, value, code) for claim in claims])
         self.advancer.owe(passed.in_runs)
         return passed
 
     def end(self, *claims: Claim, value: Any = 1, code: str | None = None) -> None:
-        """Let tasks end, and advance everything that is due."""
+        """End tasks, and advance everything that is due."""
         self.settle(*claims, value=value, code=code)
         self.advance()
 
@@ -176,7 +176,7 @@ class Engine(Claimer):
             self.advancer.turn(self.workflows)
 
     def run_all(self) -> None:
-        """Let all tasks complete."""
+        """Complete all tasks."""
         self.advance()
         while claims := self.take():
             self.end(*claims)
@@ -215,11 +215,11 @@ class Hand:
         return handle
 
     def end(self, *names: str, value: Any = 1, code: str | None = None) -> None:
-        """Let running tasks end, and advance."""
+        """End running tasks, and advance."""
         self.engine.end(*(self.claims.pop(name) for name in names), value=value, code=code)
 
     def finish(self) -> None:
-        """Let all other tasks complete."""
+        """Complete all other tasks."""
         self.engine.settle(*self.claims.values())
         self.claims.clear()
         self.engine.run_all()
@@ -271,7 +271,7 @@ class Driven:
         engine.advancer.find(engine.workflows, None, self.dice.choice([1, 3, 1_000]))
 
     def hold(self, engine: Engine) -> None:
-        """Let an engine advance in a transaction that stays open while others try to advance, and
+        """Advance in a transaction of one engine that stays open while others try to advance, and
         that may be rolled back.
         """
         commits = self.dice.chance(0.5)
@@ -355,7 +355,7 @@ class Driven:
         return self.rows(nodes)
 
     def reap(self, engine: Engine) -> dict[uuid.UUID, str]:
-        """Let an engine die while its tasks run, and another one rescue them; return the outcome of
+        """Kill an engine while its tasks run, and rescue them by another one; return the outcome of
         each.
         """
         self.looker.execute(
@@ -464,7 +464,7 @@ class Drive(Driven):
         return self.fates.get(place) or self.plan(place).fate
 
     def grow(self, claim: Claim, place: Place) -> Iterator[None]:
-        """Let a task add its nodes, one at a time."""
+        """Add the nodes of a task, one at a time."""
         path, number, index = place
         flow = inside(claim)
         plan = self.plan(place)
@@ -638,7 +638,7 @@ class Drive(Driven):
         self.run.find(self.path(run)).skipped.add(number)
 
     def die(self, engine: Engine) -> None:
-        """Let an engine die while its tasks run, and another one rescue them."""
+        """Kill an engine while its tasks run, and rescue them by another one."""
         ends = self.reap(engine)
         assert ends.keys() == {claim.id for claim, _ in engine.claims}
 

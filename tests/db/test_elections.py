@@ -80,7 +80,7 @@ class Team:
         return [self.beat(place) for place in range(len(self.ids))]
 
     def pass_on(self, *queues: str, lane: str = "sync") -> int | None:
-        """Let the first worker wake others."""
+        """Wake other workers by the first one."""
         return TaskStore(self.connection).pass_on(
             self.ids[0], self.prefix, lane, queues or ("default",)
         )

@@ -55,7 +55,7 @@ def hold_up(folder: Path) -> list[Walker]:
 
 
 def fates(walkers: list[Walker]) -> tuple[Fate, ...]:
-    """Let the current runs of the tasks finish, and return the fates of the tasks."""
+    """Finish the current runs of the tasks, and return the fates of the tasks."""
     for walker in walkers:
         walker.may("go", "out")
     return tuple(walker.fate() for walker in walkers)

@@ -187,7 +187,7 @@ def test_the_narrowest_of_three_levels_decides(worker: Start) -> None:
 
 
 def run_by_another(walker: Walker, worker: Start) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Let another worker rescue the task and run it to its end. Return its row and its attempts."""
+    """Rescue and finish the task by another worker. Return its row and its attempts."""
     begun = len(walker.wrote("began"))
     worker("--processes=1", **SHORT).ready()
     wait_until(lambda: len(walker.wrote("began")) > begun, "another worker runs it")

@@ -79,7 +79,7 @@ def grants(page: Path) -> list[str]:
 
 
 def as_role(role: str | None) -> None:
-    """Let Django's connection, and connections made like it, act as a role."""
+    """Make Django's connection, and connections made like it, act as a role."""
     connection.close()
     if role is None:
         connection.settings_dict["OPTIONS"].pop("assume_role", None)

@@ -36,7 +36,7 @@ class Stepper(Walker):
         )
 
     def stands(self, place: str, times: int = 1) -> int:
-        """Let the task go on to a place, and return its process.
+        """Continue the task to a place, and return its process.
 
         Waits until the task has come there ``times`` times.
         """
@@ -44,7 +44,7 @@ class Stepper(Walker):
         return int(wait_until(lambda: self.wrote(place)[times - 1 :], f"it is {place}")[0])
 
     def end(self) -> tuple[int, list[int], list[str]]:
-        """Let the task end.
+        """Wait for the end of the task.
 
         Returns its result, the processes that wrote its rows, and the outcomes of its attempts.
         """
@@ -54,7 +54,7 @@ class Stepper(Walker):
         return result.ok_value, self.rows(), list(attempts.values_list("outcome", flat=True))
 
     def took_it_once(self, *, after: str) -> int:
-        """Let the task end, and check that only one attempt ran the step.
+        """Wait for the end of the task, and check that only one attempt ran the step.
 
         The attempt before it ended with the outcome ``after``. Returns the process that ran the
         step.

@@ -69,7 +69,7 @@ def test_a_timeout_is_an_exception_in_another_thread_too(worker: Start) -> None:
 
 @pytest.fixture
 def commit_gate() -> Iterator[psycopg.Connection[Any]]:
-    """Let commits of new groups wait for an advisory lock, and yield the session that holds it."""
+    """Make commits of new groups wait for an advisory lock; yield the session that holds it."""
     sql("""
         CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql
         AS 'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END';

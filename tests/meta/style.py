@@ -6,11 +6,13 @@
 - No conditional expression inside another one.
 - A function of 15 statements or more has an empty line between its paragraphs.
 - A line of SQL has 100 characters at most, as ruff demands of Python.
+- A docstring stands alone, and does not begin with a verb that is only true of people.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +21,13 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "example_project", "horsies_django", "tests")
 LONG = 15  # statements
 WIDTH = 100
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+UNCLEAR = re.compile(r"(Do so|Do the same|As above|Tell|Say|Know|Hear|Owe|Look|Judge|Let|Leave)\b")
 
 
-def problems(path: Path) -> Iterator[str]:
-    """Yield a line for each part of a file that breaks a rule."""
-    name = path.relative_to(ROOT)
-    text = path.read_text()
-
-    if path.suffix == ".sql":
+def problems(name: str, text: str) -> Iterator[str]:
+    """Yield a line for each part of the text of a file that breaks a rule."""
+    if name.endswith(".sql"):
         for number, line in enumerate(text.splitlines(), 1):
             if len(line) > WIDTH:
                 yield f"{name}:{number}: {len(line)} characters: break the line before {WIDTH}"
@@ -42,6 +43,12 @@ def problems(path: Path) -> Iterator[str]:
             )
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_solid(node, lines):
             yield f"{name}:{node.lineno}: {node.name} has no empty line between paragraphs"
+
+        if isinstance(node, DOCUMENTED):
+            found = UNCLEAR.match(ast.get_docstring(node) or "")
+            if found is not None:
+                line = getattr(node, "lineno", 1)
+                yield f"{name}:{line}: a docstring begins with {found[0]!r}: name the action"
 
 
 def assigns_several(node: ast.Assign) -> bool:
@@ -89,7 +96,9 @@ def files() -> list[Path]:
 
 def main() -> int:
     """Print all problems; return the exit code."""
-    found = [line for path in files() for line in problems(path)]
+    found = [
+        line for path in files() for line in problems(str(path.relative_to(ROOT)), path.read_text())
+    ]
     print("\n".join(found) or "Layout: no problems", file=sys.stderr if found else sys.stdout)
     return 1 if found else 0
 

@@ -80,7 +80,7 @@ def ask(parts: Supervisor, path: str, method: str = "GET") -> tuple[int, str]:
 
 
 def turns_until(parts: Supervisor, condition: Callable[[], object]) -> None:
-    """Let the engine turn until a condition is true."""
+    """Turn the engine until a condition is true."""
     wait_until(lambda: parts.engine.turn(0.01) or condition(), "it has turned")
 
 

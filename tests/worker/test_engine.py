@@ -112,11 +112,11 @@ class Here:
         return one
 
     def end(self, name: str) -> None:
-        """Let that task end."""
+        """End that task."""
         (self.folder / f"{name}.go").touch()
 
     def finishes_cut_off(self) -> None:
-        """Let the task end while there is no connection, then connect.
+        """End the task while there is no connection, then connect.
 
         Its outcome is in the outbox afterwards.
         """
@@ -266,7 +266,7 @@ def test_elements_of_a_map_are_counted_together_while_others_run(
     parts.engine.wakeups.look_everywhere()
 
     def counted_after(ended: int) -> int:
-        """Let the first elements end, up to this number.
+        """End the first elements, up to this number.
 
         Returns how many of them the run has counted while others run.
         """
@@ -498,7 +498,7 @@ class Listening:
         self.moments.append(moment)
 
     def tick(self, after: float = 0.0) -> None:
-        """Let the listener do the work that is due so many seconds from now."""
+        """Run the work of the listener that is due so many seconds from now."""
         self.notifications.tick(time.monotonic() + after, self.connection, self.prefix)
 
     def hears(self) -> None:

@@ -198,7 +198,7 @@ def beaten_for_long(parts: Supervisor) -> None:
 
 
 def cut_off(parts: Supervisor) -> None:
-    """Let the next heartbeat find no server to connect to.
+    """Give the next heartbeat no server to connect to.
 
     Another job has noticed the end of the server before.
     """
@@ -532,7 +532,7 @@ def left_of(entry: AuditEntry) -> bool:
 
 
 def turns(pruner: Pruner, conn: Any, count: int) -> None:
-    """Let a pruner delete this number of batches."""
+    """Delete with a pruner this number of batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pruner_module, "TURN_SECONDS", 0.0)
         for _ in range(count):

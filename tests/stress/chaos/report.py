@@ -41,7 +41,7 @@ def raised(storm: Storm) -> dict[str, Any]:
 
 
 def report(storm: Storm, leaks: Sequence[str]) -> dict[str, Any]:
-    """Judge the rows and notes that the storm left."""
+    """Check the rows and notes that the storm left."""
     ticks = evidence.ticks(0, time.time())
     left = evidence.Left(
         evidence.task_rows(), evidence.attempts(), collect(storm.notes), ticks, storm.chronicles()

@@ -126,7 +126,7 @@ LEVELS = {
 
 
 def judge(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> Verdict:
-    """Judge runs against the limits of their queues and the cluster (chronicle ``*``)."""
+    """Check runs against the limits of their queues and the cluster (chronicle ``*``)."""
     groups: defaultdict[tuple[str, str, tuple[str, ...]], list[Run]] = defaultdict(list)
     for run in runs:
         partition = chronicles[run.queue].partition(run)

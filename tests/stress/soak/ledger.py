@@ -54,7 +54,7 @@ class Ledger:
         self.violations: list[str] = []
 
     def read(self, lag: float = LAG_SECONDS) -> None:
-        """Judge the tasks that finished until ``lag`` seconds ago."""
+        """Check the tasks that finished until ``lag`` seconds ago."""
         after, self.until = self.until, clock() - lag
         found = evidence.task_rows(FINISHED, after - OVERLAP_SECONDS, self.until)
 
@@ -118,7 +118,7 @@ class Ledger:
                 self.offsets.pop(path)
 
     def close(self) -> list[str]:
-        """Judge the rest when all tasks have finished, and return all violations."""
+        """Check the rest when all tasks have finished, and return all violations."""
         self.read(lag=0.0)
         lost = list(absent(self.sender.dispatches, self.done.__contains__, "did not finish"))
         late = [f"task {id_} ran, and is not among those that finished" for id_ in self.lines]

@@ -9,7 +9,7 @@ from benchmarks.saved import Run, scenarios
 
 HEAD = """# Results
 
-Written by `python -m benchmarks plot FILE`. [Benchmarks](index.md) says what the names mean and \
+Written by `python -m benchmarks plot FILE`. [Benchmarks](index.md) explains the names, and
 what not to compare.
 """
 

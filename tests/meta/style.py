@@ -5,7 +5,7 @@
 - One assignment to a statement: no ``a, b = x, y``, unless it swaps values.
 - No conditional expression inside another one.
 - A function of 15 statements or more has an empty line between its paragraphs.
-- A line of SQL has 100 characters at most, as ruff demands of Python.
+- A line of SQL, or of prose in Markdown, has 100 characters at most, as ruff demands of Python.
 - A docstring stands alone, and does not begin with a verb that is only true of people.
 """
 
@@ -33,6 +33,12 @@ def problems(name: str, text: str) -> Iterator[str]:
                 yield f"{name}:{number}: {len(line)} characters: break the line before {WIDTH}"
         return
 
+    if name.endswith(".md"):
+        for number, line in prose(text):
+            if len(line) > WIDTH and can_be_broken(line):
+                yield f"{name}:{number}: {len(line)} characters: break the line before {WIDTH}"
+        return
+
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Assign) and assigns_several(node):
@@ -49,6 +55,21 @@ def problems(name: str, text: str) -> Iterator[str]:
             if found is not None:
                 line = getattr(node, "lineno", 1)
                 yield f"{name}:{line}: a docstring begins with {found[0]!r}: name the action"
+
+
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of Markdown that are neither code, nor in a table, nor HTML."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith("    ") and line.lstrip()[:1] not in ("|", "<"):
+            yield number, line
+
+
+def can_be_broken(line: str) -> bool:
+    """Whether a line has a blank outside of inline code, after the mark of a list item."""
+    return " " in re.sub(r"`[^`]*`", "code", re.sub(r"^\s*([-*]|\d+\.)\s+", "", line).strip())
 
 
 def assigns_several(node: ast.Assign) -> bool:
@@ -83,13 +104,14 @@ def is_solid(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> 
 
 
 def files() -> list[Path]:
-    """Return all files of Python and SQL to which the rules apply."""
+    """Return all files of Python, SQL and Markdown to which the rules apply."""
     found = [
         path
         for folder in FOLDERS
         for suffix in ("py", "sql")
         for path in (ROOT / folder).rglob(f"*.{suffix}")
     ]
+    found += [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     # The type checkers' project has each mistake on a line of its own.
     return sorted(path for path in found if not {"upgrades", "typed"} & set(path.parts))
 

@@ -19,6 +19,7 @@ PARTED = SOLID.replace("    x = 1\n", "    x = 1\n\n", 1)
         ("a.py", 'def say():\n    """Tell the worker."""\n', "a docstring begins with 'Tell'"),
         ("a.py", '"""Do the same for others."""\n', "a docstring begins with 'Do the same'"),
         ("a.sql", "-" * (WIDTH + 1), "101 characters"),
+        ("a.md", "- word" + " word" * 20, "106 characters"),
     ],
 )
 def test_a_text_that_breaks_a_rule_is_a_problem(name: str, text: str, problem: str) -> None:
@@ -36,6 +37,11 @@ def test_a_text_that_breaks_a_rule_is_a_problem(name: str, text: str, problem: s
         ("a.py", PARTED),
         ("a.py", 'def send():\n    """Send a letter."""\n'),
         ("a.sql", "-" * WIDTH),
+        ("a.md", "    $ code" + " word" * 20),
+        ("a.md", "```\ncode" + " word" * 20 + "\n```\n"),
+        ("a.md", "| cell" + " word" * 20),
+        ("a.md", "`code" + " word" * 20 + "`."),
+        ("a.md", "https://example.org/" + "long" * 30),
     ],
 )
 def test_a_text_that_keeps_the_rules_is_no_problem(name: str, text: str) -> None:

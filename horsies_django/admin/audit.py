@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.history import (
+from horsies_django.admin.base.audit import (
     ACTIONS,
     OF_SCHEDULES,
     SUBJECTS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -22,21 +23,12 @@ from django.utils.dateparse import parse_datetime
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
+from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.audit import OF_QUEUES, last_changes
 from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin
-from horsies_django.admin.base.history import (
-    LEVELS,
-    OF_QUEUES,
-    label_of_limit,
-    last_changes,
-    levels,
-    limit_table,
-    shown_limit,
-    states,
-)
 from horsies_django.admin.base.html import (
     LAST,
     LONGEST_NAME,
@@ -54,6 +46,13 @@ from horsies_django.admin.base.html import (
     seconds,
     status_badge,
     worker_links,
+)
+from horsies_django.admin.base.labels import (
+    LEVELS,
+    label_of_limit,
+    levels,
+    shown_limit,
+    shown_policy,
 )
 from horsies_django.admin.base.readonly import ModelAdmin, NextPageMixin, read_all, read_bounded
 from horsies_django.conf import LARGEST_LIMIT
@@ -589,6 +588,56 @@ class QueueAdminMixin(ChangeMixin):
 
 def _count(obj: Any, name: str) -> str:
     return f"{getattr(obj.overview, name):,}" if obj.overview else NOTHING
+
+
+def states(queue: Queue) -> list[SafeString]:
+    """Return badges for a queue that is paused or overridden."""
+    found = [badge("paused", "‖", _("Paused"))] if queue.paused_at else []
+    return (
+        [*found, badge("overridden", "✎", _("Overridden"))] if queue.override is not None else found
+    )
+
+
+def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
+    """Return a table of the declared, overridden and effective limits of a queue.
+
+    ``effective`` is None if reading it took too long.
+    """
+    override = queue.override if isinstance(queue.override, dict) else {}
+    rows: list[list[Any]] = []
+
+    for key in ("max_concurrency",) if queue.name == CLUSTER else ("priority", *LEVELS):
+        origin: SafeString | str = (
+            badge("overridden", "✎", _("Overridden")) if key in override else ""
+        )
+        if key == "max_concurrency" and queue.paused_at:
+            origin = badge("paused", "‖", _("Paused"))
+
+        overridden = shown_limit(override[key]) if key in override else NOTHING
+        held = format_html("{} {}", shown_limit(effective[key]) if effective else NOTHING, origin)
+        rows.append(
+            [capfirst(label_of_limit(key)), shown_limit(getattr(queue, key)), overridden, held]
+        )
+
+    if queue.name != CLUSTER:
+        rule = _rule(queue)
+        policy = shown_policy(queue.partition_policy)
+        rows.append([capfirst(_("partitions by")), rule, NOTHING, rule])
+        rows.append([capfirst(label_of_limit("partition_policy")), policy, NOTHING, policy])
+
+    return Table(
+        "limits", _("Limits"), (_("Limit"), _("Declared"), _("Override"), _("In force")), rows
+    )
+
+
+def _rule(queue: Queue) -> str:
+    parts = [_("task")] if queue.partition_by_task else []
+    if isinstance(queue.partition_by_args, list):
+        names = ", ".join(str(name) for name in queue.partition_by_args)
+        parts.insert(
+            0, _("arguments: %(names)s") % {"names": names} if names else _("all arguments")
+        )
+    return "; ".join(parts) or _("not partitioned")
 
 
 class QueueAdmin(QueueAdminMixin, ModelAdmin):

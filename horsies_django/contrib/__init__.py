@@ -1,4 +1,5 @@
-"""Integrations with monitoring systems.
+"""Integrations with other programs: Sentry, OpenTelemetry, and the schedules of Celery beat.
 
-Each module needs the extra of the same name. Nothing else in horsies_django imports these modules.
+The first two need the extra of the same name. Nothing else in horsies_django imports these modules,
+but for the command that imports schedules of Celery beat.
 """

@@ -12,6 +12,7 @@ from typing import Any
 
 LONGEST = 255  # the most characters of names, keys and actors
 LONGEST_REASON = 10_000
+LONGEST_IN_LOG = 200  # the most characters of a name in a log line
 LAZY = "a lazy text, which means another one in each language: give str() of it"
 NEEDS_REASON = (
     "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
@@ -147,3 +148,16 @@ def close_to(name: str, names: Iterable[str]) -> str:
     """Return a suggestion for a misspelt name, or "" if no name is similar."""
     close = get_close_matches(name, list(names), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def printable_name(name: object) -> str:
+    """Return a name or key of a row for a log line, without unprintable characters and shortened.
+
+    A role that may write a row can store any name.
+    """
+    text = str(name)
+    if not text.isprintable():
+        text = "".join(
+            sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
+        )
+    return text if len(text) <= LONGEST_IN_LOG else f"{text[: LONGEST_IN_LOG - 3]}..."

@@ -41,7 +41,7 @@ from horsies_django.worker.child import middleware
 from horsies_django.worker.child.interrupts import CANCEL, AsyncRun, Run
 from horsies_django.worker.child.run_task import crashed, failed, failure, run_async, run_sync
 from horsies_django.worker.engine.receivers import end_events, start_events
-from horsies_django.worker.process.task_log import TaskLog
+from horsies_django.worker.logs.task_log import TaskLog
 from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.handle import WorkflowHandle
 

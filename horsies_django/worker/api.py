@@ -14,7 +14,7 @@ import django
 from django.apps import apps
 
 from horsies_django.core.errors import StopRequested, WorkerStartError
-from horsies_django.worker.process.logs import configure_logging
+from horsies_django.worker.logs.console import configure_logging
 from horsies_django.worker.process.options import START_METHOD
 from horsies_django.worker.process.shutdown import WORKER_HANGS, Shutdown
 

@@ -13,8 +13,8 @@ from typing import Any
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.logs.console import configure_logging, relayed_logs
 from horsies_django.worker.pool.launch import CannotFork, Forker
-from horsies_django.worker.process.logs import configure_logging, relayed_logs
 from horsies_django.worker.process.options import (
     LEVELS,
     WorkerOptions,

@@ -47,7 +47,7 @@ from horsies_django.core.schedules import (
     due,
     read_definition,
 )
-from horsies_django.core.texts import visible
+from horsies_django.core.texts import printable_name, visible
 from horsies_django.models import Schedule
 from horsies_django.schedules import task_of
 from horsies_django.store.base import said
@@ -58,7 +58,6 @@ from horsies_django.tasks.ids import uuid7s
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.ipc import wait_readable
 from horsies_django.worker.process.backoff import Backoff, Link
-from horsies_django.worker.process.logs import shown_name
 
 logger = logging.getLogger("horsies.scheduler")
 
@@ -139,7 +138,7 @@ class Scheduler:
             unforeseen = not isinstance(error, psycopg.Error)
             if (more := self.repeats.due(type(error).__name__, time.monotonic())) is not None:
                 line = "schedule %s: could not send its task, will try again: %s%s"
-                logger.warning(line, shown_name(name), visible(why), more, exc_info=unforeseen)
+                logger.warning(line, printable_name(name), visible(why), more, exc_info=unforeseen)
             self.leave(name)
 
     def fire(self, connection: psycopg.Connection[Any], taken: Taken, problem: str | None) -> None:
@@ -155,7 +154,9 @@ class Scheduler:
         elif schedule is None:
             if not self.others_may(taken):
                 problem = "; ".join(as_texts(wrong))
-                logger.error("invalid schedule %s: %s", shown_name(taken.name), visible(problem))
+                logger.error(
+                    "invalid schedule %s: %s", printable_name(taken.name), visible(problem)
+                )
                 store.advance(
                     taken.name,
                     last_fire_at=None,
@@ -179,13 +180,13 @@ class Scheduler:
             if problem is not None:
                 logger.error(
                     "schedule %s: could not send its task, skipping it: %s",
-                    shown_name(taken.name),
+                    printable_name(taken.name),
                     visible(problem),
                 )
             elif found.missed and found.first is not None:
                 logger.warning(
                     "schedule %s: missed fire times since %s",
-                    shown_name(taken.name),
+                    printable_name(taken.name),
                     found.first.isoformat(),
                 )
 
@@ -222,7 +223,7 @@ class Scheduler:
                 if unfinished is not None:
                     line = "schedule %s: skipped its fire time %s, because task %s has not finished"
                     logger.info(
-                        line, shown_name(taken.name), min(some.values()).isoformat(), unfinished
+                        line, printable_name(taken.name), min(some.values()).isoformat(), unfinished
                     )
 
     def advance(
@@ -399,7 +400,7 @@ class SchedulerLoop(threading.Thread, Link):
             for name in store.gone(GONE_AFTER, self.actor):
                 logger.warning(
                     "schedule %s is no longer in any scheduler's code; disabling it",
-                    shown_name(name),
+                    printable_name(name),
                 )
 
     def sleep(self, seconds: float) -> None:

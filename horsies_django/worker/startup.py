@@ -19,6 +19,7 @@ from horsies_django.conf import Config, Resilience
 from horsies_django.conf.section import path_problems
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import CLUSTER
+from horsies_django.core.texts import printable_name
 from horsies_django.queues import declared
 from horsies_django.store.base import said
 from horsies_django.store.notify import through_pooler
@@ -29,7 +30,6 @@ from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.process.backoff import Backoff, Link
-from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.shutdown import Shutdown
 
 logger = logging.getLogger("horsies.worker")
@@ -96,7 +96,7 @@ def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
                 "%s: the settings and the table differ in %s; the table counts: run 'manage.py "
                 "horsies_queue sync' to write "
                 "the settings into it",
-                "the cluster" if name == CLUSTER else f"queue {shown_name(name)}",
+                "the cluster" if name == CLUSTER else f"queue {printable_name(name)}",
                 ", ".join(
                     f"{key} ({wanted[name][key]}, table {there[name][key]})" for key in differing
                 ),

@@ -27,6 +27,7 @@ from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import ClaimsLost, DatabaseGaveUp, WorkerDisowned
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
+from horsies_django.worker.limits.kill_timer import KillTimer
 from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
 from horsies_django.worker.maintenance.pruner import Pruner
@@ -37,7 +38,6 @@ from horsies_django.worker.pool.launch import Forker, TemplateKilled
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.timeouts import StuckWatch, TimeLimits
 from horsies_django.worker.process.counts import HistoryWriter
-from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import STOP_SECONDS, Shutdown
 from horsies_django.worker.scheduler import SchedulerLoop

@@ -18,8 +18,8 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django.admin import QueueAdmin, TaskAdmin
+from horsies_django.admin.base.audit import OF_QUEUES, OF_SCHEDULES, OF_TASKS, OF_WORKFLOWS
 from horsies_django.admin.base.change_forms import VERBS
-from horsies_django.admin.base.history import OF_QUEUES, OF_SCHEDULES, OF_TASKS, OF_WORKFLOWS
 from horsies_django.admin.base.html import STATUSES, span
 from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Queue, Schedule, Task, TaskStep, Worker, WorkflowRun

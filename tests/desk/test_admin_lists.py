@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from horsies_django import queues
-from horsies_django.admin.base.history import changes
+from horsies_django.admin.base.audit import changes
 from horsies_django.admin.tasks import bulk as acts
 from horsies_django.core.counts import OTHER
 from horsies_django.models import AuditEntry, Queue, Task

@@ -20,7 +20,7 @@ from django.test import modify_settings, override_settings
 from hypothesis import strategies as st
 
 from horsies_django import schedules
-from horsies_django.management.beat import Untranslatable, pattern_of
+from horsies_django.contrib.beat import Untranslatable, pattern_of
 from horsies_django.models import AuditEntry, Schedule
 from tests.apps.project import tasks
 from tests.support.commands import command, ran

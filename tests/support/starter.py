@@ -45,7 +45,8 @@ LIBRARIES = (
     "horsies_django.core.reasoning",
     "horsies_django.store.passes",
     "horsies_django.worker.ipc",
-    "horsies_django.worker.process.logs",
+    "horsies_django.worker.logs.console",
+    "horsies_django.worker.logs.relay",
 )
 MOST = 1 << 20  # bytes of an order
 

@@ -34,6 +34,7 @@ from horsies_django.worker.child.interrupts import CANCEL, LONG_OVER, Control, S
 from horsies_django.worker.engine.capacity import Capacity, Prefetched, capacity
 from horsies_django.worker.engine.outage import UNFIT, UNFIT_TRIES, DatabaseGaveUp, Outage
 from horsies_django.worker.ipc import Channel
+from horsies_django.worker.limits.memory import Gauge
 from horsies_django.worker.pool.process import STANDING_SECONDS, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.starts import (
@@ -44,7 +45,6 @@ from horsies_django.worker.pool.starts import (
 )
 from horsies_django.worker.pool.timeouts import TimeLimits, Timeouts
 from horsies_django.worker.process.backoff import Backoff
-from horsies_django.worker.process.memory import Gauge
 from horsies_django.worker.process.options import WorkerOptions, refuse_impossible
 from tests.conftest import wait_until
 from tests.worker.conftest import channel_pair, claims

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from horsies_django.worker.process import kill_timer
-from horsies_django.worker.process.kill_timer import KernelTimer, KillTimer
+from horsies_django.worker.limits import kill_timer
+from horsies_django.worker.limits.kill_timer import KernelTimer, KillTimer
 from tests.conftest import wait_until
 from tests.support.workers import is_over
 
@@ -31,7 +31,7 @@ FAR = 100_000.0
 # A process that arms its timer, prints a line and stops itself. It is never continued.
 STOPS_ITSELF = """
 import os, signal, time
-from horsies_django.worker.process.kill_timer import KernelTimer
+from horsies_django.worker.limits.kill_timer import KernelTimer
 timer = KernelTimer()
 timer.arm(time.monotonic() + 0.3)
 print("armed", flush=True)
@@ -47,7 +47,7 @@ import json, selectors, sys, threading, time, uuid
 import django, psutil
 from horsies_django.core.records import Claim
 from horsies_django.tasks import registry
-from horsies_django.worker.process.kill_timer import KillTimer
+from horsies_django.worker.limits.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.pool.launch import Forker
 from horsies_django.worker.pool.pool import Pool

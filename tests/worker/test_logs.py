@@ -19,14 +19,16 @@ import pytest
 
 from horsies_django import TaskContextFilter
 from horsies_django.core.records import Claim, Outcome, Reply
-from horsies_django.core.texts import visible
+from horsies_django.core.texts import printable_name, visible
 from horsies_django.tasks.context import CurrentTask, running
-from horsies_django.worker.pool.process import PoolProcess
-from horsies_django.worker.pool.timeouts import StuckWatch
-from horsies_django.worker.process import logs
-from horsies_django.worker.process.logs import Formatter, choose_colors, palette_for, shown_name
-from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.task_log import (
+from horsies_django.worker.logs import console as logs
+from horsies_django.worker.logs import relay
+from horsies_django.worker.logs.console import (
+    Formatter,
+    choose_colors,
+    palette_for,
+)
+from horsies_django.worker.logs.task_log import (
     MANY,
     TaskLog,
     label,
@@ -34,6 +36,9 @@ from horsies_django.worker.process.task_log import (
     named_class,
     tell_expired,
 )
+from horsies_django.worker.pool.process import PoolProcess
+from horsies_django.worker.pool.timeouts import StuckWatch
+from horsies_django.worker.process.options import WorkerOptions
 from tests.conftest import wait_until
 
 logger = logging.getLogger("horsies.worker")
@@ -69,7 +74,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
 def test_lines_that_a_slow_log_cannot_take_are_counted(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MOST_WAITING", 2)
+    monkeypatch.setattr(relay, "MOST_WAITING", 2)
 
     with logs.relayed_logs():
         logger.info("line %s", 0)
@@ -424,8 +429,8 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
             assert text.isprintable()
             assert len(text) < 320
 
-    assert label(one) == f"{shown_name(FORGED)} {one.id} (attempt 3)"
-    assert shown_name("shop.tasks.größe") == "shop.tasks.größe"
+    assert label(one) == f"{printable_name(FORGED)} {one.id} (attempt 3)"
+    assert printable_name("shop.tasks.größe") == "shop.tasks.größe"
 
 
 def test_the_filter_adds_the_task_attributes_to_every_record() -> None:

@@ -33,13 +33,13 @@ from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.child.run_task import project_path, site_of
 from horsies_django.worker.ipc import HEADER, MARK, ODD, send_all, wait_receive
+from horsies_django.worker.limits.memory import Gauge, memory_bytes
 from horsies_django.worker.maintenance.heartbeat import cpu_seconds
 from horsies_django.worker.pool.messages import OddMessage, checked
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import InProcess
 from horsies_django.worker.pool.timeouts import is_stopped
 from horsies_django.worker.process import shutdown
-from horsies_django.worker.process.memory import Gauge, memory_bytes
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown, heard
 from tests.apps.project import tasks

@@ -30,7 +30,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django import queues, schedules
-from horsies_django.admin.base.history import (
+from horsies_django.admin.base.audit import (
     ACTIONS,
     OF_QUEUES,
     OF_SCHEDULES,

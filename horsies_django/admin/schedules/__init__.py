@@ -17,12 +17,12 @@ from django.utils.formats import date_format
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
+from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from horsies_django.admin.base.audit import OF_SCHEDULES, last_changes
 from horsies_django.admin.base.change_forms import ADD, ChangeMixin
-from horsies_django.admin.base.history import OF_SCHEDULES, definition_table, last_changes
 from horsies_django.admin.base.html import (
     FEW,
     LAST,
@@ -33,6 +33,7 @@ from horsies_django.admin.base.html import (
     away,
     badge,
     breakable,
+    json_block,
     marked,
     moment,
     moment_field,
@@ -40,10 +41,11 @@ from horsies_django.admin.base.html import (
     rows_or_none,
     shape_of,
 )
+from horsies_django.admin.base.labels import ARGUMENTS, label_of_key, shown_value
 from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, NextPageMixin, read_bounded
 from horsies_django.admin.schedules.schedule_forms import AddForm, EditForm
 from horsies_django.core.patterns import Pattern, PatternError, parse
-from horsies_django.core.schedules import as_texts, read_definition
+from horsies_django.core.schedules import KEYS, as_texts, read_definition
 from horsies_django.models import Schedule, Task
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health import LATE
@@ -459,6 +461,40 @@ def _fires(obj: Schedule) -> bool:
 def _problem(obj: Any) -> str:
     """Return the error that the scheduler recorded, or the problems of the definition, or ""."""
     return obj.error or "; ".join(as_texts(obj.reading.problems))
+
+
+def definition_table(schedule: Schedule, visible: bool) -> Table:
+    """Return a table of the current definition of a schedule.
+
+    If the definition was changed, the table also contains the declared value of each key that
+    differs. Arguments are shown only if ``visible`` is true.
+    """
+    declared = as_object(schedule.declared)
+    held = as_object(schedule.definition)
+    changed = changed_keys(schedule)
+    mark = badge("overridden", "✎", _("Changed"))
+
+    rows = []
+    for key in [*KEYS, *(key for key in held if key not in KEYS)]:
+        differs = key in changed
+        row = [
+            capfirst(label_of_key(key)),
+            format_html("{} {}", _cell(key, held.get(key), visible), mark if differs else ""),
+        ]
+        if changed:
+            row.append(_cell(key, declared.get(key), visible) if differs else "")
+        rows.append(row)
+
+    heads = (_("Key"), _("In force"), *([_("In the code")] if changed else []))
+    return Table("definition", _("Definition"), heads, rows)
+
+
+def _cell(key: str, value: object, visible: bool) -> SafeString | str:
+    if key == ARGUMENTS and value:
+        return json_block(value) if visible else _("hidden")
+    if key in ("task", "pattern"):
+        return format_html("<code>{}</code>", shown_value(key, value))
+    return shown_value(key, value)
 
 
 class ScheduleAdmin(ScheduleAdminMixin, ModelAdmin):

@@ -19,8 +19,8 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django import schedules
 from horsies_django.admin.base.change_forms import ChangeForm
-from horsies_django.admin.base.history import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
 from horsies_django.admin.base.html import LONGEST_NAME, NOTHING
+from horsies_django.admin.base.labels import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
 from horsies_django.conf import config
 from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import CATCH_UP as POLICIES

@@ -16,8 +16,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.audit import OF_TASKS, entries_of, last_changes, shown_action
 from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, OvertakenError
-from horsies_django.admin.base.history import OF_TASKS, entries_of, last_changes, shown_action
 from horsies_django.admin.base.html import (
     MANY,
     NOTHING,

@@ -26,8 +26,8 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.audit import OF_TASKS
 from horsies_django.admin.base.change_forms import VERBS
-from horsies_django.admin.base.history import OF_TASKS
 from horsies_django.admin.base.html import absolute, away, parse_id
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, patiently, read_bounded, refusal
 from horsies_django.admin.tasks.listing import SelectionForm, address

@@ -24,8 +24,8 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.audit import OF_TASKS
 from horsies_django.admin.base.change_forms import VERBS
-from horsies_django.admin.base.history import OF_TASKS
 from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
 from horsies_django.admin.base.readonly import NextPageMixin, patiently, refusal
 from horsies_django.conf import config

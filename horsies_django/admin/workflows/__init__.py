@@ -19,8 +19,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.audit import OF_WORKFLOWS, last_changes
 from horsies_django.admin.base.change_forms import Tool
-from horsies_django.admin.base.history import OF_WORKFLOWS, last_changes
 from horsies_django.admin.base.html import (
     MANY,
     NODE_PAGE,

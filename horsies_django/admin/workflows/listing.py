@@ -23,8 +23,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from horsies_django.admin.base.audit import OF_WORKFLOWS
 from horsies_django.admin.base.change_forms import VERBS
-from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import NOTHING, SHAPES, parse_id
 from horsies_django.admin.base.readonly import (
     ChosenFilter,

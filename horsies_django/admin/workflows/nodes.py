@@ -24,8 +24,8 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.audit import OF_WORKFLOWS
 from horsies_django.admin.base.change_forms import VERBS, ChangeForm, ChangeMixin
-from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import (
     LONGEST_NAME,
     MANY,

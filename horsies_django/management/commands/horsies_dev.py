@@ -23,7 +23,7 @@ from django.utils.autoreload import get_child_arguments
 from django.utils.termcolors import colorize
 
 from horsies_django.worker.child.bootstrap import die_with_parent
-from horsies_django.worker.process.logs import choose_colors, palette_for
+from horsies_django.worker.logs.console import choose_colors, palette_for
 
 SIGNALS = [
     getattr(signal, name)

@@ -16,11 +16,11 @@ from django.utils.module_loading import import_string
 
 from horsies_django import schedules
 from horsies_django.conf import config
+from horsies_django.contrib.beat import Entry, Translation, entries, translate
 from horsies_django.core.errors import ScheduleError
 from horsies_django.core.schedules import read_definition
 from horsies_django.core.texts import visible
 from horsies_django.management import shared
-from horsies_django.management.beat import Entry, Translation, entries, translate
 from horsies_django.management.reports import table
 from horsies_django.management.shared import actor, refusing
 from horsies_django.models import Schedule

@@ -39,8 +39,9 @@ from horsies_django.management.shared import megabytes, port, seconds, whole
 from horsies_django.worker.api import under_signals
 from horsies_django.worker.child.bootstrap import die_with_parent, outlive_output
 from horsies_django.worker.ipc import wait_readable
+from horsies_django.worker.logs.console import choose_colors, configure_logging
+from horsies_django.worker.logs.relay import end_process
 from horsies_django.worker.main import work
-from horsies_django.worker.process.logs import choose_colors, configure_logging, end_process
 from horsies_django.worker.process.options import LEVELS, START_METHOD, START_METHODS, WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown, take
 

@@ -50,14 +50,14 @@ from typing import Any
 from django.db import connections
 
 from horsies_django.core.records import Claim, Reply
+from horsies_django.core.texts import printable_name
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child import db_sessions, fork_guard
 from horsies_django.worker.child.interrupts import AsyncRun, Control, SyncRun
 from horsies_django.worker.child.process_state import ProcessState
 from horsies_django.worker.child.run_task import run_async, run_sync, untold
 from horsies_django.worker.ipc import Channel, flush_all, send_all, wait_receive
-from horsies_django.worker.process.logs import shown_name
-from horsies_django.worker.process.memory import Gauge
+from horsies_django.worker.limits.memory import Gauge
 
 logger = logging.getLogger("horsies.worker")
 
@@ -310,7 +310,7 @@ class AsyncLane(Lane):
             current = CurrentTask(Claim._make(job[1]))
             logger.error(
                 "%s %s could not be run",
-                shown_name(current.name),
+                printable_name(current.name),
                 current.task_id,
                 exc_info=task.exception(),
             )

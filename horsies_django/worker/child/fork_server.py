@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 from horsies_django.core.queues import LANES
 from horsies_django.worker.child import executor, lifecycle, main, middleware  # noqa: F401 - here, so that no child has to
 from horsies_django.worker.child.bootstrap import die_with_parent, keep_out_of_the_way, load_project
-from horsies_django.worker.process.kill_timer import own_timer
+from horsies_django.worker.limits.kill_timer import own_timer
 from horsies_django.worker.process.options import WorkerOptions
 
 # the format of a request: FORK with the slot of a child, or DEADLINE with that of the kill timer

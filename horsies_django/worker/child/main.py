@@ -65,8 +65,8 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
 
     If there is a memory limit, the text of the message "ready" is the memory in MB.
     """
-    from horsies_django.worker.process.logs import configure_logging
-    from horsies_django.worker.process.memory import memory_mb
+    from horsies_django.worker.limits.memory import memory_mb
+    from horsies_django.worker.logs.console import configure_logging
 
     failed = []
     if modules is not None:

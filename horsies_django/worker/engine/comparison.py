@@ -18,8 +18,8 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.worker.engine.capacity import Prefetched
 from horsies_django.worker.engine.outage import ClaimsLost
 from horsies_django.worker.engine.outbox import Outbox
+from horsies_django.worker.logs.task_log import named
 from horsies_django.worker.pool.pool import Pool
-from horsies_django.worker.process.task_log import named
 
 
 @dataclass(eq=False)

@@ -25,9 +25,9 @@ from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
 from horsies_django.worker.child.run_task import failed
 from horsies_django.worker.engine.receivers import Receivers
 from horsies_django.worker.engine.unknown_tasks import unreadable
+from horsies_django.worker.logs.task_log import Known, TaskLog, named, tell_expired
 from horsies_django.worker.process.backoff import Link
 from horsies_django.worker.process.counts import Counts
-from horsies_django.worker.process.task_log import Known, TaskLog, named, tell_expired
 
 logger = logging.getLogger("horsies.worker")
 

@@ -23,6 +23,7 @@ from django.db import close_old_connections, connections
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.metadata import has_metadata, read_metadata
 from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.texts import printable_name
 from horsies_django.signals import (
     HorsiesSignal,
     order_stopped,
@@ -36,9 +37,9 @@ from horsies_django.signals import (
 from horsies_django.store.workers import Happened
 from horsies_django.tasks import registry
 from horsies_django.worker.child.db_sessions import leave_tenants
-from horsies_django.worker.process.logs import MOST_WAITING, shown_name
+from horsies_django.worker.logs.relay import MOST_WAITING
+from horsies_django.worker.logs.task_log import Known
 from horsies_django.worker.process.shutdown import STOP_SECONDS
-from horsies_django.worker.process.task_log import Known
 
 logger = logging.getLogger("horsies.signals")
 
@@ -307,6 +308,5 @@ class Receivers:
 
 
 def describe(event: Event) -> str:
-    return (
-        f"{event.signal.name} of {shown_name(event.values['task_name'])} {event.values['task_id']}"
-    )
+    name = printable_name(event.values["task_name"])
+    return f"{event.signal.name} of {name} {event.values['task_id']}"

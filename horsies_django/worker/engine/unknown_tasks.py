@@ -20,10 +20,10 @@ from datetime import timedelta
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.options import WIRE, read_options
 from horsies_django.core.records import Claim, Reply
+from horsies_django.core.texts import printable_name
 from horsies_django.tasks import registry
 from horsies_django.worker.child.run_task import failed
-from horsies_django.worker.process.logs import shown_name
-from horsies_django.worker.process.task_log import NAMED
+from horsies_django.worker.logs.task_log import NAMED
 
 logger = logging.getLogger("horsies.worker")
 
@@ -50,7 +50,7 @@ class UnknownTasks:
     def met(self, now: float, unknown: Sequence[Claim]) -> None:
         """Skip unknown tasks for the grace period, and log the names of the released ones."""
         self.until = now + self.grace.total_seconds()
-        names = sorted({shown_name(claim.task_name) for claim in unknown})
+        names = sorted({printable_name(claim.task_name) for claim in unknown})
         more = [f"and {len(names) - NAMED} more names"] if len(names) > NAMED else []
         logger.warning(
             "releasing %s task(s) unknown to this worker: %s. Other workers may run them; tasks "

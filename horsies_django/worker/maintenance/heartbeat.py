@@ -38,11 +38,11 @@ from horsies_django.store.base import said
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.worker.engine.engine import Engine
+from horsies_django.worker.limits.kill_timer import KillTimer
+from horsies_django.worker.limits.memory import UNREADABLE, memory_mb
 from horsies_django.worker.maintenance.clock import ClockComparison
 from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.pool.timeouts import StuckWatch
-from horsies_django.worker.process.kill_timer import KillTimer
-from horsies_django.worker.process.memory import UNREADABLE, memory_mb
 
 logger = logging.getLogger("horsies.worker")
 

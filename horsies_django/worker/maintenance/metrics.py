@@ -18,8 +18,8 @@ from horsies_django.core.queues import LANES
 from horsies_django.monitoring.metrics import Families, gauge, histogram
 from horsies_django.monitoring.reading import SCRAPED_SECONDS, Cached
 from horsies_django.worker.engine.engine import Engine
+from horsies_django.worker.limits.memory import memory_bytes
 from horsies_django.worker.pool.process import Child
-from horsies_django.worker.process.memory import memory_bytes
 
 MOST_WAITING = 4  # clients, each of which takes a thread
 # instead of 5 ms while metrics are rendered, because a pass needs the interpreter several times

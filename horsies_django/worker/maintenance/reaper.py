@@ -24,13 +24,13 @@ from typing import Any
 
 from horsies_django.conf import Recovery
 from horsies_django.core.counts import CRASHED, EXPIRED, OTHER
+from horsies_django.core.texts import printable_name
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import NO_OVERRIDE, QueueStore
 from horsies_django.store.workers import Happened, WorkerStore
+from horsies_django.worker.logs.task_log import about_first, label, named, tell_expired
 from horsies_django.worker.maintenance import TURN_SECONDS
 from horsies_django.worker.process.counts import Counts
-from horsies_django.worker.process.logs import shown_name
-from horsies_django.worker.process.task_log import about_first, label, named, tell_expired
 from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
@@ -171,7 +171,7 @@ class Reaper:
             if queues.configure(
                 name, NO_OVERRIDE, action="queue.expire", actor="reaper", reason=reason
             ):
-                logger.info("queue %s: the override ended, %s", shown_name(name), reason)
+                logger.info("queue %s: the override ended, %s", printable_name(name), reason)
 
     def sweep(self, queues: QueueStore) -> None:
         """Bring waiting tasks in line with changed limits, for a short time."""

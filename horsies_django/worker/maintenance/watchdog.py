@@ -19,8 +19,8 @@ from typing import Any
 from horsies_django.core.repeats import Repeats
 from horsies_django.store.notify import shut_down
 from horsies_django.worker.engine.engine import Engine
+from horsies_django.worker.limits.kill_timer import KillTimer
 from horsies_django.worker.maintenance.thread import MaintenanceThread
-from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.shutdown import STOP_SECONDS
 
 logger = logging.getLogger("horsies.worker")

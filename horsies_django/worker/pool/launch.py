@@ -30,7 +30,7 @@ from horsies_django.worker.child import fork_server
 from horsies_django.worker.child.fork_server import NUMBER, REQUEST
 from horsies_django.worker.child.process_state import flush_output
 from horsies_django.worker.ipc import wait_readable
-from horsies_django.worker.process.kill_timer import NEVER
+from horsies_django.worker.limits.kill_timer import NEVER
 from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")

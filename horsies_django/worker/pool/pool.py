@@ -21,6 +21,7 @@ from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.core.repeats import Repeats
+from horsies_django.worker.logs.task_log import about_first, named
 from horsies_django.worker.pool.launch import Forker
 from horsies_django.worker.pool.messages import OddMessage, checked
 from horsies_django.worker.pool.process import END_REASONS, Child, InProcess, PoolProcess, RunAhead
@@ -29,7 +30,6 @@ from horsies_django.worker.pool.starts import RETRY_SECONDS, Starts
 from horsies_django.worker.pool.timeouts import NO_LIMITS, TimeLimits, Timeouts
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import STOP_SECONDS
-from horsies_django.worker.process.task_log import about_first, named
 
 logger = logging.getLogger("horsies.worker")
 

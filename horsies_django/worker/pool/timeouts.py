@@ -25,11 +25,11 @@ import psutil
 from horsies_django.core.options import read_options
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim
+from horsies_django.core.texts import printable_name
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT
+from horsies_django.worker.limits.memory import UNREADABLE
+from horsies_django.worker.logs.task_log import about, label
 from horsies_django.worker.pool.process import Child, PoolProcess
-from horsies_django.worker.process.logs import shown_name
-from horsies_django.worker.process.memory import UNREADABLE
-from horsies_django.worker.process.task_log import about, label
 
 logger = logging.getLogger("horsies.worker")
 
@@ -217,7 +217,7 @@ class StuckWatch:
                                 "task %s (%s) has been running for more than %.0f s in process %s; "
                                 "if it hangs, cancel it with terminate",
                                 claim.id,
-                                shown_name(claim.task_name),
+                                printable_name(claim.task_name),
                                 self.long_seconds,
                                 member.pid,
                             )

@@ -1,1 +1,1 @@
-"""Modules that the processes of a worker share: options, signals, logs, kill timer, memory."""
+"""Modules that the processes of a worker share: options, shutdown, connections, counts."""

@@ -27,7 +27,7 @@ from horsies_django.core.counts import (
 )
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.store.history import HistoryStore
-from horsies_django.worker.process.task_log import NOTHING, Known
+from horsies_django.worker.logs.task_log import NOTHING, Known
 
 MOST_TASKS = 300
 MOST_CODES = 50  # per task

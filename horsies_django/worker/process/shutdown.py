@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from horsies_django.core.errors import StopRequested
 from horsies_django.worker.ipc import wait_readable
-from horsies_django.worker.process.logs import end_process
+from horsies_django.worker.logs.relay import end_process
 
 logger = logging.getLogger("horsies.worker")
 

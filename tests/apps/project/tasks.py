@@ -26,7 +26,7 @@ from horsies_django import (
     current_task,
     task,
 )
-from horsies_django.worker.process.memory import memory_mb
+from horsies_django.worker.limits.memory import memory_mb
 
 
 @dataclass

@@ -21,9 +21,8 @@ from typing import Any, cast
 
 from horsies_django.core.errors import OutcomeCode
 from horsies_django.core.records import SNOOZED, Claim, Outcome
-from horsies_django.core.texts import visible
+from horsies_django.core.texts import printable_name, visible
 from horsies_django.store.workers import Happened
-from horsies_django.worker.process.logs import shown_name
 
 logger = logging.getLogger("horsies.task")
 
@@ -89,7 +88,7 @@ class TaskLog:
     def summary(self, now: float) -> str:
         """Return the summary, with the most frequent names first, and begin the next second."""
         most = self.counted.most_common(NAMED)
-        names = [f"{shown_name(name)} {many:,}" for name, many in most]
+        names = [f"{printable_name(name)} {many:,}" for name, many in most]
 
         if others := len(self.counted) - len(most):
             names.append(
@@ -129,7 +128,7 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
         logger.info(line, what, spent(outcome, "after"), extra=about(outcome))
         return
 
-    code = shown_name(decided.get("code") or outcome.error_code)
+    code = printable_name(decided.get("code") or outcome.error_code)
     why = f"{code}: {visible(outcome.error_message)}" if outcome.error_message else code
 
     if "retry" in decided:
@@ -180,7 +179,9 @@ def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, N
     if not isinstance(trace, str):
         return None
 
-    kind = named_class(shown_name(exception.get("module")), shown_name(exception.get("type")))
+    kind = named_class(
+        printable_name(exception.get("module")), printable_name(exception.get("type"))
+    )
     found = kind(visible(exception.get("message", "")))
     found.add_note("\n".join(f"    {visible(line)}" for line in trace.rstrip("\n").split("\n")))
     return kind, found, None
@@ -218,7 +219,7 @@ copyreg.pickle(Named, reduced)
 
 def label(task: Known) -> str:
     """Return a text with the name, id and attempt of a task."""
-    return f"{shown_name(task.task_name)} {task.id} (attempt {task.attempt})"
+    return f"{printable_name(task.task_name)} {task.id} (attempt {task.attempt})"
 
 
 def named(tasks: Sequence[Known]) -> str:
@@ -239,8 +240,8 @@ def about(task: Known) -> dict[str, str | int]:
     """Return the attributes of log records about a task, as set by ``TaskContextFilter``."""
     return {
         "task_id": str(task.id),
-        "task_name": shown_name(task.task_name),
-        "queue_name": shown_name(task.queue_name),
+        "task_name": printable_name(task.task_name),
+        "queue_name": printable_name(task.queue_name),
         "attempt": task.attempt,
     }
 

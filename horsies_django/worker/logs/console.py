@@ -1,8 +1,6 @@
-"""The log of the worker: a default handler, and a relay to a thread that writes the lines.
+"""The default handler of the worker's log, its format and its colors.
 
-The handler is for projects that configure none. Writing a log line can block: a pipe that is not
-read, a full disk, a handler that uses the network. The engine thread must never wait for that, or
-the worker sends no heartbeats and is declared dead. The colors on a terminal are those of Django's
+It is for projects that configure no handler. The colors on a terminal are those of Django's
 palette.
 """
 
@@ -10,20 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
-from logging.handlers import QueueHandler, QueueListener
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from django.conf import settings
 from django.core.management.color import make_style
 
 from horsies_django.core.texts import visible
 from horsies_django.tasks.context import TaskContextFilter
+from horsies_django.worker.logs.relay import Relay
 
 LEVELS = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 # messages of horsies.task -> the words after the name of the task, and their role in the palette
@@ -37,10 +32,6 @@ OUTCOMES = {
 }
 RETRIED = "%s failed%s: %s; %s"
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
-# the most lines, or events, that wait for a thread; further ones are dropped and counted
-MOST_WAITING = 10_000
-LAST_LINES_SECONDS = 2.0
-NAME_CHARACTERS = 200
 
 
 def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
@@ -95,19 +86,6 @@ def choose_colors(*, no_color: bool, force_color: bool) -> None:
                 os.environ[name] = "1"
             else:
                 os.environ.pop(name, None)
-
-
-def shown_name(name: object) -> str:
-    """Return a name or key of a row in a form for the log: printable, with 200 characters at most.
-
-    A role that may write a row can store any name.
-    """
-    text = str(name)
-    if not text.isprintable():
-        text = "".join(
-            sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
-        )
-    return text if len(text) <= NAME_CHARACTERS else f"{text[: NAME_CHARACTERS - 3]}..."
 
 
 class Formatter(logging.Formatter):
@@ -219,56 +197,6 @@ def stream_of_its_own() -> TextIO:
         return sys.stderr
 
 
-class Writer(QueueListener):
-    """The thread that writes the relayed records.
-
-    If a handler raises, the other handlers are still called, and later records are still written.
-    """
-
-    def handle(self, record: logging.LogRecord) -> None:
-        for handler in self.handlers:
-            if record.levelno >= handler.level:
-                try:
-                    handler.handle(record)
-                except Exception:
-                    handler.handleError(record)
-
-
-class Relay(QueueHandler):
-    """The handler that passes records to a writer thread without waiting.
-
-    If too many records wait, further ones are dropped and counted.
-    """
-
-    dropped = 0
-
-    def __init__(self, *handlers: logging.Handler) -> None:
-        # a SimpleQueue, because a signal handler may log while this thread does
-        self.waiting: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
-        super().__init__(self.waiting)
-        self.addFilter(TaskContextFilter())  # here, because the writer thread runs no task
-        self.writer = Writer(self.waiting, *handlers, respect_handler_level=True)
-        self.writer.start()
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # unchanged, because it is not pickled
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        if self.waiting.qsize() >= MOST_WAITING:
-            self.dropped += 1
-            return
-
-        if self.dropped:
-            record = copy(record)
-            record.msg = (
-                f"{record.msg} ({self.dropped} line(s) before this one are lost: the log is "
-                "written too slowly)"
-            )
-            self.dropped = 0
-
-        self.waiting.put(record)
-
-
 @contextmanager
 def relayed_logs() -> Iterator[None]:
     """Relay the records of the "horsies" logger to its handlers during the block."""
@@ -293,22 +221,3 @@ def relayed_logs() -> Iterator[None]:
         logger.handlers = own
         logger.propagate = propagate
         relay.writer.stop()  # waits until all records are written
-
-
-def end_process(code: int) -> NoReturn:
-    """End this process without waiting for its threads.
-
-    Pending log lines are written for at most ``LAST_LINES_SECONDS``.
-    """
-    writing = threading.Thread(target=write_out, daemon=True)
-    writing.start()
-    writing.join(LAST_LINES_SECONDS)
-    os._exit(code)
-
-
-def write_out() -> None:
-    """Write the pending log lines."""
-    for handler in logging.getLogger("horsies").handlers:
-        if isinstance(handler, Relay):
-            handler.writer.stop()
-    logging.shutdown()

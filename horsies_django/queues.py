@@ -11,24 +11,33 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
-from horsies_django.conf import LARGEST_LIMIT, Config, PartitionConfig, QueueConfig, config
+from horsies_django.conf import RANGES, Config, PartitionConfig, QueueConfig, config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.codec.jsondata import plain, write_json
 from horsies_django.core.errors import QueueError
-from horsies_django.core.queues import CLUSTER, POLICIES
+from horsies_django.core.queues import (
+    CLUSTER,
+    CLUSTER_LIMITS,
+    COLUMNS,
+    DECLARED,
+    LIMITS,
+    PARTITION_LIMITS,
+    POLICIES,
+    RULE,
+)
 from horsies_django.core.texts import storable_who, text_problem
 from horsies_django.models import Queue
 from horsies_django.models.fields import aware
 from horsies_django.store.base import LOCK_NOT_AVAILABLE, migrated
-from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
+from horsies_django.store.queues import NO_OVERRIDE, QueueStore
 from horsies_django.store.schema import has_function
 
-LIMITS = ("max_concurrency", "local_limit", "partition_max_concurrency", "partition_local_limit")
-RULE = tuple(column for column in DECLARED if column.startswith("partition_"))
 ONE_AT_A_TIME = "the tasks of one partition run one at a time here; limit the queue instead"
 TRIES = 6
 
@@ -68,16 +77,11 @@ def declared(conf: Config) -> dict[str, dict[str, Any]]:
 
 
 def declared_columns(queue: QueueConfig) -> dict[str, Any]:
-    rule = queue.partition or PartitionConfig()
+    """Return the columns of a queue in the form in which they are stored."""
+    complete = replace(queue, partition=queue.partition or PartitionConfig())
+    values = {column.name: attrgetter(column.setting)(complete) for column in COLUMNS}
     return {
-        "priority": queue.priority,
-        "max_concurrency": queue.max_concurrency,
-        "local_limit": queue.local_limit,
-        "partition_by_args": None if rule.by_args is None else list(rule.by_args),
-        "partition_by_task": rule.by_task,
-        "partition_max_concurrency": rule.max_concurrency,
-        "partition_local_limit": rule.local_limit,
-        "partition_policy": rule.policy,
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
     }
 
 
@@ -172,7 +176,7 @@ def override(
     if (
         found is not None
         and found.partition_policy is not None
-        and (of_partitions := set(limits) & set(RULE))
+        and (of_partitions := set(limits) & set(PARTITION_LIMITS))
     ):
         raise QueueError(
             f"queue {name!r}: {min(of_partitions)} cannot be overridden, because {ONE_AT_A_TIME}"
@@ -287,22 +291,21 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
             raise QueueError(
                 f"queue {name!r}: unknown limit {key!r}; choose from: {', '.join(LIMITS)}"
             )
-        if name == CLUSTER and key != "max_concurrency":
+        if name == CLUSTER and key not in CLUSTER_LIMITS:
             raise QueueError(f"the cluster supports only max_concurrency, not {key}")
 
-        low = 0 if key == "max_concurrency" else 1
-        if value is not None and (not _is_whole(value) or not low <= value <= LARGEST_LIMIT):
+        low, high = RANGES[LIMITS[key].setting]
+        if value is not None and (not _is_whole(value) or not low <= value <= high):
             hint = " (0 lets no task start)" if low == 0 else ""
             raise QueueError(
-                f"queue {name!r}: {key} must be a whole number from {low} to "
-                f"{LARGEST_LIMIT:_}{hint}, or None for no limit, "
-                f"not {value!r}"
+                f"queue {name!r}: {key} must be a whole number from {low} to {high:_}{hint}, or "
+                f"None for no limit, not {value!r}"
             )
 
 
 def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
     """Raise QueueError if a priority or a value of a partition rule is invalid."""
-    if name == CLUSTER and set(columns) - {"max_concurrency"}:
+    if name == CLUSTER and set(columns) - set(CLUSTER_LIMITS):
         raise QueueError(
             "the cluster supports only max_concurrency: it has no priority and no partitions"
         )
@@ -313,8 +316,11 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
     by_args = columns.get("partition_by_args")
     problem = None
 
-    if not _is_whole(priority) or not 1 <= priority <= 100:
-        problem = f"priority must be a whole number from 1 (first) to 100, not {priority!r}"
+    first, last = RANGES["priority"]
+    if not _is_whole(priority) or not first <= priority <= last:
+        problem = (
+            f"priority must be a whole number from {first} (first) to {last}, not {priority!r}"
+        )
     elif not isinstance(by_task, bool):
         problem = f"partition_by_task must be True or False, not {by_task!r}"
     elif policy is not None and policy not in tuple(POLICIES):

@@ -16,7 +16,8 @@ from django.db import connection, transaction
 from benchmarks.caps.ratios import Ratio, compare
 from benchmarks.load import tasks
 from benchmarks.machine import CHUNK, middle, report, wait_for, worker
-from horsies_django.store.queues import DECLARED, QueueStore
+from horsies_django.core.queues import DECLARED
+from horsies_django.store.queues import QueueStore
 
 WORKERS = 4
 SLOTS = 10

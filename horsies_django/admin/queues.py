@@ -48,15 +48,14 @@ from horsies_django.admin.base.html import (
     worker_links,
 )
 from horsies_django.admin.base.labels import (
-    LEVELS,
     label_of_limit,
     levels,
     shown_limit,
     shown_policy,
 )
 from horsies_django.admin.base.readonly import ModelAdmin, NextPageMixin, read_all, read_bounded
-from horsies_django.conf import LARGEST_LIMIT
-from horsies_django.core.queues import CLUSTER
+from horsies_django.conf import LARGEST_LIMIT, RANGES
+from horsies_django.core.queues import CLUSTER, CLUSTER_LIMITS, LIMITS, QueueColumn
 from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import PENDING
 from horsies_django.monitoring import history, overview
@@ -84,9 +83,10 @@ class LimitField(forms.CharField):
         attrs={"class": "vIntegerField", "inputmode": "numeric", "autocomplete": "off"}
     )
 
-    def __init__(self, *, lowest: int, **kwargs: Any) -> None:
-        super().__init__(required=False, **kwargs)
-        self.lowest = lowest
+    def __init__(self, column: QueueColumn) -> None:
+        super().__init__(required=False, label=label_of_limit(column.name).capitalize())
+        self.lowest, highest = RANGES[column.setting]
+        self.highest = LARGEST_LIMIT if highest is None else highest
 
     def clean(self, value: Any) -> Any:
         """Return the limit.
@@ -100,13 +100,13 @@ class LimitField(forms.CharField):
             return None
 
         number = int(text) if re.fullmatch(r"[0-9]{1,10}", text) else -1
-        if not self.lowest <= number <= LARGEST_LIMIT:
+        if not self.lowest <= number <= self.highest:
             raise forms.ValidationError(
                 _(
                     "Enter a whole number from %(low)s to %(high)s, “none” for no limit, or leave "
                     "it empty."
                 )
-                % {"low": self.lowest, "high": f"{LARGEST_LIMIT:,}"}
+                % {"low": self.lowest, "high": f"{self.highest:,}"}
             )
 
         return number
@@ -152,16 +152,14 @@ def _shown(moment: dt.datetime) -> dt.datetime:
 class OverrideForm(ChangeForm):
     """A form that overrides the declared limits. A new override replaces the old one as a whole."""
 
-    max_concurrency = LimitField(lowest=0)
-    local_limit = LimitField(lowest=1)
-    partition_max_concurrency = LimitField(lowest=1)
-    partition_local_limit = LimitField(lowest=1)
     until = EndField(label=gettext_lazy("Until"), required=False)
     until_held = forms.Field(required=False, widget=forms.HiddenInput)
-    field_order = (*LEVELS, "reason", "until")
+    field_order = (*LIMITS, "reason", "until")
 
     def __init__(self, *args: Any, row: Any, **kwargs: Any) -> None:
         super().__init__(*args, row=row, **kwargs)
+        self.add_limits(row)
+
         until = self.fields["until"]
         zone = timezone.get_current_timezone_name()
         assert isinstance(until, EndField)
@@ -175,19 +173,21 @@ class OverrideForm(ChangeForm):
         self.initial["until"] = row.override_until
         self.initial["until_held"] = row.override_until and row.override_until.isoformat()
 
+    def add_limits(self, row: Any) -> None:
+        """Add a field for each limit that the queue can have."""
         override = row.override if isinstance(row.override, dict) else {}
-        for key in LEVELS:
-            field = self.fields[key]
-            field.label = label_of_limit(key).capitalize()
-            declared = _("Declared: %(limit)s.") % {"limit": shown_limit(getattr(row, key))}
-            field.help_text = (
-                f"{declared} {_('0 lets no task start.')}" if key == "max_concurrency" else declared
-            )
 
+        for key, column in (CLUSTER_LIMITS if row.name == CLUSTER else LIMITS).items():
+            field = LimitField(column)
+            field.help_text = _("Declared: %(limit)s.") % {"limit": shown_limit(getattr(row, key))}
+            if field.lowest == 0:
+                field.help_text += f" {_('0 lets no task start.')}"
+
+            self.fields[key] = field
             if key in override:
                 self.initial[key] = "none" if override[key] is None else override[key]
-            if row.name == CLUSTER and key != "max_concurrency":
-                del self.fields[key]
+
+        self.order_fields(self.field_order)
 
     def clean_until(self) -> dt.datetime | None:
         """Raise ValidationError for the last year that Python supports.
@@ -216,7 +216,7 @@ class OverrideForm(ChangeForm):
         return super().apply(self._limits(), until=until)
 
     def _limits(self) -> dict[str, int | None]:
-        given = {key: self.cleaned_data.get(key, NOT_OVERRIDDEN) for key in LEVELS}
+        given = {key: self.cleaned_data.get(key, NOT_OVERRIDDEN) for key in LIMITS}
         return {key: limit for key, limit in given.items() if limit is not NOT_OVERRIDDEN}
 
 
@@ -606,7 +606,7 @@ def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
     override = queue.override if isinstance(queue.override, dict) else {}
     rows: list[list[Any]] = []
 
-    for key in ("max_concurrency",) if queue.name == CLUSTER else ("priority", *LEVELS):
+    for key in CLUSTER_LIMITS if queue.name == CLUSTER else ("priority", *LIMITS):
         origin: SafeString | str = (
             badge("overridden", "✎", _("Overridden")) if key in override else ""
         )

@@ -31,11 +31,11 @@ from horsies_django.admin.base.html import (
     Table,
     age,
     badge,
+    duration_text,
     field,
     moment,
     moment_field,
     row_field,
-    span,
 )
 from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, ReadOnlyAdminMixin
 from horsies_django.conf import config
@@ -132,7 +132,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
             for task in tasks.only("task_name", "queue_name", "started_at")[:MANY]:
                 link = self.link(request, Task, task.pk, task.task_name)
                 pid = pids.get(str(task.pk))
-                running = span(now - task.started_at) if task.started_at else NOTHING
+                running = duration_text(now - task.started_at) if task.started_at else NOTHING
                 runs[pid].append((link, running))
                 rows.append([link, task.queue_name, running, pid or NOTHING])
 

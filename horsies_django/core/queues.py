@@ -1,10 +1,14 @@
-"""The names of queues and lanes, and the numbers of priorities.
+"""The columns of a queue that settings and commands set, and the numbers of priorities.
 
 Tasks with priority 1 run first. Priorities of django.tasks, from 100 (first) to -100, are stored as
 1 to 201.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+from horsies_django.core.words import gettext_noop
 
 CLUSTER = "*"  # the name of the row for all queues together
 # Tasks with sync and with async functions have separate slots in a worker.
@@ -13,11 +17,77 @@ LANES = ("sync", "async")
 # The policies of a partition rule and their descriptions. The tasks of a partition run in order, or
 # equal tasks are merged.
 POLICIES = {
-    "stop": "ordered, a failed task stops its key",
-    "continue": "ordered, a failed task stops nothing",
-    "cancel": "ordered, a failed task cancels those behind it",
-    "coalesce": "waiting tasks are merged into an equal one that starts",
+    "stop": gettext_noop("ordered, a failed task stops its key"),
+    "continue": gettext_noop("ordered, a failed task stops nothing"),
+    "cancel": gettext_noop("ordered, a failed task cancels those behind it"),
+    "coalesce": gettext_noop("waiting tasks are merged into an equal one that starts"),
 }
+
+
+class QueueColumn(NamedTuple):
+    """A column of a queue that the settings declare and that commands can change.
+
+    ``setting`` is its place in ``HORSIES["QUEUES"][name]``, where ``partition.`` is the partition
+    rule. ``help`` is the help text of its option on the command line. A limit has ``words``, a
+    template that tells people what is limited.
+    """
+
+    name: str
+    setting: str
+    help: str
+    words: str = ""
+
+
+# A queue's columns, in the order in which they are shown. ``conf.values`` has their defaults and
+# ranges, the models their types and labels.
+COLUMNS = (
+    QueueColumn("priority", "priority", "1 is served first, 100 last"),
+    QueueColumn(
+        "max_concurrency",
+        "max_concurrency",
+        "running tasks in the whole cluster; 0 lets none start",
+        gettext_noop("%(n)s in all"),
+    ),
+    QueueColumn(
+        "local_limit",
+        "local_limit",
+        "running tasks in each worker",
+        gettext_noop("%(n)s per worker"),
+    ),
+    QueueColumn(
+        "partition_by_args",
+        "partition.by_args",
+        "the arguments whose values make a partition",
+    ),
+    QueueColumn(
+        "partition_by_task",
+        "partition.by_task",
+        "make a partition for each task name",
+    ),
+    QueueColumn(
+        "partition_max_concurrency",
+        "partition.max_concurrency",
+        "running tasks of each partition in the whole cluster",
+        gettext_noop("%(n)s per partition"),
+    ),
+    QueueColumn(
+        "partition_local_limit",
+        "partition.local_limit",
+        "running tasks of each partition in each worker",
+        gettext_noop("%(n)s per partition and worker"),
+    ),
+    QueueColumn(
+        "partition_policy",
+        "partition.policy",
+        "run the tasks of a partition in order, and what a failed one does to the others; or merge "
+        "equal ones",
+    ),
+)
+DECLARED = tuple(column.name for column in COLUMNS)
+LIMITS = {column.name: column for column in COLUMNS if column.words}
+RULE = tuple(column.name for column in COLUMNS if column.setting.startswith("partition."))
+PARTITION_LIMITS = tuple(name for name in RULE if name in LIMITS)
+CLUSTER_LIMITS = {"max_concurrency": LIMITS["max_concurrency"]}  # that the whole cluster can have
 
 LOWEST = 100  # the largest number of a priority of a task of @task
 LOWEST_PLAIN = 201  # the largest number of a priority of a task of django.tasks

@@ -14,6 +14,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.texts import visible
+from horsies_django.core.words import duration
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health import (
     Health,
@@ -108,7 +109,7 @@ def queue_table(queues: Sequence[QueueHealth]) -> str:
             queue.running,
             queue.claimed,
             bounded(queue.pending, queue.pending_more),
-            span(queue.oldest_seconds),
+            duration_or_none(queue.oldest_seconds),
             queue.workers,
             "paused" if queue.paused else None,
         )
@@ -138,7 +139,7 @@ def worker_table(workers: Sequence[WorkerHealth]) -> str:
         (
             f"{one.hostname}:{one.pid}",
             one.state,
-            f"{span(max(0.0, one.silent_seconds))} ago",
+            f"{duration(one.silent_seconds)} ago",
             one.version,
             processes(one),
             one.running_sync,
@@ -187,7 +188,7 @@ def database_page(health: Health) -> str:
 
     for one in database.xmin_holders:
         state = f" ({one.state})" if one.state else ""
-        seen = "start time not visible" if one.seconds is None else f"for {span(one.seconds)}"
+        seen = "start time not visible" if one.seconds is None else f"for {duration(one.seconds)}"
         rows.append(
             ("xmin held by", f"{named(one)}{state}: {one.transactions:,} transactions old, {seen}")
         )
@@ -206,15 +207,9 @@ def verdict(problems: Sequence[Problem]) -> str:
     return "\n".join(lines) or "Healthy."
 
 
-def span(seconds: float | None) -> str | None:
-    """Return a duration in a suitable unit, or None for None. ``seconds`` is in seconds."""
-    if seconds is None:
-        return None
-
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+def duration_or_none(seconds: float | None) -> str | None:
+    """Return a duration in its two largest units, or None for None. ``seconds`` is in seconds."""
+    return None if seconds is None else duration(seconds)
 
 
 def megabytes(count: float | None) -> str | None:

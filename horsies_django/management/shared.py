@@ -55,7 +55,7 @@ class Command(BaseCommand):
         self._stderr = Terminal(stream._out)
 
 
-def span(text: str) -> dt.timedelta | None:
+def parse_duration(text: str) -> dt.timedelta | None:
     """Return the duration in a text such as "2h" or "1d12h", or None if the text is no duration.
 
     Raises OverflowError if it is too long.
@@ -67,10 +67,10 @@ def span(text: str) -> dt.timedelta | None:
     )
 
 
-def duration(text: str) -> dt.timedelta:
+def duration_option(text: str) -> dt.timedelta:
     """Parse an option that takes a duration, such as "2h" or a number of seconds."""
     try:
-        found = dt.timedelta(seconds=int(text)) if text.isdecimal() else span(text)
+        found = dt.timedelta(seconds=int(text)) if text.isdecimal() else parse_duration(text)
     except OverflowError:
         found = None
 
@@ -97,7 +97,7 @@ def read_moment(text: str, sign: int, wrong: str) -> dt.datetime:
     The duration is multiplied by ``sign`` and added to now.
     """
     try:
-        found = span(text)
+        found = parse_duration(text)
         moment = (
             dt.datetime.fromisoformat(text)
             if found is None

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from horsies_django.store.base import Store
-from horsies_django.store.queues import DECLARED
+from horsies_django.store.queues import declared_columns
 
 PENDING_BOUND = 10_000  # due tasks, runs and nodes are counted up to it
 BOUND = 1_000  # other rows are counted up to it
@@ -21,9 +21,9 @@ BOUND = 1_000  # other rows are counted up to it
 class QueueOverview(NamedTuple):
     """The state of a queue.
 
-    ``declared`` and ``effective`` have the keys of DECLARED. A limit of None means no limit; an
-    ``effective["max_concurrency"]`` of 0 is a pause. ``running`` and ``claimed`` tasks hold a
-    permit. ``pending`` tasks are due and wait, including parked ones. They are counted up to
+    ``declared`` and ``effective`` have the columns of ``core.queues``. A limit of None means no
+    limit; an ``effective["max_concurrency"]`` of 0 is a pause. ``running`` and ``claimed`` tasks
+    hold a permit. ``pending`` tasks are due and wait, including parked ones. They are counted up to
     10,000; ``pending_more`` is True if there are more. ``full_partitions`` are at their limit on
     all living ``workers`` of the queue together; both are 0 for the cluster.
     """
@@ -138,8 +138,14 @@ class OverviewStore(Store):
                 workers,
             )
 
-            told = (name, limits(declared), parsed(override), *changes, limits(effective))
-            found.append(QueueOverview._make((*told, *counts)))
+            stored = (
+                name,
+                declared_columns(declared),
+                parsed(override),
+                *changes,
+                declared_columns(effective),
+            )
+            found.append(QueueOverview._make((*stored, *counts)))
 
         return found
 
@@ -196,11 +202,6 @@ class OverviewStore(Store):
         return parsed(
             self.run("horsies_explain_node", workflow=workflow, number=number, many=10)[0][0]
         )
-
-
-def limits(columns: str) -> dict[str, Any]:
-    row = json.loads(columns)
-    return {key: row[key] for key in DECLARED}
 
 
 def parsed(text: str | None) -> dict[str, Any] | None:

@@ -8,23 +8,20 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from horsies_django.core.queues import DECLARED
 from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Store
 from horsies_django.store.notify import channel_prefix
 
-DECLARED = (
-    "priority",
-    "max_concurrency",
-    "local_limit",
-    "partition_by_args",
-    "partition_by_task",
-    "partition_max_concurrency",
-    "partition_local_limit",
-    "partition_policy",
-)
 NO_OVERRIDE = dict.fromkeys(
     ("override", "override_by", "override_reason", "override_at", "override_until")
 )
+
+
+def declared_columns(row: str) -> dict[str, Any]:
+    """Return the columns of a queue that settings declare. ``row`` is a row of it as JSON."""
+    columns = json.loads(row)
+    return {name: columns[name] for name in DECLARED}
 
 
 class Skipped(NamedTuple):
@@ -96,14 +93,7 @@ class QueueStore(Store):
     def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the declared columns of the existing queues among ``names``."""
         rows = self.run("queues/rows", names=list(names))
-        found = {row[0]: dict(zip(DECLARED, row[1:], strict=True)) for row in rows}
-
-        for columns in found.values():
-            # Django's connections return JSON as text
-            if isinstance(columns["partition_by_args"], str):
-                columns["partition_by_args"] = json.loads(columns["partition_by_args"])
-
-        return found
+        return {name: declared_columns(row) for name, row in rows}
 
     def served(self, names: Iterable[str]) -> None:
         """Record that a living worker serves the queues."""

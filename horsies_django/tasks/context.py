@@ -40,7 +40,7 @@ class CurrentTask:
         "workflow_cache",
     )
 
-    def __init__(self, claim: Claim | None = None, worker: str = "") -> None:
+    def __init__(self, claim: Claim | Claim[int] | None = None, worker: str = "") -> None:
         self._claim = claim or NO_CLAIM
         self._worker = worker
         self._metadata: Mapping[str, Any] | None = None
@@ -55,7 +55,8 @@ class CurrentTask:
         """The id of the task, or None outside a worker."""
         if self._claim is NO_CLAIM:
             return None
-        return uuid.UUID(int=int(self._claim.id))  # see Claim.packed
+        id_ = self._claim.id
+        return uuid.UUID(int=id_) if isinstance(id_, int) else id_
 
     @property
     def name(self) -> str:

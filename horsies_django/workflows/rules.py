@@ -233,7 +233,7 @@ def take_input(node: Node, annotation: Any) -> Problems:
 def sleep(node: Node, delay: object) -> Problems:
     """Make a node complete a given time after it is ready, and yield the problems."""
     node.type = type(None)
-    node.columns = {"on_timeout": "complete", "delay": (yield from span("delay", delay))}
+    node.columns = {"on_timeout": "complete", "delay": (yield from take_interval("delay", delay))}
 
 
 def until(node: Node, moment: Any) -> Problems:
@@ -273,7 +273,7 @@ def wait(node: Node, timeout: object, on_timeout: object, **columns: Any) -> Pro
 
     The value of the node may be None if a timeout completes it.
     """
-    delay = None if timeout is None else (yield from span("timeout", timeout))
+    delay = None if timeout is None else (yield from take_interval("timeout", timeout))
     if on_timeout not in ON_TIMEOUT:
         yield f"on_timeout must be 'fail', 'skip' or 'complete', not {on_timeout!r:.80}"
     if delay is not None and on_timeout == "complete" and node.type is not Any:
@@ -282,7 +282,7 @@ def wait(node: Node, timeout: object, on_timeout: object, **columns: Any) -> Pro
     node.columns = {"on_timeout": on_timeout, "delay": delay, **columns}
 
 
-def span(what: str, value: object) -> Problems[str]:
+def take_interval(what: str, value: object) -> Problems[str]:
     """Return a time in the life of a ready node as an interval; yield a problem if it is wrong.
 
     The time is a timedelta or a number in seconds.

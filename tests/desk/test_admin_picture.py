@@ -121,7 +121,7 @@ def test_durations_are_those_of_the_tasks_and_of_the_child_runs(boss: Client) ->
 
     assert found[0] == "done, task, sent, took 3.0 s", "its run does not know of the end yet"
     assert found[1] == "runs, task, running, for 1 min 30 s"
-    assert found[2] == "child, workflow, running, for 2 h 0 min"
+    assert found[2] == "child, workflow, running, for 2 h"
     assert texts(boss, handle, 1) == ["runs", "Running · 1 min 30 s"]
 
     inner = WorkflowRun.objects.get(parent_id=handle.workflow_id)

@@ -278,7 +278,7 @@ def test_the_list_shows_the_running_schedulers(
 
         declare("letters")
         force("letters", declared_at=now() - dt.timedelta(minutes=5))
-        assert "A scheduler last had them in its code 5 min 0 s ago." in body(boss, reverse(LIST))
+        assert "A scheduler last had them in its code 5 min ago." in body(boss, reverse(LIST))
 
 
 # One schedule

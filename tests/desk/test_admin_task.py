@@ -93,11 +93,11 @@ def test_a_finished_task_shows_its_end_and_its_attempts(
     where = "orders/tasks.py in parse_right"
 
     assert re.fullmatch(
-        rf"Failed 3 min \d+ s ago at attempt 2 of 3 in {where} with BROKE\.", said
+        rf"Failed 3 min( \d+ s)? ago at attempt 2 of 3 in {where} with BROKE\.", said
     ), said
 
     once = failed(attempts_before=0)
-    assert re.fullmatch(r"Failed 3 min \d+ s ago with BROKE\.", headline(boss, once))
+    assert re.fullmatch(r"Failed 3 min( \d+ s)? ago with BROKE\.", headline(boss, once))
 
     again = failed(attempts_before=3, retry_count=0, max_retries=2)
     assert "at attempt 4 of 6" in headline(boss, again), "somebody retried it after three attempts"
@@ -107,7 +107,7 @@ def test_a_finished_task_shows_its_end_and_its_attempts(
     done = TaskFactory(
         status="COMPLETED", started_at=started, finished_at=started + dt.timedelta(seconds=1.3)
     )
-    assert headline(boss, done) == "Completed 2 h 0 min ago after 1.3 s."
+    assert headline(boss, done) == "Completed 2 h ago after 1.3 s."
 
     for status, begins in (("CANCELLED", "Cancelled 5 min"), ("EXPIRED", "Expired 5 min")):
         ended = TaskFactory(status=status, started_at=None, finished_at=ago(minutes=5))
@@ -116,7 +116,7 @@ def test_a_finished_task_shows_its_end_and_its_attempts(
     redacted = failed(redacted_at=ago(hours=1))
     for client in (boss, client_with("view_task")):
         assert headline(client, redacted).endswith(
-            "; its arguments and messages were removed 1 h 0 min ago."
+            "; its arguments and messages were removed 1 h ago."
         )
 
 
@@ -130,9 +130,9 @@ def test_a_waiting_task_shows_how_many_tasks_are_ahead(boss: Client) -> None:
 
     said = headline(boss, task)
 
-    assert re.fullmatch(r"Waiting for 4 min \d+ s: mail is at its cap 3 of 3, 7 ahead\.", said), (
-        said
-    )
+    assert re.fullmatch(
+        r"Waiting for 4 min( \d+ s)?: mail is at its cap 3 of 3, 7 ahead\.", said
+    ), said
 
     queues.pause("mail", actor="ada", reason="the disk is full")
     assert "The queue 'mail' has been paused since" in headline(boss, task)
@@ -156,14 +156,14 @@ def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) ->
     merged = TaskFactory(error_code="MERGED", merged_into=survivor.pk, **ended)
 
     for task, said in (
-        (TaskFactory(queue_name="mail", **due), r"Due in 39 min \d+ s\."),
+        (TaskFactory(queue_name="mail", **due), r"Due in 39 min( \d+ s)?\."),
         (
             TaskFactory(queue_name="mail", **due, **retried),
-            r"Retries in 39 min \d+ s: attempt 2 of 5\.",
+            r"Retries in 39 min( \d+ s)?: attempt 2 of 5\.",
         ),
-        (snoozed, r"Snoozed by its code, due in 39 min \d+ s\."),
-        (running, r"Running for 12 min \d+ s on web-1:988\."),
-        (merged, rf"Merged 2 min \d+ s ago into task {survivor.pk}.*"),
+        (snoozed, r"Snoozed by its code, due in 39 min( \d+ s)?\."),
+        (running, r"Running for 12 min( \d+ s)? on web-1:988\."),
+        (merged, rf"Merged 2 min( \d+ s)? ago into task {survivor.pk}.*"),
     ):
         found = headline(boss, task)
         assert re.fullmatch(said, found), found
@@ -282,7 +282,7 @@ def test_attempts_are_a_timeline_with_waits_and_durations(boss: Client) -> None:
     page = body(boss, page_of(task))
     newest, oldest = table(page, "horsies-attempts")
 
-    assert (newest[0], newest[1], newest[3]) == ("2", "✓ Completed", "waited 1 min 0 s, ran 5.0 s")
+    assert (newest[0], newest[1], newest[3]) == ("2", "✓ Completed", "waited 1 min, ran 5.0 s")
     assert newest[5:] == ["web-1:77", "4711"]
     assert (oldest[1], oldest[3:5]) == (
         "✕ Failed then retried",

@@ -37,7 +37,7 @@ from horsies_django import (
 from horsies_django.contrib import opentelemetry as contrib
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.metadata import encode_metadata
-from horsies_django.core.records import Claim
+from horsies_django.core.records import Claim, packed_claim, unpacked_claim
 from horsies_django.models import Task, WorkflowNode
 from horsies_django.schedules import create, run_now
 from horsies_django.tasks import operations
@@ -131,7 +131,7 @@ def test_what_a_task_leaves_for_its_failure_is_told_with_it(
         raise LookupError("no")
 
     claim = Claim(uuid.uuid4(), 1, "sync", "tests.leaves", "{}")
-    current = CurrentTask(Claim._make(claim.packed()), "")
+    current = CurrentTask(unpacked_claim(packed_claim(claim)), "")
 
     reply = contextvars.copy_context().run(run_sync, SyncRun(current), claim.kwargs)
 

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from horsies_django import TaskHandle, cancel_many, get_handle, purge
 from horsies_django.core.errors import TaskNotRetryable
-from horsies_django.management.shared import ago, duration
+from horsies_django.management.shared import ago, duration_option
 from horsies_django.models import AuditEntry, Task
 from horsies_django.tasks import operations, selection
 from horsies_django.testing import drain
@@ -365,7 +365,7 @@ def test_durations_are_written_as_elsewhere() -> None:
     second = dt.timedelta(seconds=1)
     hour = dt.timedelta(hours=1)
 
-    assert [duration(text) for text in ("90", "90s", "1d12h", "2w")] == [
+    assert [duration_option(text) for text in ("90", "90s", "1d12h", "2w")] == [
         90 * second,
         90 * second,
         36 * hour,

@@ -68,7 +68,9 @@ def test_the_list_shows_limits_and_counts_of_every_queue(
 
     listed = run()
     assert listed == run("list")
-    assert line(listed, "mail") == "mail 1 2, 1 per partition 5 5, 1 per partition 2 0 1 2 1"
+    assert line(listed, "mail") == (
+        "mail 1 2 in all, 1 per partition 5 in all 5 in all, 1 per partition 2 0 1 2 1"
+    )
     assert line(listed, "bulk") == "bulk 50 no limit - paused 0 0 0 0 0"
     assert "whole cluster" not in listed
 
@@ -83,7 +85,7 @@ def test_the_list_shows_limits_and_counts_of_every_queue(
     )
 
     run("set", "--cluster", "--max-concurrency=9")
-    assert line(run(), "whole cluster") == "whole cluster 9 - 9 2 0 1 0"
+    assert line(run(), "whole cluster") == "whole cluster 9 in all - 9 in all 2 0 1 0"
 
 
 def test_show_names_permit_holders_and_the_busiest_partitions(claimer: Claimers) -> None:

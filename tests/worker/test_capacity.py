@@ -23,7 +23,7 @@ import pytest
 
 from horsies_django.conf import Config, Resilience
 from horsies_django.core.errors import WorkerStartError
-from horsies_django.core.records import Claim, Wanted
+from horsies_django.core.records import Claim, Wanted, packed_claim
 from horsies_django.management.commands.horsies_scheduler import Command as SchedulerCommand
 from horsies_django.management.commands.horsies_worker import Command
 from horsies_django.store.tasks import Served
@@ -378,12 +378,13 @@ def test_a_child_reports_a_full_lane_before_its_reply(lane: Any, name: str, repl
     (_, control) = channel_pair()
     full = lane(theirs, [0, 0], Control(control), Gauge(1))
     kwargs = '{"a": 1}' if name == "add" else "{}"
+    claim = Claim(uuid.uuid4(), 1, "sync", f"tests.apps.project.tasks.{name}", kwargs)
 
     ours.send(
         [
             (
                 1,
-                Claim(uuid.uuid4(), 1, "sync", f"tests.apps.project.tasks.{name}", kwargs).packed(),
+                packed_claim(claim),
                 "",
             )
         ]

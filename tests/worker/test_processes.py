@@ -28,7 +28,7 @@ import pytest
 from django.utils.dateparse import parse_date
 
 from horsies_django.core.errors import StopRequested
-from horsies_django.core.records import Claim, Reply
+from horsies_django.core.records import Claim, Reply, packed_claim
 from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.child.run_task import project_path, site_of
@@ -207,7 +207,7 @@ def test_a_child_ends_during_a_sync_task_when_its_pipes_close(tmp_path: Path, th
             endless = Claim(
                 uuid.uuid4(), 1, "sync", tasks.linger.name, json.dumps({"path": str(path)})
             )
-            jobs = pickle.dumps([(1, endless.packed(), "")])
+            jobs = pickle.dumps([(1, packed_claim(endless), "")])
             pairs[0][0].sendall(HEADER.pack(MARK, len(jobs)) + jobs)
             wait_until(path.exists, "it runs")
 

@@ -30,6 +30,7 @@ from django.utils.translation import gettext_lazy
 from horsies_django.conf import config
 from horsies_django.core.explanations import Reason, ReasonCode
 from horsies_django.core.status import Status
+from horsies_django.core.words import duration
 from horsies_django.models import Queue, Task, Worker, WorkflowRun
 
 NOTHING = "–"
@@ -110,30 +111,13 @@ def status_badge(status: str) -> SafeString:
     return badge(*shape_of(status))
 
 
-def span(value: dt.timedelta) -> str:
-    """Return a duration in its two largest units: 350 ms, 4.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
-    taken = max(value.total_seconds(), 0.0)
-    if taken < 1:
-        return _("%(n)d ms") % {"n": taken * 1000}
-    if taken < 10:
-        return _("%(n).1f s") % {"n": int(taken * 10) / 10}
-    if taken < 60:
-        return _("%(n)d s") % {"n": taken}
-
-    minutes, rest = divmod(int(taken), 60)
-    if minutes < 60:
-        return _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest}
-
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
-
-    days, hours = divmod(hours, 24)
-    return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours}
+def duration_text(value: dt.timedelta) -> str:
+    """Return a duration in its two largest units."""
+    return duration(value.total_seconds())
 
 
 def seconds(value: float | None) -> str:
-    return NOTHING if value is None else span(dt.timedelta(seconds=value))
+    return NOTHING if value is None else duration_text(dt.timedelta(seconds=value))
 
 
 def absolute(value: dt.datetime) -> str:
@@ -150,7 +134,7 @@ def age(value: dt.datetime, now: dt.datetime) -> SafeString:
         '<time datetime="{}" title="{}">{}</time>',
         value.isoformat(),
         absolute(value),
-        span(now - value),
+        duration_text(now - value),
     )
 
 
@@ -164,7 +148,7 @@ def moment(value: dt.datetime | None, now: dt.datetime) -> SafeString | str:
 def away(value: dt.datetime, now: dt.datetime) -> str:
     """Return how far a datetime is from now, such as ``3 min 20 s ago`` or ``in 2 h 5 min``."""
     form = _("%(span)s ago") if value <= now else _("in %(span)s")
-    return form % {"span": span(abs(now - value))}
+    return form % {"span": duration_text(abs(now - value))}
 
 
 def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeString | str]:

@@ -13,21 +13,10 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.html import (
     NOTHING,
 )
+from horsies_django.core.queues import LIMITS, POLICIES
 from horsies_django.models import Queue
 
 NO_LIMIT = gettext_lazy("no limit")
-LEVELS = {
-    "max_concurrency": gettext_lazy("%(n)s in all"),
-    "local_limit": gettext_lazy("%(n)s per worker"),
-    "partition_max_concurrency": gettext_lazy("%(n)s per partition"),
-    "partition_local_limit": gettext_lazy("%(n)s per partition and worker"),
-}
-POLICIES = {
-    "stop": gettext_lazy("ordered, a failed task stops its key"),
-    "continue": gettext_lazy("ordered, a failed task stops nothing"),
-    "cancel": gettext_lazy("ordered, a failed task cancels those behind it"),
-    "coalesce": gettext_lazy("waiting tasks are merged into an equal one that starts"),
-}
 ARGUMENTS = "kwargs"
 LABELS: dict[str, str | Promise] = {
     "task": gettext_lazy("task"),
@@ -67,8 +56,8 @@ WORDS = {"catch_up": CATCH_UP, "overlap": OVERLAP}
 
 def levels(limits: Mapping[str, Any]) -> str:
     found = [
-        str(text) % {"n": limits[key]}
-        for key, text in LEVELS.items()
+        _(column.words) % {"n": limits[key]}
+        for key, column in LIMITS.items()
         if limits.get(key) is not None
     ]
     policy = limits.get("partition_policy")
@@ -79,7 +68,7 @@ def levels(limits: Mapping[str, Any]) -> str:
 
 def shown_policy(policy: str | None) -> str:
     """Return the policy of partitions in words, or a dash if the queue has none."""
-    return NOTHING if policy is None else str(POLICIES.get(policy, policy))
+    return NOTHING if policy is None else _(POLICIES.get(policy, policy))
 
 
 def label_of_limit(key: str) -> str:

@@ -24,11 +24,11 @@ from horsies_django.admin.base.html import (
     age,
     badge,
     breakable,
+    duration_text,
     field,
     moment_field,
     parse_id,
     row_field,
-    span,
     status_badge,
     with_workers,
 )
@@ -188,7 +188,7 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
         If it has not started, this is how long it has been due.
         """
         waited = (obj.started_at or obj.finished_at or obj.read_at) - obj.enqueued_at
-        return span(waited) if waited >= dt.timedelta(0) else NOTHING
+        return duration_text(waited) if waited >= dt.timedelta(0) else NOTHING
 
     @admin.display(description=gettext_lazy("attempt"))
     def shown_attempt(self, obj: Task) -> str:
@@ -205,11 +205,11 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
         if obj.started_at is None:
             return NOTHING
         if obj.finished_at:
-            return span(obj.finished_at - obj.started_at)
+            return duration_text(obj.finished_at - obj.started_at)
 
         if obj.status == Status.RUNNING:
             taken = obj.read_at - obj.started_at
-            text = _("%(span)s so far") % {"span": span(taken)}
+            text = _("%(span)s so far") % {"span": duration_text(taken)}
             longest = config().report_running_after_ms
             return (
                 text

@@ -33,13 +33,13 @@ from horsies_django.admin.base.html import (
     absolute,
     badge,
     block,
+    duration_text,
     field,
     json_block,
     moment_field,
     node_link,
     reason_line,
     row_field,
-    span,
     status_badge,
     worker_links,
 )
@@ -306,7 +306,7 @@ def past(task: Any, at: dt.datetime | None) -> str:
 
     A row that was not written by this package may have no time.
     """
-    return NOTHING if at is None else span(task.read_at - at)
+    return NOTHING if at is None else duration_text(task.read_at - at)
 
 
 def which_attempt(task: Any) -> str:
@@ -324,7 +324,7 @@ def attempt_numbers(task: Any) -> dict[str, int]:
 def ended(task: Any, site: str | None) -> str:
     ago = {"ago": past(task, task.finished_at), "code": task.error_code}
     if task.status == Status.COMPLETED:
-        ran = span(task.finished_at - task.started_at) if task.started_at else NOTHING
+        ran = duration_text(task.finished_at - task.started_at) if task.started_at else NOTHING
         return _("Completed %(ago)s ago after %(ran)s") % {**ago, "ran": ran}
 
     if task.status == Status.EXPIRED:
@@ -391,7 +391,7 @@ def stopping(task: Any) -> str:
 
 def due(task: Any, details: dict[str, Any]) -> str:
     """Return how long it is until the task is due."""
-    return span(dt.datetime.fromisoformat(details["due_at"]) - aware(task.read_at))
+    return duration_text(dt.datetime.fromisoformat(details["due_at"]) - aware(task.read_at))
 
 
 TELLING: dict[str, Callable[[Any, dict[str, Any]], str]] = {
@@ -446,7 +446,7 @@ def attempt_table(
     def row(attempt: TaskAttempt, since: dt.datetime) -> list[Any]:
         wait = attempt.started_at - since
         ran = attempt.finished_at - attempt.started_at
-        told = {"wait": span(wait), "ran": span(ran)}
+        told = {"wait": duration_text(wait), "ran": duration_text(ran)}
         kind, shape = OUTCOMES.get(attempt.outcome, ("failed", "✕"))
         retried = (
             format_html(' <span class="horsies-quiet">{}</span>', _("then retried"))

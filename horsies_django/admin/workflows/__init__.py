@@ -31,6 +31,7 @@ from horsies_django.admin.base.html import (
     age,
     block,
     breakable,
+    duration_text,
     field,
     json_block,
     moment,
@@ -40,7 +41,6 @@ from horsies_django.admin.base.html import (
     payload_note,
     reason_line,
     row_field,
-    span,
     status_badge,
 )
 from horsies_django.admin.base.readonly import ModelAdmin, read_bounded
@@ -104,7 +104,7 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Upstream"), upstream(node)),
         (_("Join"), join(node)),
         (_("Condition"), on and format_html("<code>{}</code> {}", node.when_path, on)),
-        (_("Delay"), span(node.delay) if node.delay else ""),
+        (_("Delay"), duration_text(node.delay) if node.delay else ""),
         (_("Waits for the signal"), node.signal if node.kind != "gate" else ""),
         (_("Key of the signal"), node.signal_key),
         (_("Waits until"), moment(node.due_at, run.read_at)),

@@ -25,7 +25,14 @@ from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from horsies_django.admin.base.html import LAST, node_link, node_url, shape_of, span, status_badge
+from horsies_django.admin.base.html import (
+    LAST,
+    duration_text,
+    node_link,
+    node_url,
+    shape_of,
+    status_badge,
+)
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.workflows.geometry import HEIGHT, WIDTH, Box, Edge, drawn
 from horsies_django.admin.workflows.nodes import (
@@ -326,7 +333,7 @@ def took(work: Work | None, now: dt.datetime) -> str:
         return ""
     if work.finished_at is None and work.status not in ("RUNNING", "PAUSED", "COMPENSATING"):
         return ""
-    return span((work.finished_at or now) - work.started_at)
+    return duration_text((work.finished_at or now) - work.started_at)
 
 
 def clock(value: dt.datetime, now: dt.datetime) -> str:

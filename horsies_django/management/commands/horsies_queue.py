@@ -12,7 +12,15 @@ from typing import Any
 from horsies_django import queues
 from horsies_django.conf import config
 from horsies_django.core.errors import QueueError
-from horsies_django.core.queues import CLUSTER, POLICIES
+from horsies_django.core.queues import (
+    CLUSTER,
+    COLUMNS,
+    DECLARED,
+    LIMITS,
+    PARTITION_LIMITS,
+    POLICIES,
+    QueueColumn,
+)
 from horsies_django.management import shared
 from horsies_django.management.reports import as_json, bounded, moment, page, table, title
 from horsies_django.management.shared import actor, add_reason, read_moment, refusing, verbs_of
@@ -24,7 +32,6 @@ from horsies_django.monitoring.overview import (
     PermitHolder,
     QueueOverview,
 )
-from horsies_django.store.queues import DECLARED
 
 UNTIL_EXAMPLES = "2h, 30m, 1d12h, or 2030-01-31T18:00+01:00"
 NOT_FOR_LONG = (
@@ -32,12 +39,6 @@ NOT_FOR_LONG = (
     "or use 'override'."
 )
 
-LIMIT_WORDS = {
-    "max_concurrency": "",
-    "local_limit": " per worker",
-    "partition_max_concurrency": " per partition",
-    "partition_local_limit": " per partition and worker",
-}
 HEADINGS = (
     "QUEUE",
     "PRIORITY",
@@ -151,7 +152,7 @@ class Command(shared.Command):
 
     def do_override(self, **options: Any) -> None:
         name = target(options)
-        limits = chosen(options, queues.LIMITS)
+        limits = chosen(options, LIMITS)
         if not limits:
             raise QueueError(
                 f"nothing to change for {name!r}: give a limit, such as --max-concurrency 5"
@@ -187,11 +188,7 @@ class Command(shared.Command):
         self.print_changes(changes(before, {name: columns}), options)
 
         (queue,) = overview.queues([name])
-        parts = [
-            key
-            for key in ("partition_max_concurrency", "partition_local_limit")
-            if queue.effective[key] is not None
-        ]
+        parts = [key for key in PARTITION_LIMITS if queue.effective[key] is not None]
 
         if parts and rule(queue.effective) == "none":
             self.stderr.write(
@@ -218,51 +215,31 @@ def add_limits(parser: ArgumentParser) -> None:
 
     Options that are not given are missing from the parsed options, because None is a value.
     """
-    for name, help_ in (
-        ("max-concurrency", "running tasks in the whole cluster; 0 lets none start"),
-        ("local-limit", "running tasks in each worker"),
-        ("partition-max-concurrency", "running tasks of each partition in the whole cluster"),
-        ("partition-local-limit", "running tasks of each partition in each worker"),
-    ):
-        parser.add_argument(
-            f"--{name}", type=limit, default=argparse.SUPPRESS, metavar="N|none", help=help_
-        )
+    for column in LIMITS.values():
+        add_option(parser, column, type=limit, metavar="N|none")
 
 
 def add_columns(parser: ArgumentParser) -> None:
     """Add the options for all declared values."""
-    parser.add_argument(
-        "--priority",
-        type=whole,
-        default=argparse.SUPPRESS,
-        metavar="N",
-        help="1 is served first, 100 last",
-    )
+    forms: dict[str, dict[str, Any]] = {
+        "priority": {"type": whole, "metavar": "N"},
+        "partition_by_args": {"type": argument_names, "metavar": "A,B|all|none"},
+        "partition_by_task": {"action": argparse.BooleanOptionalAction},
+        "partition_policy": {
+            "type": lambda text: None if text.lower() == "none" else text,
+            "metavar": f"{'|'.join(POLICIES)}|none",
+        },
+    }
     add_limits(parser)
+    for column in COLUMNS:
+        if column.name not in LIMITS:
+            add_option(parser, column, **forms[column.name])
 
-    parser.add_argument(
-        "--partition-by-args",
-        type=argument_names,
-        default=argparse.SUPPRESS,
-        metavar="A,B|all|none",
-        help="the arguments whose values make a partition",
-    )
-    parser.add_argument(
-        "--partition-by-task",
-        action=argparse.BooleanOptionalAction,
-        default=argparse.SUPPRESS,
-        help="make a partition for each task name",
-    )
-    parser.add_argument(
-        "--partition-policy",
-        type=lambda text: None if text.lower() == "none" else text,
-        default=argparse.SUPPRESS,
-        metavar=f"{'|'.join(POLICIES)}|none",
-        help=(
-            "run the tasks of a partition in order, and what a failed one does to the others; or "
-            "merge equal ones"
-        ),
-    )
+
+def add_option(parser: ArgumentParser, column: QueueColumn, **form: Any) -> None:
+    """Add the option for a column."""
+    name = column.name.replace("_", "-")
+    parser.add_argument(f"--{name}", default=argparse.SUPPRESS, help=column.help, **form)
 
 
 def target(options: dict[str, Any]) -> str:
@@ -274,7 +251,7 @@ def target(options: dict[str, Any]) -> str:
     return CLUSTER if options["cluster"] else str(options["queue"])
 
 
-def chosen(options: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def chosen(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: options[name] for name in names if name in options}
 
 
@@ -449,8 +426,8 @@ def limits(columns: Mapping[str, Any]) -> str:
     """Return limits as text. In an override, which has only some limits, None means no limit."""
     whole = "priority" in columns
     found = [
-        ("no limit" if columns[key] is None else str(columns[key])) + words
-        for key, words in LIMIT_WORDS.items()
+        column.words % {"n": "no limit" if columns[key] is None else columns[key]}
+        for key, column in LIMITS.items()
         if key in columns and not (whole and columns[key] is None)
     ]
     return ", ".join(found) or "no limit"

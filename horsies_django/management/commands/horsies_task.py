@@ -29,7 +29,7 @@ from horsies_django.management.shared import (
     actor,
     add_reason,
     ago,
-    duration,
+    duration_option,
     read_json,
     refusing,
     seconds,
@@ -117,7 +117,7 @@ def add_act(parser: ArgumentParser, verb: str) -> None:
     add_selection(parser, verb)
     if verb == "retry":
         spread = "let them be due within this time from now, at random: 10m, 1h"
-        parser.add_argument("--spread", metavar="TIME", type=duration, help=spread)
+        parser.add_argument("--spread", metavar="TIME", type=duration_option, help=spread)
 
     if verb == "purge":
         parser.add_argument("--all", action="store_true", help="tasks of all queues and names")
@@ -146,7 +146,7 @@ def add_act(parser: ArgumentParser, verb: str) -> None:
 def before(text: str) -> dt.datetime:
     """Parse an option that takes an age, and return the datetime of that age before now."""
     try:
-        return dt.datetime.now(dt.UTC) - duration(text)
+        return dt.datetime.now(dt.UTC) - duration_option(text)
     except OverflowError:
         raise ArgumentTypeError(f"{text!r} is longer than there is time") from None
 
@@ -496,12 +496,12 @@ def add_send(parser: ArgumentParser) -> None:
         "--priority", metavar="N", type=int, help="the priority, instead of that of the task"
     )
     parser.add_argument(
-        "--delay", metavar="TIME", type=duration, help="run it after this time: 30s, 2h, 7d"
+        "--delay", metavar="TIME", type=duration_option, help="run it after this time: 30s, 2h, 7d"
     )
     parser.add_argument(
         "--good-for",
         metavar="TIME",
-        type=duration,
+        type=duration_option,
         help="do not start it later than after this time",
     )
 

@@ -16,6 +16,7 @@ from horsies_django.core.counts import CANCELLED, COMPLETED, CRASHED, EXPIRED, R
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.texts import amount
+from horsies_django.core.words import duration
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health.state import LATE, Health, QueueHealth, examine
 from horsies_django.store.health import MOST, DatabaseHealth, WorkerHealth, XminHolder
@@ -209,13 +210,6 @@ def problem(
     return Problem(code, code.severity, subject, since, text, ADVICE[code].format(what))
 
 
-def span(seconds: float) -> str:
-    """Return a duration as text, such as "45 s", "39 min" or "5.0 h"."""
-    if seconds < 120:
-        return f"{seconds:,.0f} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 7_200 else f"{seconds / 3_600:,.1f} h"
-
-
 def named(holder: XminHolder) -> str:
     who = f"{holder.kind} {holder.name!r}" if holder.name else f"a {holder.kind} without a name"
     return who + (f" of process {holder.pid}" if holder.pid else "")
@@ -251,7 +245,7 @@ def of_blockers(health: Health) -> Iterator[Problem]:
             who = f"prepared transaction {one.name!r}"
             end = "ROLLBACK PREPARED"
 
-        age = "" if one.seconds is None else f" for {span(one.seconds)}"
+        age = "" if one.seconds is None else f" for {duration(one.seconds)}"
         lock = f"{'holds' if one.granted else 'waits for'} the lock {one.mode} on {one.table}"
         told = "" if health.complete else ", as this check did until it was cancelled"
 
@@ -269,9 +263,9 @@ def of_xmin(health: Health) -> Iterator[Problem]:
         least = 10_000_000 if one.seconds is None else 1_000
 
         if one.transactions > least and (one.seconds is None or one.seconds > 3_600.0):
-            minutes = "" if one.seconds is None else f"{one.seconds / 60:,.0f} minutes, "
+            age = "" if one.seconds is None else f"{duration(one.seconds)}, "
             dead = f"{named(one)} has kept dead rows from being removed"
-            text = f"{dead} for {minutes}{one.transactions:,} transactions, and claims slow down"
+            text = f"{dead} for {age}{one.transactions:,} transactions, and claims slow down"
 
             subject = f"{one.kind} {one.pid or one.name}"
             remedy = REMEDIES[one.kind].format(one.pid)
@@ -286,7 +280,7 @@ def of_lost(health: Health) -> Iterator[Problem]:
             what = f"the audit entry {one.what!r}"
             subject = "audit"
 
-        text = f"{what} could not be written {one.seconds_ago:,.0f} s ago: {one.error}"
+        text = f"{what} could not be written {duration(one.seconds_ago)} ago: {one.error}"
         yield problem(ProblemCode.RECORD_LOST, subject, text, health.ago(one.seconds_ago))
 
 
@@ -298,7 +292,7 @@ def of_workers(health: Health) -> Iterator[Problem]:
             yield problem(ProblemCode.WORKER_NOT_READY, name, text)
 
         if one.holds and not one.up:
-            silent = f"{one.silent_seconds:,.0f} s"
+            silent = duration(one.silent_seconds)
             text = (
                 f"{name} is {one.state}, was last seen {silent} ago, and holds "
                 f"{amount(one.holds, 'task')}"
@@ -329,22 +323,20 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
 
         if queue.stopped_seconds is not None:
             keys = amount(min(queue.stopped, 1_000), "key", queue.stopped > 1_000)
-            text = (
-                f"failed tasks stop {keys} of {name}, the first for {queue.stopped_seconds:,.0f} s"
-            )
+            since = duration(queue.stopped_seconds)
+            text = f"failed tasks stop {keys} of {name}, the first for {since}"
             yield problem(
                 ProblemCode.ORDER_STOPPED, name, text, health.ago(queue.stopped_seconds), queue.name
             )
 
         if waits is not None and waits > most:
-            text = (
-                f"a due task of {name} has been waiting for {span(waits)}, longer than {span(most)}"
-            )
+            which = f"a due task of {name}"
+            text = f"{which} has been waiting for {duration(waits)}, longer than {duration(most)}"
             yield problem(ProblemCode.WAITS_TOO_LONG, name, text, health.ago(waits))
 
         if parked is not None and parked > most:
             which = f"a due task of {name} whose partition is at its limit"
-            text = f"{which} has been waiting for {span(parked)}, longer than {span(most)}"
+            text = f"{which} has been waiting for {duration(parked)}, longer than {duration(most)}"
             yield problem(ProblemCode.PARTITION_WAITS, name, text, health.ago(parked), queue.name)
 
 
@@ -355,7 +347,7 @@ def of_schedules(health: Health) -> Iterator[Problem]:
 
     # A scheduler records the schedules in its code once a minute.
     if health.declared_schedules and (kept_at is None or silent > 180):
-        told = "loaded them" if kept_at is None else f"had them in its code for {span(silent)}"
+        told = "loaded them" if kept_at is None else f"had them in its code for {duration(silent)}"
         text = (
             f"the code declares {amount(health.declared_schedules, 'schedule')}, but no scheduler "
             f"has {told}"
@@ -369,7 +361,7 @@ def of_schedules(health: Health) -> Iterator[Problem]:
     ]
     for name, seconds in late[:1]:
         others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
-        text = f"the schedule {name!r}{others} is overdue by {span(seconds or 0)}"
+        text = f"the schedule {name!r}{others} is overdue by {duration(seconds or 0)}"
         yield problem(ProblemCode.SCHEDULE_LATE, f"schedule {name}", text, health.ago(seconds))
 
     for one in health.schedules:
@@ -489,7 +481,7 @@ def of_retention(health: Health) -> Iterator[Problem]:
         late = (health.database.clock - one.done_at).total_seconds()
         text = (
             f"workers have not deleted all that is old enough of {retention_name(one.key)} for "
-            f"{span(late)}"
+            f"{duration(late)}"
         )
         yield problem(ProblemCode.RETENTION_BEHIND, f"retention {one.key}", text, one.done_at)
 
@@ -506,7 +498,7 @@ def retention_name(key: str) -> str:
         # Another role that can write the table may have written another text.
         known = rest.isdecimal() and len(rest) < 16
         return (
-            f"the tasks kept for {span(int(rest) / 1_000)}"
+            f"the tasks kept for {duration(int(rest) / 1_000)}"
             if known
             else "tasks with a keep_result of their own"
         )

@@ -13,7 +13,7 @@ from django.db import DatabaseError
 from horsies_django import schedules
 from horsies_django.conf import config
 from horsies_django.core.counts import Total
-from horsies_django.core.queues import CLUSTER
+from horsies_django.core.queues import CLUSTER, PARTITION_LIMITS
 from horsies_django.store.base import Connection
 from horsies_django.store.health import (
     MOST_WORKERS,
@@ -185,9 +185,10 @@ def _queues(
 
     # Queues with a policy are left out: their limit is always 1.
     limited = [queue for queue in queues if queue.declared["partition_policy"] is None]
-    limits = ("partition_max_concurrency", "partition_local_limit")
     parked = store.parked_waits(
-        one.name for one in limited if any(one.effective[key] is not None for key in limits)
+        one.name
+        for one in limited
+        if any(one.effective[key] is not None for key in PARTITION_LIMITS)
     )
 
     found = []

@@ -49,7 +49,7 @@ from typing import Any
 
 from django.db import connections
 
-from horsies_django.core.records import Claim, Reply
+from horsies_django.core.records import Reply, unpacked_claim
 from horsies_django.core.texts import printable_name
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child import db_sessions, fork_guard
@@ -106,7 +106,7 @@ class SyncLane(Lane):
         """
         while (job := self._next()) is not None:
             number, fields, worker = job
-            claim = Claim._make(fields)
+            claim = unpacked_claim(fields)
             began = time.monotonic()
 
             self.process_state.enter()
@@ -262,7 +262,7 @@ class AsyncLane(Lane):
 
     async def _run(self, job: Job) -> None:
         number, fields, worker = job
-        claim = Claim._make(fields)
+        claim = unpacked_claim(fields)
         began = time.monotonic()
         decimal.setcontext(decimal.getcontext().copy())  # a copied context shares the object
 
@@ -307,7 +307,7 @@ class AsyncLane(Lane):
             del self.running[task]
             self._start(job)
         else:
-            current = CurrentTask(Claim._make(job[1]))
+            current = CurrentTask(unpacked_claim(job[1]))
             logger.error(
                 "%s %s could not be run",
                 printable_name(current.name),

@@ -29,6 +29,7 @@ from typing import Any
 
 from horsies_django import __version__
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.core.words import duration
 from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
 from horsies_django.monitoring.reading import BusyError
 from horsies_django.worker.engine.engine import Engine
@@ -48,7 +49,7 @@ def sick(engine: Engine) -> list[str]:
     """Return the reasons why the worker is not live; an empty list if it is."""
     busy_since = engine.status.busy_since
     if busy_since is not None and (seconds := time.monotonic() - busy_since) > STUCK_SECONDS:
-        return [f"the engine has been stuck for {seconds:.0f} s"]
+        return [f"the engine has been stuck for {duration(seconds)}"]
     return []
 
 

@@ -31,7 +31,7 @@ from uuid import uuid4
 
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.queues import LANES
-from horsies_django.core.records import Claim, Outcome, Reply
+from horsies_django.core.records import Claim, Outcome, Reply, packed_claim
 from horsies_django.tasks import registry
 from horsies_django.worker.child import main
 from horsies_django.worker.child.interrupts import CALL_BACK, CANCEL, TIMEOUT
@@ -170,7 +170,7 @@ class PoolProcess:
         for number, claim in enumerate(claims, self.numbers[lane] + 1):
             held[number] = claim if len(claim.kwargs) < LARGE else claim._replace(kwargs="")
             since[number] = now
-            jobs.append((number, claim.packed(), self.owner))
+            jobs.append((number, packed_claim(claim), self.owner))
 
         self.numbers[lane] += len(jobs)
         self.taken += len(jobs)

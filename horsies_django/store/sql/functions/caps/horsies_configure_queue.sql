@@ -77,25 +77,17 @@ BEGIN
   FROM jsonb_object_keys(p_changes) AS c (key)
   WHERE to_jsonb(v_new) -> c.key IS DISTINCT FROM to_jsonb(v_old) -> c.key;
 
+  IF changed <> '{}' THEN
+    EXECUTE format(
+      'UPDATE horsies_queues SET (%1$s) = (SELECT %1$s FROM (SELECT ($1).*) n) WHERE name = $2',
+      (SELECT string_agg(quote_ident(c.name), ', ') FROM unnest(changed) AS c (name))
+    )
+    USING v_new, p_name;
+  END IF;
+
   UPDATE horsies_queues q
   SET
-    priority = v_new.priority,
-    max_concurrency = v_new.max_concurrency,
-    local_limit = v_new.local_limit,
-    partition_by_args = v_new.partition_by_args,
-    partition_by_task = v_new.partition_by_task,
     partition_version = v_new.partition_version,
-    partition_max_concurrency = v_new.partition_max_concurrency,
-    partition_local_limit = v_new.partition_local_limit,
-    partition_policy = v_new.partition_policy,
-    override = v_new.override,
-    override_by = v_new.override_by,
-    override_reason = v_new.override_reason,
-    override_at = v_new.override_at,
-    override_until = v_new.override_until,
-    paused_at = v_new.paused_at,
-    paused_by = v_new.paused_by,
-    paused_reason = v_new.paused_reason,
     sweep = CASE
       WHEN v_new.partition_policy IS NOT NULL AND (v_waits OR q.sweep ? 'rule')
         THEN '{"rule": true}'

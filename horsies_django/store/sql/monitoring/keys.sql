@@ -8,44 +8,44 @@ WITH RECURSIVE first_of (number, key, id) AS (
   SELECT 0, '', NULL::uuid
   WHERE NOT %(stopped)s::boolean
   UNION ALL
-  SELECT f.number + 1, n.partition_key, n.id
-  FROM first_of f
+  SELECT previous.number + 1, next_head.partition_key, next_head.id
+  FROM first_of previous
   CROSS JOIN LATERAL (
-    SELECT t.partition_key, t.id
-    FROM horsies_tasks t
-    WHERE t.queue_name = %(queue)s::text
-      AND t.partition_key > f.key
-      AND t.ordered
-      AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL)
-    ORDER BY t.partition_key, least(t.claim_generation, 1) DESC, t.sent_at, t.id
+    SELECT later.partition_key, later.id
+    FROM horsies_tasks later
+    WHERE later.queue_name = %(queue)s::text
+      AND later.partition_key > previous.key
+      AND later.ordered
+      AND (later.finished_at IS NULL OR later.order_stop IS NOT NULL)
+    ORDER BY later.partition_key, least(later.claim_generation, 1) DESC, later.sent_at, later.id
     LIMIT 1
-  ) AS n
-  WHERE f.number < %(many)s::int
+  ) AS next_head
+  WHERE previous.number < %(many)s::int
 ), head AS MATERIALIZED (
-  SELECT f.id, f.number::bigint
-  FROM first_of f
-  WHERE f.number > 0
+  SELECT first_task.id, first_task.number::bigint
+  FROM first_of first_task
+  WHERE first_task.number > 0
   UNION ALL
-  SELECT s.id, row_number() OVER (ORDER BY s.finished_at, s.id)
+  SELECT stopped.id, row_number() OVER (ORDER BY stopped.finished_at, stopped.id)
   FROM (
-    SELECT t.id, t.finished_at
-    FROM horsies_tasks t
+    SELECT failed.id, failed.finished_at
+    FROM horsies_tasks failed
     WHERE %(stopped)s::boolean
-      AND t.queue_name = %(queue)s::text
-      AND t.order_stop = 'stop'
-      AND t.id = (
-        SELECT h.id
-        FROM horsies_tasks h
-        WHERE h.queue_name = t.queue_name
-          AND h.partition_key = t.partition_key
-          AND h.ordered
-          AND (h.finished_at IS NULL OR h.order_stop IS NOT NULL)
-        ORDER BY least(h.claim_generation, 1) DESC, h.sent_at, h.id
+      AND failed.queue_name = %(queue)s::text
+      AND failed.order_stop = 'stop'
+      AND failed.id = (
+        SELECT member.id
+        FROM horsies_tasks member
+        WHERE member.queue_name = failed.queue_name
+          AND member.partition_key = failed.partition_key
+          AND member.ordered
+          AND (member.finished_at IS NULL OR member.order_stop IS NOT NULL)
+        ORDER BY least(member.claim_generation, 1) DESC, member.sent_at, member.id
         LIMIT 1
       )
-    ORDER BY t.finished_at, t.id
+    ORDER BY failed.finished_at, failed.id
     LIMIT %(many)s::int
-  ) AS s
+  ) AS stopped
 )
 SELECT
   task.partition_key,
@@ -60,12 +60,12 @@ CROSS JOIN LATERAL (
   SELECT count(*) AS many
   FROM (
     SELECT
-    FROM horsies_tasks t
-    WHERE t.queue_name = task.queue_name
-      AND t.partition_key = task.partition_key
-      AND t.ordered
-      AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL)
-    ORDER BY least(t.claim_generation, 1) DESC, t.sent_at, t.id
+    FROM horsies_tasks follower
+    WHERE follower.queue_name = task.queue_name
+      AND follower.partition_key = task.partition_key
+      AND follower.ordered
+      AND (follower.finished_at IS NULL OR follower.order_stop IS NOT NULL)
+    ORDER BY least(follower.claim_generation, 1) DESC, follower.sent_at, follower.id
     OFFSET 1
     LIMIT %(bound)s::int + 1
   ) AS bounded

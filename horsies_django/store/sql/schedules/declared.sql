@@ -2,16 +2,16 @@
 -- Returns: the names of the schedules that are disabled as gone from the code.
 -- Locks: the rows of the schedules, skipping locked ones.
 WITH signed AS (
-  UPDATE horsies_schedules s
+  UPDATE horsies_schedules schedule
   SET declared_at = clock_timestamp()
-  WHERE s.name = ANY (ARRAY(
-    SELECT d.name
-    FROM horsies_schedules d
-    WHERE d.name = ANY (%(names)s::text[])
+  WHERE schedule.name = ANY (ARRAY(
+    SELECT named.name
+    FROM horsies_schedules named
+    WHERE named.name = ANY (%(names)s::text[])
     FOR NO KEY UPDATE SKIP LOCKED
   ))
-  RETURNING s.name, s.gone_at
+  RETURNING schedule.name, schedule.gone_at
 )
-SELECT g.name
-FROM signed g
-WHERE g.gone_at IS NOT NULL
+SELECT disabled.name
+FROM signed disabled
+WHERE disabled.gone_at IS NOT NULL

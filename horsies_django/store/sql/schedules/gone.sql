@@ -3,21 +3,21 @@
 -- Returns: their names, and the reason if an audit entry is lost.
 -- Locks: the rows of the schedules, skipping locked ones.
 WITH gone AS (
-  UPDATE horsies_schedules s
+  UPDATE horsies_schedules schedule
   SET gone_at = clock_timestamp(), next_at = NULL, next_fire_at = NULL
-  WHERE s.name = ANY (ARRAY(
-    SELECT d.name
-    FROM horsies_schedules d
-    WHERE d.declared_in IS NOT NULL
-      AND d.gone_at IS NULL
-      AND d.declared_at < clock_timestamp() - %(after)s::interval
+  WHERE schedule.name = ANY (ARRAY(
+    SELECT stale.name
+    FROM horsies_schedules stale
+    WHERE stale.declared_in IS NOT NULL
+      AND stale.gone_at IS NULL
+      AND stale.declared_at < clock_timestamp() - %(after)s::interval
     FOR NO KEY UPDATE SKIP LOCKED
   ))
-  RETURNING s.name
+  RETURNING schedule.name
 )
 SELECT
-  g.name,
+  disabled.name,
   horsies_note(
-    'schedule.gone', %(actor)s::text, g.name, NULL, '{"gone": false}', '{"gone": true}'
+    'schedule.gone', %(actor)s::text, disabled.name, NULL, '{"gone": false}', '{"gone": true}'
   )
-FROM gone g
+FROM gone disabled

@@ -9,36 +9,37 @@
 -- Locks: the new rows, and the row of a task that is late, skipping a locked one.
 WITH due AS MATERIALIZED (
   SELECT
-    t.fire_at,
-    t.task_id,
+    fire_time.fire_at,
+    fire_time.task_id,
     CASE WHEN %(skip)s::boolean THEN (
-      SELECT k.id
-      FROM horsies_tasks k
-      WHERE k.finished_at IS NULL
-        AND k.id = (
-          SELECT coalesce(e.task_id, e.skipped_for)
-          FROM horsies_schedule_ticks e
-          WHERE e.schedule_name = %(name)s::text AND e.fire_at < t.fire_at
-          ORDER BY e.fire_at DESC
+      SELECT last_task.id
+      FROM horsies_tasks last_task
+      WHERE last_task.finished_at IS NULL
+        AND last_task.id = (
+          SELECT coalesce(earlier_tick.task_id, earlier_tick.skipped_for)
+          FROM horsies_schedule_ticks earlier_tick
+          WHERE earlier_tick.schedule_name = %(name)s::text
+            AND earlier_tick.fire_at < fire_time.fire_at
+          ORDER BY earlier_tick.fire_at DESC
           LIMIT 1
         )
         AND NOT EXISTS (
           SELECT
           FROM horsies_tasks late
-          WHERE late.id = k.id
+          WHERE late.id = last_task.id
             AND late.status IN ('PENDING', 'CLAIMED')
             AND late.good_until <= coalesce(%(now)s::timestamptz, clock_timestamp())
           FOR NO KEY UPDATE SKIP LOCKED
         )
     ) END AS unfinished
-  FROM unnest(%(fire_times)s::timestamptz[], %(task_ids)s::uuid[]) AS t (fire_at, task_id)
+  FROM unnest(%(fire_times)s::timestamptz[], %(task_ids)s::uuid[]) AS fire_time (fire_at, task_id)
 )
 INSERT INTO horsies_schedule_ticks (schedule_name, fire_at, task_id, skipped_for)
 SELECT
   %(name)s::text,
-  d.fire_at,
-  CASE WHEN d.unfinished IS NULL THEN d.task_id END,
-  d.unfinished
-FROM due d
+  tick.fire_at,
+  CASE WHEN tick.unfinished IS NULL THEN tick.task_id END,
+  tick.unfinished
+FROM due tick
 ON CONFLICT DO NOTHING
 RETURNING task_id, skipped_for

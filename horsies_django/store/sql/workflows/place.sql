@@ -3,13 +3,14 @@
 -- a node of another one, and the name of the run if it has a key. No row: the task is not part of a
 -- workflow.
 SELECT
-  t.workflow_id,
-  t.node,
-  CASE WHEN n.kind = 'map' THEN t.node_index END,
-  n.kind,
-  w.parent_id IS NOT NULL,
-  CASE WHEN w.key IS NOT NULL THEN w.name END
-FROM horsies_tasks t
-JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.node
-JOIN horsies_workflows w ON w.id = t.workflow_id
-WHERE t.id = %(task)s::uuid
+  task.workflow_id,
+  task.node,
+  CASE WHEN own_node.kind = 'map' THEN task.node_index END,
+  own_node.kind,
+  run.parent_id IS NOT NULL,
+  CASE WHEN run.key IS NOT NULL THEN run.name END
+FROM horsies_tasks task
+JOIN horsies_workflow_nodes own_node
+  ON own_node.workflow_id = task.workflow_id AND own_node.number = task.node
+JOIN horsies_workflows run ON run.id = task.workflow_id
+WHERE task.id = %(task)s::uuid

@@ -99,33 +99,35 @@ BEGIN
   DELETE FROM horsies_limits l WHERE l.queue_name = p_name;
 
   INSERT INTO horsies_limits
-  SELECT e.*
-  FROM horsies_queues q
-  CROSS JOIN LATERAL horsies_effective_limits(q) AS e
-  WHERE q.name = p_name;
+  SELECT effective.*
+  FROM horsies_queues queue
+  CROSS JOIN LATERAL horsies_effective_limits(queue) AS effective
+  WHERE queue.name = p_name;
 
   IF v_rule THEN
-    UPDATE horsies_tasks t
+    UPDATE horsies_tasks task
     SET
       partition_key = horsies_partition_key(
-        v_new.partition_by_args, v_new.partition_by_task, t.kwargs, t.task_name, t.codec
+        v_new.partition_by_args, v_new.partition_by_task, task.kwargs, task.task_name, task.codec
       ),
       partition_version = v_new.partition_version,
       ordered = CASE WHEN v_new.partition_policy IS NOT NULL THEN true END,
       order_stop = CASE
-        WHEN v_new.partition_policy <> 'coalesce' AND t.redacted_at IS NULL THEN t.order_stop
+        WHEN v_new.partition_policy <> 'coalesce' AND task.redacted_at IS NULL THEN task.order_stop
       END
-    WHERE t.id = ANY (
+    WHERE task.id = ANY (
       ARRAY(
-        SELECT h.id
-        FROM horsies_tasks h
-        WHERE h.queue_name = p_name AND h.claimed_by IS NOT NULL AND h.finished_at IS NULL
+        SELECT held_task.id
+        FROM horsies_tasks held_task
+        WHERE held_task.queue_name = p_name
+          AND held_task.claimed_by IS NOT NULL
+          AND held_task.finished_at IS NULL
         FOR NO KEY UPDATE SKIP LOCKED
       )
       || ARRAY(
-        SELECT s.id
-        FROM horsies_tasks s
-        WHERE s.queue_name = p_name AND s.order_stop IS NOT NULL
+        SELECT stopping_task.id
+        FROM horsies_tasks stopping_task
+        WHERE stopping_task.queue_name = p_name AND stopping_task.order_stop IS NOT NULL
         FOR NO KEY UPDATE
       )
     );

@@ -36,21 +36,26 @@ BEGIN
   FOREACH v_one IN ARRAY p_candidates LOOP
     IF v_one.key IS NOT NULL AND v_parts IS NULL THEN
       SELECT
-        coalesce(array_agg(k.queue || r.key), '{}'), array_agg(r.room), array_agg(r.everyone),
-        array_agg(h.id)
+        coalesce(array_agg(keyed_queue.queue || partition_room.key), '{}'),
+        array_agg(partition_room.room),
+        array_agg(partition_room.everyone),
+        array_agg(head.id)
       INTO v_parts, v_part_rooms, v_everyone, v_heads
       FROM (
-        SELECT c.queue, array_agg(DISTINCT c.key) AS keys
-        FROM unnest(p_candidates) AS c
-        WHERE c.key IS NOT NULL
-          AND (p_limits[c.queue].partition_max_concurrency IS NOT NULL
-               OR p_limits[c.queue].partition_local_limit IS NOT NULL)
-        GROUP BY c.queue
-      ) AS k
+        SELECT candidate.queue, array_agg(DISTINCT candidate.key) AS keys
+        FROM unnest(p_candidates) AS candidate
+        WHERE candidate.key IS NOT NULL
+          AND (p_limits[candidate.queue].partition_max_concurrency IS NOT NULL
+               OR p_limits[candidate.queue].partition_local_limit IS NOT NULL)
+        GROUP BY candidate.queue
+      ) AS keyed_queue
       CROSS JOIN LATERAL horsies_partition_rooms(
-        p_limits[k.queue], k.keys, p_wanted.worker, p_wanted.lease IS NULL, p_wanted.now
-      ) AS r
-      LEFT JOIN LATERAL horsies_order_head(p_limits[k.queue], r.key) AS h ON true;
+        p_limits[keyed_queue.queue], keyed_queue.keys, p_wanted.worker, p_wanted.lease IS NULL,
+        p_wanted.now
+      ) AS partition_room
+      LEFT JOIN LATERAL horsies_order_head(
+        p_limits[keyed_queue.queue], partition_room.key
+      ) AS head ON true;
     END IF;
 
     v_part := array_position(v_parts, v_one.queue || v_one.key);

@@ -16,37 +16,45 @@ DECLARE
   v_candidates horsies_candidate[];
 BEGIN
   WITH wanted AS MATERIALIZED (
-    SELECT w.value ->> 'id' AS id, (w.value ->> 'generation')::int AS generation, w.place
-    FROM jsonb_array_elements(p_starts) WITH ORDINALITY AS w (value, place)
+    SELECT
+      entry.value ->> 'id' AS id,
+      (entry.value ->> 'generation')::int AS generation,
+      entry.place
+    FROM jsonb_array_elements(p_starts) WITH ORDINALITY AS entry (value, place)
   ),
   held AS MATERIALIZED (
     SELECT
-      t.id, t.claim_generation, l.ordinality::int AS queue, t.priority, t.enqueued_at,
-      coalesce(t.good_until <= p_wanted.now, false) AS late,
+      task.id, task.claim_generation, limits.ordinality::int AS queue, task.priority,
+      task.enqueued_at,
+      coalesce(task.good_until <= p_wanted.now, false) AS late,
       CASE
-        WHEN t.workflow_id IS NULL
-          OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node))
+        WHEN task.workflow_id IS NULL
+          OR NOT EXISTS (SELECT FROM horsies_forbidding(task.workflow_id, task.node))
           THEN 'sync'
         ELSE 'none'
       END AS lane,
       horsies_partition_key(
-        l.partition_by_args, l.partition_by_task, t.kwargs, t.task_name, t.codec) AS key
-    FROM horsies_tasks t
-    JOIN unnest(p_limits) WITH ORDINALITY AS l ON l.queue_name = t.queue_name
-    WHERE t.id = ANY (ARRAY(SELECT wanted.id::uuid FROM wanted))
-      AND t.claimed_by = p_wanted.worker
-      AND t.status = 'CLAIMED'
-      AND t.claim_expires_at > p_wanted.now
-    FOR NO KEY UPDATE OF t SKIP LOCKED
+        limits.partition_by_args, limits.partition_by_task, task.kwargs, task.task_name, task.codec
+      ) AS key
+    FROM horsies_tasks task
+    JOIN unnest(p_limits) WITH ORDINALITY AS limits ON limits.queue_name = task.queue_name
+    WHERE task.id = ANY (ARRAY(SELECT wanted.id::uuid FROM wanted))
+      AND task.claimed_by = p_wanted.worker
+      AND task.status = 'CLAIMED'
+      AND task.claim_expires_at > p_wanted.now
+    FOR NO KEY UPDATE OF task SKIP LOCKED
   )
   SELECT array_agg(
     ROW(
-      h.id, h.queue, h.lane, h.priority, h.enqueued_at, h.key, false, h.late, ''
+      held_task.id, held_task.queue, held_task.lane, held_task.priority, held_task.enqueued_at,
+      held_task.key, false, held_task.late, ''
     )::horsies_candidate
-    ORDER BY w.place)
+    ORDER BY wanted_start.place)
   INTO v_candidates
-  FROM wanted w
-  JOIN held h ON h.id = w.id::uuid AND h.claim_generation = w.generation;
+  FROM wanted wanted_start
+  JOIN held held_task
+    ON held_task.id = wanted_start.id::uuid
+    AND held_task.claim_generation = wanted_start.generation;
 
   IF v_candidates IS NULL THEN
     RETURN;

@@ -39,21 +39,21 @@ BEGIN
 
   IF p_cursors IS NULL THEN
     names := ARRAY(
-      SELECT q.name
-      FROM unnest(p_queues) AS q (name)
+      SELECT queue.name
+      FROM unnest(p_queues) AS queue (name)
       CROSS JOIN LATERAL (  -- an EXISTS may become a join that reads all tasks that wait
         SELECT
-        FROM unnest(p_lanes) AS l (lane)
+        FROM unnest(p_lanes) AS wanted_lane (lane)
         CROSS JOIN LATERAL (  -- so may = ANY, before PostgreSQL 17
           SELECT
-          FROM horsies_tasks t
-          WHERE t.queue_name = q.name
-            AND t.lane = l.lane
-            AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+          FROM horsies_tasks task
+          WHERE task.queue_name = queue.name
+            AND task.lane = wanted_lane.lane
+            AND task.claimed_by IS NULL AND task.finished_at IS NULL AND NOT task.parked
           LIMIT 1
-        ) AS t
+        ) AS waiting_task
         LIMIT 1
-      ) AS t);
+      ) AS waiting_lane);
     RETURN;
   END IF;
 

@@ -103,33 +103,38 @@ BEGIN
   END IF;
 
   SELECT
-    coalesce(array_agg(l ORDER BY l.priority, l.queue_name), '{}'),
+    coalesce(array_agg(limits ORDER BY limits.priority, limits.queue_name), '{}'),
     coalesce(
-      array_agg(l ORDER BY l.priority, l.queue_name) FILTER (
-        WHERE coalesce(l.max_concurrency <> 0, true)
+      array_agg(limits ORDER BY limits.priority, limits.queue_name) FILTER (
+        WHERE coalesce(limits.max_concurrency <> 0, true)
           AND (
-            l.partition_policy IS NULL
+            limits.partition_policy IS NULL
             OR NOT EXISTS (
-              SELECT FROM horsies_queues q WHERE q.name = l.queue_name AND q.sweep ? 'rule'
+              SELECT
+              FROM horsies_queues swept_queue
+              WHERE swept_queue.name = limits.queue_name AND swept_queue.sweep ? 'rule'
             )
           )
           AND (
-            l.queue_name = ANY (v_active)
-            OR (p.partitioned AND l.queue_name = ANY (p_freed))
+            limits.queue_name = ANY (v_active)
+            OR (queue_kind.partitioned AND limits.queue_name = ANY (p_freed))
           )
       ),
       '{}'),
-    coalesce(bool_or(p.partitioned), false),
-    coalesce(bool_or(p.partitioned OR l.max_concurrency IS NOT NULL), false)
+    coalesce(bool_or(queue_kind.partitioned), false),
+    coalesce(bool_or(queue_kind.partitioned OR limits.max_concurrency IS NOT NULL), false)
   INTO v_limits, v_live, v_partitioned, v_capped
-  FROM horsies_limits l
+  FROM horsies_limits limits
   CROSS JOIN LATERAL (
     SELECT
-      l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL AS partitioned
-  ) AS p
-  WHERE l.queue_name = ANY (
+      limits.partition_max_concurrency IS NOT NULL
+        OR limits.partition_local_limit IS NOT NULL AS partitioned
+  ) AS queue_kind
+  WHERE limits.queue_name = ANY (
     v_active || ARRAY(  -- it claims from its own queues only
-      SELECT f.queue FROM unnest(p_freed) AS f (queue) WHERE f.queue = ANY (p_wanted.queues)));
+      SELECT freed_permit.queue
+      FROM unnest(p_freed) AS freed_permit (queue)
+      WHERE freed_permit.queue = ANY (p_wanted.queues)));
 
   v_capped := v_capped OR v_cluster.max_concurrency IS NOT NULL;
   IF v_capped AND v_live <> '{}' THEN

@@ -19,45 +19,50 @@ BEGIN
 
   RETURN (
     WITH busy AS MATERIALIZED (
-      SELECT t.claimed_by AS worker, count(*) AS many
-      FROM horsies_tasks t
-      WHERE t.claimed_by IS NOT NULL
-        AND t.finished_at IS NULL
-        AND t.lane = p_task.lane
-        AND horsies_holds_permit(t.status, t.claim_expires_at, false, p_now)
-      GROUP BY t.claimed_by
+      SELECT task.claimed_by AS worker, count(*) AS many
+      FROM horsies_tasks task
+      WHERE task.claimed_by IS NOT NULL
+        AND task.finished_at IS NULL
+        AND task.lane = p_task.lane
+        AND horsies_holds_permit(task.status, task.claim_expires_at, false, p_now)
+      GROUP BY task.claimed_by
     )
     SELECT coalesce(
       jsonb_agg(
         jsonb_build_object(
-          'worker_id', w.id,
-          'hostname', w.hostname,
-          'pid', w.pid,
-          'beat_at', b.sent_at,
-          'slots', horsies_ready_processes(w)
-            * CASE p_task.lane WHEN 'sync' THEN w.threads ELSE w.async_concurrency END,
+          'worker_id', living_worker.id,
+          'hostname', living_worker.hostname,
+          'pid', living_worker.pid,
+          'beat_at', heartbeat.sent_at,
+          'slots', horsies_ready_processes(living_worker)
+            * CASE p_task.lane
+              WHEN 'sync' THEN living_worker.threads
+              ELSE living_worker.async_concurrency
+            END,
           'busy', coalesce(busy.many, 0),
           'room', (
-            horsies_remaining_capacity(ARRAY[v_local], w.id, p_claimed, p_now, NULL)
+            horsies_remaining_capacity(ARRAY[v_local], living_worker.id, p_claimed, p_now, NULL)
           ).rooms[1],
           'partition_room', CASE
             WHEN p_key IS NOT NULL THEN (
-              SELECT r.room
-              FROM horsies_partition_rooms(p_limits, ARRAY[p_key], w.id, p_claimed, p_now) AS r
+              SELECT partition_room.room
+              FROM horsies_partition_rooms(
+                p_limits, ARRAY[p_key], living_worker.id, p_claimed, p_now
+              ) AS partition_room
             )
           END,
-          'wire', coalesce(w.wire, 1),
-          'knows', horsies_worker_knows(p_task.task_name, p_task.options, w)
+          'wire', coalesce(living_worker.wire, 1),
+          'knows', horsies_worker_knows(p_task.task_name, p_task.options, living_worker)
         )
-        ORDER BY w.started_at, w.id
+        ORDER BY living_worker.started_at, living_worker.id
       ),
       '[]'
     )
-    FROM horsies_workers w
-    JOIN horsies_heartbeats b ON b.id = w.id
-    LEFT JOIN busy ON busy.worker = w.id
-    WHERE w.id IN (SELECT horsies_living_workers(p_task.queue_name, p_threshold))
-      AND (p_task.claimed_by IS NULL OR w.id = p_task.claimed_by)
+    FROM horsies_workers living_worker
+    JOIN horsies_heartbeats heartbeat ON heartbeat.id = living_worker.id
+    LEFT JOIN busy ON busy.worker = living_worker.id
+    WHERE living_worker.id IN (SELECT horsies_living_workers(p_task.queue_name, p_threshold))
+      AND (p_task.claimed_by IS NULL OR living_worker.id = p_task.claimed_by)
   );
 END
 $$;

@@ -64,17 +64,17 @@ BEGIN
     v_facts := v_facts || jsonb_build_object('holder', (
       SELECT jsonb_build_object(
         'worker_id', v_task.claimed_by,
-        'hostname', w.hostname,
-        'pid', w.pid,
-        'beat_at', b.sent_at,
-        'died_at', b.died_at,
+        'hostname', worker.hostname,
+        'pid', worker.pid,
+        'beat_at', heartbeat.sent_at,
+        'died_at', heartbeat.died_at,
         'orphaned', horsies_is_orphaned(
           v_task.claimed_by, v_task.claimed_at, v_now - p_threshold
         ),
         'heard_at', (
-          SELECT max(h.sent_at)
-          FROM horsies_living_workers('*', p_threshold) AS s (id)
-          JOIN horsies_heartbeats h ON h.id = s.id
+          SELECT max(living_heartbeat.sent_at)
+          FROM horsies_living_workers('*', p_threshold) AS living_worker (id)
+          JOIN horsies_heartbeats living_heartbeat ON living_heartbeat.id = living_worker.id
         ),
         'child_pid', (
           SELECT child.pid
@@ -87,8 +87,8 @@ BEGIN
         )
       )
       FROM (VALUES (v_task.claimed_by)) AS held (id)
-      LEFT JOIN horsies_workers w ON w.id = held.id
-      LEFT JOIN horsies_heartbeats b ON b.id = held.id
+      LEFT JOIN horsies_workers worker ON worker.id = held.id
+      LEFT JOIN horsies_heartbeats heartbeat ON heartbeat.id = held.id
     ));
 
     IF v_task.status = 'RUNNING' THEN

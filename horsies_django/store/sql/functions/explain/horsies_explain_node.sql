@@ -28,9 +28,9 @@ BEGIN
     'now', clock_timestamp(),
     'run', to_jsonb(v_run) - ARRAY['key', 'graph_hash', 'result'],
     'error_node', (
-      SELECT e.name
-      FROM horsies_workflow_nodes e
-      WHERE e.workflow_id = p_workflow AND e.number = v_run.error_node
+      SELECT failed_node.name
+      FROM horsies_workflow_nodes failed_node
+      WHERE failed_node.workflow_id = p_workflow AND failed_node.number = v_run.error_node
     ),
     'node',
     to_jsonb(v_node)
@@ -40,52 +40,53 @@ BEGIN
         v_node.status = 'SKIPPED' AND v_node.error_code IS NOT DISTINCT FROM 'SKIPPED_BY_HAND'
       ),
     'added_by', (
-      SELECT a.name
-      FROM horsies_workflow_nodes a
-      WHERE a.workflow_id = p_workflow AND a.number = v_node.added_by
+      SELECT adding_node.name
+      FROM horsies_workflow_nodes adding_node
+      WHERE adding_node.workflow_id = p_workflow AND adding_node.number = v_node.added_by
     ),
     'when_node', (
-      SELECT u.name
-      FROM horsies_workflow_nodes u
-      WHERE u.workflow_id = p_workflow AND u.number = v_node.when_node
+      SELECT deciding_node.name
+      FROM horsies_workflow_nodes deciding_node
+      WHERE deciding_node.workflow_id = p_workflow AND deciding_node.number = v_node.when_node
     ),
     'undoes', (
-      SELECT u.name
-      FROM horsies_workflow_nodes u
-      WHERE u.workflow_id = p_workflow AND u.number = v_node.undoes
+      SELECT undone_node.name
+      FROM horsies_workflow_nodes undone_node
+      WHERE undone_node.workflow_id = p_workflow AND undone_node.number = v_node.undoes
     ),
     'heard_at', (
-      SELECT max(h.sent_at)
-      FROM horsies_living_workers('*', NULL) AS s (id)
-      JOIN horsies_heartbeats h ON h.id = s.id
+      SELECT max(heartbeat.sent_at)
+      FROM horsies_living_workers('*', NULL) AS living_worker (id)
+      JOIN horsies_heartbeats heartbeat ON heartbeat.id = living_worker.id
     ),
     'task', (
-      SELECT t.id
-      FROM horsies_tasks t
-      WHERE t.workflow_id = p_workflow AND t.node = p_number AND t.finished_at IS NULL
-      ORDER BY t.node_index
+      SELECT task.id
+      FROM horsies_tasks task
+      WHERE task.workflow_id = p_workflow AND task.node = p_number AND task.finished_at IS NULL
+      ORDER BY task.node_index
       LIMIT 1
     ),
     'child', (
       SELECT jsonb_build_object(
-        'id', c.id,
-        'name', c.name,
-        'status', c.status,
-        'finished_at', c.finished_at,
-        'error_code', c.error_code
+        'id', child_run.id,
+        'name', child_run.name,
+        'status', child_run.status,
+        'finished_at', child_run.finished_at,
+        'error_code', child_run.error_code
       )
-      FROM horsies_workflows c
-      WHERE v_node.kind = 'workflow' AND c.id = v_node.task_id
+      FROM horsies_workflows child_run
+      WHERE v_node.kind = 'workflow' AND child_run.id = v_node.task_id
     ),
     'change', (
-      SELECT jsonb_build_object('at', a.at, 'actor', a.actor, 'reason', a.reason)
-      FROM horsies_audit a
-      WHERE a.subject = p_workflow::text
+      SELECT jsonb_build_object('at', entry.at, 'actor', entry.actor, 'reason', entry.reason)
+      FROM horsies_audit entry
+      WHERE entry.subject = p_workflow::text
         AND CASE v_node.status
-          WHEN 'SKIPPED' THEN a.action = 'workflow.skip' AND a.after ->> 'node' = p_number::text
-          ELSE a.action = 'workflow.pause'
+          WHEN 'SKIPPED'
+            THEN entry.action = 'workflow.skip' AND entry.after ->> 'node' = p_number::text
+          ELSE entry.action = 'workflow.pause'
         END
-      ORDER BY a.at DESC
+      ORDER BY entry.at DESC
       LIMIT 1
     )
   );
@@ -93,31 +94,37 @@ BEGIN
   IF v_node.status IN ('PENDING', 'SKIPPED') THEN
     v_facts := v_facts || jsonb_build_object(
       'waits', (
-        SELECT coalesce(jsonb_agg(to_jsonb(u)), '[]')
+        SELECT coalesce(jsonb_agg(to_jsonb(open_node)), '[]')
         FROM (
-          SELECT n.number, n.name, n.status
-          FROM horsies_workflow_edges e
-          JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = e.upstream
-          WHERE e.workflow_id = p_workflow
-            AND e.downstream = p_number
-            AND n.finished_at IS NULL
-          ORDER BY n.number
+          SELECT upstream_node.number, upstream_node.name, upstream_node.status
+          FROM horsies_workflow_edges edge
+          JOIN horsies_workflow_nodes upstream_node
+            ON upstream_node.workflow_id = p_workflow AND upstream_node.number = edge.upstream
+          WHERE edge.workflow_id = p_workflow
+            AND edge.downstream = p_number
+            AND upstream_node.finished_at IS NULL
+          ORDER BY upstream_node.number
           LIMIT p_many
-        ) AS u
+        ) AS open_node
       ),
       'bad', (
-        SELECT coalesce(jsonb_agg(to_jsonb(u)), '[]')
+        SELECT coalesce(jsonb_agg(to_jsonb(failed_node)), '[]')
         FROM (
-          SELECT n.number, n.name, n.status, n.error_code
-          FROM horsies_workflow_edges e
-          JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = e.upstream
-          WHERE e.workflow_id = p_workflow
-            AND e.downstream = p_number
-            AND n.finished_at IS NOT NULL
-            AND n.status <> 'COMPLETED'
-          ORDER BY n.finished_at, n.number
+          SELECT
+            upstream_node.number,
+            upstream_node.name,
+            upstream_node.status,
+            upstream_node.error_code
+          FROM horsies_workflow_edges edge
+          JOIN horsies_workflow_nodes upstream_node
+            ON upstream_node.workflow_id = p_workflow AND upstream_node.number = edge.upstream
+          WHERE edge.workflow_id = p_workflow
+            AND edge.downstream = p_number
+            AND upstream_node.finished_at IS NOT NULL
+            AND upstream_node.status <> 'COMPLETED'
+          ORDER BY upstream_node.finished_at, upstream_node.number
           LIMIT p_many
-        ) AS u
+        ) AS failed_node
       )
     );
   ELSIF v_node.status = 'READY' THEN

@@ -14,8 +14,8 @@ CREATE OR REPLACE FUNCTION horsies_permit_holders(
         'task_id', held.id,
         'task_name', held.task_name,
         'worker_id', held.claimed_by,
-        'hostname', w.hostname,
-        'pid', w.pid,
+        'hostname', worker.hostname,
+        'pid', worker.pid,
         'child_pid', child.pid,
         'since', coalesce(held.started_at, held.claimed_at)
       )
@@ -24,27 +24,30 @@ CREATE OR REPLACE FUNCTION horsies_permit_holders(
     '[]'
   )
   FROM (
-    SELECT t.id, t.task_name, t.claimed_by, t.claimed_at, t.started_at
-    FROM horsies_tasks t
-    WHERE (t.queue_name = p_limits.queue_name OR p_limits.queue_name = '*')
-      AND t.claimed_by IS NOT NULL
-      AND t.finished_at IS NULL
-      AND horsies_holds_permit(t.status, t.claim_expires_at, p_claimed, p_now)
+    SELECT task.id, task.task_name, task.claimed_by, task.claimed_at, task.started_at
+    FROM horsies_tasks task
+    WHERE (task.queue_name = p_limits.queue_name OR p_limits.queue_name = '*')
+      AND task.claimed_by IS NOT NULL
+      AND task.finished_at IS NULL
+      AND horsies_holds_permit(task.status, task.claim_expires_at, p_claimed, p_now)
       AND (
         p_key IS NULL
         OR horsies_partition_key(
-          p_limits.partition_by_args, p_limits.partition_by_task, t.kwargs, t.task_name, t.codec
+          p_limits.partition_by_args, p_limits.partition_by_task,
+          task.kwargs, task.task_name, task.codec
         ) = p_key
       )
-    ORDER BY t.claimed_at, t.id
+    ORDER BY task.claimed_at, task.id
     LIMIT p_many
   ) AS held
-  LEFT JOIN horsies_workers w ON w.id = held.claimed_by
+  LEFT JOIN horsies_workers worker ON worker.id = held.claimed_by
   LEFT JOIN LATERAL (
-    SELECT b.pid
-    FROM horsies_heartbeats b
-    WHERE b.worker_id = held.claimed_by AND b.role = 'runner' AND b.holding ? held.id::text
-    ORDER BY b.sent_at DESC
+    SELECT heartbeat.pid
+    FROM horsies_heartbeats heartbeat
+    WHERE heartbeat.worker_id = held.claimed_by
+      AND heartbeat.role = 'runner'
+      AND heartbeat.holding ? held.id::text
+    ORDER BY heartbeat.sent_at DESC
     LIMIT 1
   ) AS child ON true
 $$;

@@ -23,10 +23,10 @@ BEGIN
     WHERE worker.id IN (SELECT horsies_living_workers('*', p_threshold))
   ),
   step AS (
-    SELECT q.name, p.lane, p.priority
-    FROM unnest(p_names) AS q (name)
-    CROSS JOIN LATERAL horsies_priorities(q.name) AS p
-    WHERE EXISTS (SELECT FROM living WHERE (living.worker).queues ? q.name)
+    SELECT queue.name, lane_priority.lane, lane_priority.priority
+    FROM unnest(p_names) AS queue (name)
+    CROSS JOIN LATERAL horsies_priorities(queue.name) AS lane_priority
+    WHERE EXISTS (SELECT FROM living WHERE (living.worker).queues ? queue.name)
   ),
   waiting AS (
     SELECT
@@ -37,16 +37,16 @@ BEGIN
       min(due.enqueued_at) AS since
     FROM step
     CROSS JOIN LATERAL (
-      SELECT t.task_name, t.options -> 'wire' AS wire, t.enqueued_at
-      FROM horsies_tasks t
-      WHERE t.queue_name = step.name
-        AND t.lane = step.lane
-        AND t.priority = step.priority
-        AND t.enqueued_at < v_due
-        AND t.claimed_by IS NULL
-        AND t.finished_at IS NULL
-        AND NOT t.parked
-      ORDER BY t.enqueued_at, t.id
+      SELECT task.task_name, task.options -> 'wire' AS wire, task.enqueued_at
+      FROM horsies_tasks task
+      WHERE task.queue_name = step.name
+        AND task.lane = step.lane
+        AND task.priority = step.priority
+        AND task.enqueued_at < v_due
+        AND task.claimed_by IS NULL
+        AND task.finished_at IS NULL
+        AND NOT task.parked
+      ORDER BY task.enqueued_at, task.id
       LIMIT p_many
     ) AS due
     GROUP BY step.name, due.task_name, due.wire

@@ -127,42 +127,43 @@ BEGIN
 
   ELSE
     WITH batch AS MATERIALIZED (
-      SELECT t.id, t.lane, t.priority, t.enqueued_at, t.partition_version
-      FROM horsies_tasks t
-      WHERE t.queue_name = p_queue
-        AND t.claimed_by IS NULL
-        AND t.finished_at IS NULL
-        AND NOT t.parked
-        AND (t.lane, t.priority, t.enqueued_at, t.id) > (
+      SELECT task.id, task.lane, task.priority, task.enqueued_at, task.partition_version
+      FROM horsies_tasks task
+      WHERE task.queue_name = p_queue
+        AND task.claimed_by IS NULL
+        AND task.finished_at IS NULL
+        AND NOT task.parked
+        AND (task.lane, task.priority, task.enqueued_at, task.id) > (
           coalesce(v_sweep ->> 'lane', ''),
           coalesce((v_sweep ->> 'priority')::smallint, 0::smallint),
           coalesce((v_sweep ->> 'enqueued_at')::timestamptz, '-infinity'),
           coalesce(v_sweep ->> 'id', '00000000-0000-0000-0000-000000000000')::uuid
         )
-      ORDER BY t.lane, t.priority, t.enqueued_at, t.id
+      ORDER BY task.lane, task.priority, task.enqueued_at, task.id
       LIMIT p_many
     ),
     keyed AS (
-      UPDATE horsies_tasks t
+      UPDATE horsies_tasks task
       SET
         partition_version = v_limits.partition_version,
         ordered = CASE WHEN v_limits.partition_policy IS NOT NULL THEN true END,
         partition_key = horsies_partition_key(
-          v_limits.partition_by_args, v_limits.partition_by_task, t.kwargs, t.task_name, t.codec
+          v_limits.partition_by_args, v_limits.partition_by_task,
+          task.kwargs, task.task_name, task.codec
         )
-      WHERE t.id = ANY (
+      WHERE task.id = ANY (
         ARRAY(
-          SELECT s.id
-          FROM horsies_tasks s
-          WHERE s.id = ANY (
+          SELECT waiting_task.id
+          FROM horsies_tasks waiting_task
+          WHERE waiting_task.id = ANY (
               ARRAY(
-                SELECT b.id
-                FROM batch b
-                WHERE b.partition_version IS DISTINCT FROM v_limits.partition_version
+                SELECT batch_task.id
+                FROM batch batch_task
+                WHERE batch_task.partition_version IS DISTINCT FROM v_limits.partition_version
               )
             )
-            AND s.claimed_by IS NULL
-            AND s.finished_at IS NULL
+            AND waiting_task.claimed_by IS NULL
+            AND waiting_task.finished_at IS NULL
           FOR NO KEY UPDATE SKIP LOCKED
         )
       )
@@ -171,12 +172,16 @@ BEGIN
     SELECT
       count(*) OVER () AS many,
       count(*) FILTER (
-        WHERE b.partition_version IS DISTINCT FROM v_limits.partition_version
+        WHERE batch_task.partition_version IS DISTINCT FROM v_limits.partition_version
       ) OVER () > (SELECT count(*) FROM keyed) AS skipped,
-      b.*
+      batch_task.*
     INTO v_last
-    FROM batch b
-    ORDER BY b.lane DESC, b.priority DESC, b.enqueued_at DESC, b.id DESC
+    FROM batch batch_task
+    ORDER BY
+      batch_task.lane DESC,
+      batch_task.priority DESC,
+      batch_task.enqueued_at DESC,
+      batch_task.id DESC
     LIMIT 1;
 
     v_left := v_left OR coalesce(v_last.skipped, false);

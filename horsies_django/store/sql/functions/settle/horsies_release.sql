@@ -38,59 +38,62 @@ BEGIN
     END IF;
   ELSE
     WITH claim AS MATERIALIZED (
-      SELECT * FROM jsonb_to_recordset(p_claims) AS c (id uuid, generation int)
+      SELECT * FROM jsonb_to_recordset(p_claims) AS entry (id uuid, generation int)
     ),
     held AS MATERIALIZED (
-      SELECT t.id, t.claim_generation
-      FROM horsies_tasks t
-      WHERE t.id = ANY (ARRAY(SELECT claim.id FROM claim))
-        AND t.claimed_by = p_wanted.worker
-        AND t.status IN ('CLAIMED', 'RUNNING')
+      SELECT task.id, task.claim_generation
+      FROM horsies_tasks task
+      WHERE task.id = ANY (ARRAY(SELECT claim.id FROM claim))
+        AND task.claimed_by = p_wanted.worker
+        AND task.status IN ('CLAIMED', 'RUNNING')
       FOR NO KEY UPDATE SKIP LOCKED
     )
-    SELECT coalesce(array_agg(h.id), '{}')
+    SELECT coalesce(array_agg(held_task.id), '{}')
     INTO v_ids
-    FROM held h
-    JOIN claim c ON c.id = h.id AND c.generation = h.claim_generation;
+    FROM held held_task
+    JOIN claim given_claim
+      ON given_claim.id = held_task.id AND given_claim.generation = held_task.claim_generation;
 
     missed := ARRAY(
       SELECT c.id FROM jsonb_to_recordset(p_claims) AS c (id uuid) WHERE c.id <> ALL (v_ids));
   END IF;
 
   WITH released AS (  -- their rows are locked by now, behind the fence
-    UPDATE horsies_tasks t
+    UPDATE horsies_tasks task
     SET
-      status = CASE WHEN t.cancel_requested_at IS NULL THEN 'PENDING' ELSE 'CANCELLED' END,
-      finished_at = CASE WHEN t.cancel_requested_at IS NOT NULL THEN v_now END,
-      error_code = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'TASK_CANCELLED' END,
-      result = CASE WHEN t.cancel_requested_at IS NOT NULL
+      status = CASE WHEN task.cancel_requested_at IS NULL THEN 'PENDING' ELSE 'CANCELLED' END,
+      finished_at = CASE WHEN task.cancel_requested_at IS NOT NULL THEN v_now END,
+      error_code = CASE WHEN task.cancel_requested_at IS NOT NULL THEN 'TASK_CANCELLED' END,
+      result = CASE WHEN task.cancel_requested_at IS NOT NULL
         THEN horsies_error_result('TASK_CANCELLED', 'the task was cancelled before it started')
       END,
       claimed_by = NULL,
       claimed_at = NULL,
       claim_expires_at = NULL,
       started_at = NULL
-    WHERE t.id = ANY (v_ids) AND t.status IN ('CLAIMED', 'RUNNING')
-    RETURNING t.id, t.queue_name, t.partition_key, t.finished_at, t.enqueued_at, t.ordered
+    WHERE task.id = ANY (v_ids) AND task.status IN ('CLAIMED', 'RUNNING')
+    RETURNING
+      task.id, task.queue_name, task.partition_key, task.finished_at, task.enqueued_at, task.ordered
   ),
   notified AS (
     SELECT pg_notify(
       p_wanted.channel || '_new',
-      extract(epoch FROM min(r.enqueued_at))
+      extract(epoch FROM min(released_task.enqueued_at))
         || CASE WHEN p_wakes THEN ' ' ELSE ' behind ' END
-        || r.queue_name)
-    FROM released r
-    WHERE r.finished_at IS NULL
-    GROUP BY r.queue_name
+        || released_task.queue_name)
+    FROM released released_task
+    WHERE released_task.finished_at IS NULL
+    GROUP BY released_task.queue_name
   )
   SELECT
-    coalesce(array_agg(r.queue_name::text), '{}'),
-    coalesce(array_agg(r.partition_key), '{}'),
-    coalesce(array_agg(r.id) FILTER (WHERE r.finished_at IS NOT NULL), '{}'),
-    min(r.enqueued_at) FILTER (WHERE r.finished_at IS NULL),
-    array_agg(r.id) FILTER (WHERE r.ordered)
+    coalesce(array_agg(released_task.queue_name::text), '{}'),
+    coalesce(array_agg(released_task.partition_key), '{}'),
+    coalesce(
+      array_agg(released_task.id) FILTER (WHERE released_task.finished_at IS NOT NULL), '{}'),
+    min(released_task.enqueued_at) FILTER (WHERE released_task.finished_at IS NULL),
+    array_agg(released_task.id) FILTER (WHERE released_task.ordered)
   INTO queues, keys, v_cancelled, earliest, v_ordered
-  FROM released r
+  FROM released released_task
   WHERE (SELECT count(*) FROM notified) >= 0;  -- every notification is sent
 
   PERFORM horsies_notify_finished(p_wanted.channel, v_cancelled);

@@ -1,5 +1,5 @@
--- Decides whether and when a failed attempt is retried. core/retry.py has the same rule in Python;
--- a test compares the two.
+-- Decides whether and when a failed attempt is retried. tests/support/models/retry.py has the same
+-- rule in Python, and a test compares the two.
 -- The delay is that of the policy in p_options before this retry: jitter adds or removes up to a
 -- quarter, and the policy's maximum and 30 days bound it. Without a valid list of numbers there is
 -- no delay, and no retry. The function never raises, because then the task could not even be

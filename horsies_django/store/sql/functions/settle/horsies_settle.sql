@@ -50,47 +50,52 @@ DECLARE
 BEGIN
   IF p_outcomes @> '[{"status": "FAILED"}]' OR p_outcomes @> '[{"status": "SNOOZED"}]' THEN
     SELECT jsonb_agg(
-      o.value || coalesce(
-        d.decision,
-        CASE WHEN o.value ->> 'status' IN ('FAILED', 'SNOOZED')
+      outcome.value || coalesce(
+        decided_task.decision,
+        CASE WHEN outcome.value ->> 'status' IN ('FAILED', 'SNOOZED')
           THEN '{"generation": null}'
           ELSE '{}'
         END::jsonb))
     INTO p_outcomes
-    FROM jsonb_array_elements(p_outcomes) AS o
+    FROM jsonb_array_elements(p_outcomes) AS outcome
     LEFT JOIN LATERAL (
       SELECT
-        jsonb_build_object('order_stop', horsies_order_stop(t)) || CASE o.value ->> 'status'
-          WHEN 'SNOOZED' THEN horsies_snooze(t, o.value -> 'retry', v_now)
+        jsonb_build_object('order_stop', horsies_order_stop(task))
+        || CASE outcome.value ->> 'status'
+          WHEN 'SNOOZED' THEN horsies_snooze(task, outcome.value -> 'retry', v_now)
           ELSE (
             SELECT jsonb_build_object(
-              'due_at', r.due_at,
-              'final_code', CASE WHEN r.poison THEN 'POISON' END,
+              'due_at', retry.due_at,
+              'final_code', CASE WHEN retry.poison THEN 'POISON' END,
               'exception_class', nullif(
-                left(concat_ws('.', e.exception ->> 'module', e.exception ->> 'type'), 1000), ''),
-              'traceback', left(e.exception ->> 'traceback', 100000),
-              'site', left(e.exception ->> 'site', 1000),
-              'site_line', substring(e.exception ->> 'line' FROM '^\d{1,9}$')::int)
+                left(
+                  concat_ws('.', failure.exception ->> 'module', failure.exception ->> 'type'),
+                  1000),
+                ''),
+              'traceback', left(failure.exception ->> 'traceback', 100000),
+              'site', left(failure.exception ->> 'site', 1000),
+              'site_line', substring(failure.exception ->> 'line' FROM '^\d{1,9}$')::int)
             FROM horsies_retry_decision(
-              t.id, t.options, t.retry_count, t.max_retries, t.good_until,
-              t.cancel_requested_at IS NOT NULL, o.value ->> 'error_code', o.value -> 'classes',
-              nullif(o.value -> 'retry', 'null'), (o.value ->> 'crashed')::boolean, p_max_crashes,
-              v_now
-            ) AS r
+              task.id, task.options, task.retry_count, task.max_retries, task.good_until,
+              task.cancel_requested_at IS NOT NULL,
+              outcome.value ->> 'error_code', outcome.value -> 'classes',
+              nullif(outcome.value -> 'retry', 'null'), (outcome.value ->> 'crashed')::boolean,
+              p_max_crashes, v_now
+            ) AS retry
             CROSS JOIN LATERAL (
-              SELECT (o.value ->> 'result')::json -> 'err' -> 'exception' AS exception
+              SELECT (outcome.value ->> 'result')::json -> 'err' -> 'exception' AS exception
               OFFSET 0
-            ) AS e
+            ) AS failure
           )
         END AS decision
-      FROM horsies_tasks t
-      WHERE o.value ->> 'status' IN ('FAILED', 'SNOOZED')
-        AND t.id = (o.value ->> 'id')::uuid
-        AND t.claimed_by = p_worker
-        AND t.status = 'RUNNING'
-        AND t.claim_generation = (o.value ->> 'generation')::int
-      FOR NO KEY UPDATE OF t SKIP LOCKED
-    ) AS d ON true;
+      FROM horsies_tasks task
+      WHERE outcome.value ->> 'status' IN ('FAILED', 'SNOOZED')
+        AND task.id = (outcome.value ->> 'id')::uuid
+        AND task.claimed_by = p_worker
+        AND task.status = 'RUNNING'
+        AND task.claim_generation = (outcome.value ->> 'generation')::int
+      FOR NO KEY UPDATE OF task SKIP LOCKED
+    ) AS decided_task ON true;
 
     IF p_outcomes @> '[{"status": "SNOOZED"}]' THEN
       DELETE FROM horsies_task_attempts a
@@ -105,70 +110,76 @@ BEGIN
 
   IF p_max_bytes IS NOT NULL THEN
     SELECT horsies_plain_runs(
-      array_agg(t.workflow_id),
-      array_agg(t.node),
-      array_agg(CASE WHEN o.status = 'COMPLETED' AND o.error_code IS NULL THEN t.id END),
+      array_agg(running_task.workflow_id),
+      array_agg(running_task.node),
+      array_agg(
+        CASE WHEN outcome.status = 'COMPLETED' AND outcome.error_code IS NULL
+          THEN running_task.id
+        END),
       200)
     INTO v_plain
     FROM jsonb_to_recordset(p_outcomes)
-      AS o (id uuid, generation int, status text, error_code text)
+      AS outcome (id uuid, generation int, status text, error_code text)
     CROSS JOIN LATERAL (
-      SELECT t.id, t.workflow_id, t.node
-      FROM horsies_tasks t
-      WHERE t.id = o.id
-        AND t.claim_generation = o.generation
-        AND t.claimed_by = p_worker
-        AND t.status = 'RUNNING'
+      SELECT task.id, task.workflow_id, task.node
+      FROM horsies_tasks task
+      WHERE task.id = outcome.id
+        AND task.claim_generation = outcome.generation
+        AND task.claimed_by = p_worker
+        AND task.status = 'RUNNING'
       OFFSET 0
-    ) AS t
-    WHERE t.workflow_id IS NOT NULL;
+    ) AS running_task
+    WHERE running_task.workflow_id IS NOT NULL;
   END IF;
 
   WITH outcome AS MATERIALIZED (
     SELECT
-      (o.value ->> 'id')::uuid AS id,
-      (o.value ->> 'generation')::int AS generation,
-      o.value AS told
-    FROM jsonb_array_elements(p_outcomes) AS o
+      (entry.value ->> 'id')::uuid AS id,
+      (entry.value ->> 'generation')::int AS generation,
+      entry.value AS told
+    FROM jsonb_array_elements(p_outcomes) AS entry
   ),
   ended AS MATERIALIZED (
     SELECT
-      t.id, t.claim_generation AS generation, t.queue_name, t.partition_key, t.started_at,
-      t.workflow_id, t.ordered,
-      least(coalesce(t.attempts_before, 0) + t.retry_count + 1, 32767) AS attempt,
-      o.told ->> 'status' AS status,
-      o.told ->> 'final_code' AS final_code,
-      (o.told ->> 'due_at')::timestamptz AS due_at,
-      o.told
-    FROM horsies_tasks t
-    JOIN outcome o ON o.id = t.id AND o.generation = t.claim_generation
-    WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome))
-      AND t.claimed_by = p_worker
-      AND t.status = 'RUNNING'
-    FOR NO KEY UPDATE OF t SKIP LOCKED
+      task.id, task.claim_generation AS generation, task.queue_name, task.partition_key,
+      task.started_at, task.workflow_id, task.ordered,
+      least(coalesce(task.attempts_before, 0) + task.retry_count + 1, 32767) AS attempt,
+      reported.told ->> 'status' AS status,
+      reported.told ->> 'final_code' AS final_code,
+      (reported.told ->> 'due_at')::timestamptz AS due_at,
+      reported.told
+    FROM horsies_tasks task
+    JOIN outcome reported ON reported.id = task.id AND reported.generation = task.claim_generation
+    WHERE task.id = ANY (ARRAY(SELECT outcome.id FROM outcome))
+      AND task.claimed_by = p_worker
+      AND task.status = 'RUNNING'
+    FOR NO KEY UPDATE OF task SKIP LOCKED
   ),
   settled AS (
-    UPDATE horsies_tasks t
+    UPDATE horsies_tasks task
     SET
-      status = e.status,
+      status = ended_task.status,
       finished_at = v_now,
       next_retry_at = NULL,
-      advanced_at = CASE WHEN e.workflow_id = ANY (v_plain) THEN v_now ELSE t.advanced_at END,
-      error_code = coalesce(e.final_code, e.told ->> 'error_code'),
-      order_stop = CASE e.status WHEN 'FAILED' THEN e.told ->> 'order_stop' END,
-      result = CASE WHEN e.final_code = 'POISON'
+      advanced_at = CASE
+        WHEN ended_task.workflow_id = ANY (v_plain) THEN v_now
+        ELSE task.advanced_at
+      END,
+      error_code = coalesce(ended_task.final_code, ended_task.told ->> 'error_code'),
+      order_stop = CASE ended_task.status WHEN 'FAILED' THEN ended_task.told ->> 'order_stop' END,
+      result = CASE WHEN ended_task.final_code = 'POISON'
         THEN horsies_error_result(
           'POISON',
           'processes died again and again while they ran this task: '
-            || (e.told ->> 'error_message'))::text
-        ELSE e.told ->> 'result'
+            || (ended_task.told ->> 'error_message'))::text
+        ELSE ended_task.told ->> 'result'
       END::horsies_json
-    FROM ended e
-    WHERE t.id = ANY (ARRAY(SELECT ended.id FROM ended WHERE ended.due_at IS NULL))
-      AND e.id = t.id
-      AND t.claim_generation = e.generation
-      AND t.claimed_by = p_worker
-      AND t.status = 'RUNNING'
+    FROM ended ended_task
+    WHERE task.id = ANY (ARRAY(SELECT ended.id FROM ended WHERE ended.due_at IS NULL))
+      AND ended_task.id = task.id
+      AND task.claim_generation = ended_task.generation
+      AND task.claimed_by = p_worker
+      AND task.status = 'RUNNING'
   ),
   attempt AS (
     INSERT INTO horsies_task_attempts (
@@ -181,43 +192,49 @@ BEGIN
       worker_id, child_pid
     )
     SELECT
-      e.id, e.attempt, e.generation,
-      CASE WHEN (e.told ->> 'crashed')::boolean THEN 'WORKER_FAILURE' ELSE e.status END,
-      e.due_at IS NOT NULL, coalesce(e.started_at, v_now), v_now,
-      e.told ->> 'error_code', e.told ->> 'error_message',
-      e.told ->> 'exception_class', e.told ->> 'traceback',
-      e.told ->> 'site', (e.told ->> 'site_line')::int,
-      p_worker, (e.told ->> 'child_pid')::int
-    FROM ended e
+      ended_task.id, ended_task.attempt, ended_task.generation,
+      CASE
+        WHEN (ended_task.told ->> 'crashed')::boolean THEN 'WORKER_FAILURE'
+        ELSE ended_task.status
+      END,
+      ended_task.due_at IS NOT NULL, coalesce(ended_task.started_at, v_now), v_now,
+      ended_task.told ->> 'error_code', ended_task.told ->> 'error_message',
+      ended_task.told ->> 'exception_class', ended_task.told ->> 'traceback',
+      ended_task.told ->> 'site', (ended_task.told ->> 'site_line')::int,
+      p_worker, (ended_task.told ->> 'child_pid')::int
+    FROM ended ended_task
   )
   SELECT
-    coalesce(array_agg(e.id), '{}'),
-    coalesce(array_agg(e.queue_name::text), '{}'),
-    coalesce(array_agg(e.partition_key), '{}'),
-    coalesce(array_agg(e.id) FILTER (WHERE e.due_at IS NULL), '{}'),
-    jsonb_object_agg(e.id, jsonb_build_object('code', e.final_code))
-      FILTER (WHERE e.final_code IS NOT NULL),
-    jsonb_agg(jsonb_build_array(e.workflow_id, e.id))
-      FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
-    bool_or(e.ordered),
-    EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
+    coalesce(array_agg(ended_task.id), '{}'),
+    coalesce(array_agg(ended_task.queue_name::text), '{}'),
+    coalesce(array_agg(ended_task.partition_key), '{}'),
+    coalesce(array_agg(ended_task.id) FILTER (WHERE ended_task.due_at IS NULL), '{}'),
+    jsonb_object_agg(ended_task.id, jsonb_build_object('code', ended_task.final_code))
+      FILTER (WHERE ended_task.final_code IS NOT NULL),
+    jsonb_agg(jsonb_build_array(ended_task.workflow_id, ended_task.id))
+      FILTER (WHERE ended_task.workflow_id IS NOT NULL AND ended_task.due_at IS NULL),
+    bool_or(ended_task.ordered),
+    EXISTS (SELECT FROM horsies_waiters waiter WHERE waiter.expires_at > v_now),
     (
       SELECT
         coalesce(
           bool_and((
-            l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit
+            limits.max_concurrency, limits.local_limit,
+            limits.partition_max_concurrency, limits.partition_local_limit
           ) IS NULL),
           true)
-        AND (p_news IS NULL OR coalesce(bool_or(l.queue_name = p_news), false))
-      FROM horsies_limits l
-      WHERE l.queue_name = ANY (
+        AND (p_news IS NULL OR coalesce(bool_or(limits.queue_name = p_news), false))
+      FROM horsies_limits limits
+      WHERE limits.queue_name = ANY (
         ARRAY(SELECT ended.queue_name::text FROM ended) || ARRAY[p_news, '*'])
     )
     AND NOT EXISTS (
-      SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL
+      SELECT
+      FROM horsies_heartbeats heartbeat
+      WHERE heartbeat.id = p_worker AND heartbeat.died_at IS NOT NULL
     )
   INTO v_ids, queues, keys, finals, v_decided, v_in_runs, v_ordered, v_waited, plain
-  FROM ended e;
+  FROM ended ended_task;
 
   IF v_waited THEN
     PERFORM horsies_notify_finished(
@@ -280,44 +297,45 @@ BEGIN
   THEN
     IF cardinality(finals) < cardinality(v_ids) THEN
       WITH retried AS (
-        UPDATE horsies_tasks t
+        UPDATE horsies_tasks task
         SET
           status = 'PENDING',
-          next_retry_at = o.due_at,
-          enqueued_at = o.due_at,
+          next_retry_at = outcome.due_at,
+          enqueued_at = outcome.due_at,
           claimed_by = NULL,
           claimed_at = NULL,
           started_at = NULL,
-          retry_count = least(t.retry_count + (o.status = 'FAILED')::int, 32766),
-          snooze_count = CASE o.status
-            WHEN 'SNOOZED' THEN least(coalesce(t.snooze_count, 0) + 1, 32766)
-            ELSE t.snooze_count
+          retry_count = least(task.retry_count + (outcome.status = 'FAILED')::int, 32766),
+          snooze_count = CASE outcome.status
+            WHEN 'SNOOZED' THEN least(coalesce(task.snooze_count, 0) + 1, 32766)
+            ELSE task.snooze_count
           END
         FROM jsonb_to_recordset(p_outcomes)
-          AS o (id uuid, generation int, status text, due_at timestamptz)
-        WHERE t.id = ANY (v_ids)
-          AND o.id = t.id
-          AND o.due_at IS NOT NULL
-          AND t.claim_generation = o.generation
-          AND t.claimed_by = p_worker
-          AND t.status = 'RUNNING'
-        RETURNING t.id, t.queue_name, t.retry_count, t.max_retries, t.next_retry_at
+          AS outcome (id uuid, generation int, status text, due_at timestamptz)
+        WHERE task.id = ANY (v_ids)
+          AND outcome.id = task.id
+          AND outcome.due_at IS NOT NULL
+          AND task.claim_generation = outcome.generation
+          AND task.claimed_by = p_worker
+          AND task.status = 'RUNNING'
+        RETURNING task.id, task.queue_name, task.retry_count, task.max_retries, task.next_retry_at
       ),
       woken AS (
         SELECT pg_notify(
-          p_channel || '_new', extract(epoch FROM min(r.next_retry_at)) || ' ' || r.queue_name)
-        FROM retried r
-        GROUP BY r.queue_name
+          p_channel || '_new',
+          extract(epoch FROM min(retried_task.next_retry_at)) || ' ' || retried_task.queue_name)
+        FROM retried retried_task
+        GROUP BY retried_task.queue_name
       )
       SELECT
         coalesce(v_decided, '{}') || jsonb_object_agg(
-          r.id,
+          retried_task.id,
           jsonb_build_object(
-            'retry', r.retry_count,
-            'of', r.max_retries,
-            'at', extract(epoch FROM r.next_retry_at)))
+            'retry', retried_task.retry_count,
+            'of', retried_task.max_retries,
+            'at', extract(epoch FROM retried_task.next_retry_at)))
       INTO v_decided
-      FROM retried r
+      FROM retried retried_task
       WHERE (SELECT count(*) FROM woken) >= 0;  -- every notification is sent
     END IF;
 

@@ -43,48 +43,52 @@ DECLARE
 BEGIN
   FOR v_rule IN
     SELECT
-      r.relation,
+      target.relation,
       'moments' AS name,
       'each time lies between the years 2 and 9999' AS text,
       format(
         'least(%1$s) <= to_timestamp(-62100000000) OR greatest(%1$s) >= to_timestamp(253400000000)',
-        string_agg('NEW.' || a.attname, ', ' ORDER BY a.attname)
+        string_agg('NEW.' || time_column.attname, ', ' ORDER BY time_column.attname)
       ) AS condition
     FROM unnest('{
       horsies_queues, horsies_prunings, horsies_workers, horsies_heartbeats, horsies_worker_states,
       horsies_waiters, horsies_schedules, horsies_schedule_ticks, horsies_audit,
       horsies_lost_records, horsies_history, horsies_workflows,
       horsies_workflow_signals}'::text[]
-    ) AS r (relation)
-    JOIN pg_class c ON c.relname = r.relation AND c.relnamespace = current_schema()::regnamespace
-    JOIN pg_attribute a ON a.attrelid = c.oid
-      AND NOT a.attisdropped
-      AND a.atttypid = 'timestamptz'::regtype
-      AND a.attname NOT IN ('reached_at', 'left_at')  -- of horsies_prunings: times of a task
-    GROUP BY r.relation
+    ) AS target (relation)
+    JOIN pg_class existing_table
+      ON existing_table.relname = target.relation
+      AND existing_table.relnamespace = current_schema()::regnamespace
+    JOIN pg_attribute time_column ON time_column.attrelid = existing_table.oid
+      AND NOT time_column.attisdropped
+      AND time_column.atttypid = 'timestamptz'::regtype
+      AND time_column.attname NOT IN ('reached_at', 'left_at')  -- horsies_prunings: times of a task
+    GROUP BY target.relation
 
     UNION ALL
 
     SELECT
-      r.relation,
+      target.relation,
       'floats',
       'each number is a finite one, and not negative',
       format(
         'least(%1$s) < 0 OR greatest(%1$s) > 1e15',
-        string_agg('NEW.' || a.attname, ', ' ORDER BY a.attname)
+        string_agg('NEW.' || number_column.attname, ', ' ORDER BY number_column.attname)
       )
     FROM unnest('{
       horsies_workers, horsies_heartbeats, horsies_worker_states, horsies_history}'::text[]
-    ) AS r (relation)
-    JOIN pg_class c ON c.relname = r.relation AND c.relnamespace = current_schema()::regnamespace
-    JOIN pg_attribute a ON a.attrelid = c.oid
-      AND NOT a.attisdropped
-      AND a.atttypid = 'float8'::regtype
-    GROUP BY r.relation
+    ) AS target (relation)
+    JOIN pg_class existing_table
+      ON existing_table.relname = target.relation
+      AND existing_table.relnamespace = current_schema()::regnamespace
+    JOIN pg_attribute number_column ON number_column.attrelid = existing_table.oid
+      AND NOT number_column.attisdropped
+      AND number_column.atttypid = 'float8'::regtype
+    GROUP BY target.relation
 
     UNION ALL
 
-    SELECT r.relation, r.name, r.text, r.condition
+    SELECT listed_rule.relation, listed_rule.name, listed_rule.text, listed_rule.condition
     FROM (VALUES
       ('horsies_queues', 'numbers', 'priority is from 1 to 100, limits are not negative',
        c_numbers),
@@ -111,9 +115,10 @@ BEGIN
          OR 0 > ANY (NEW.buckets) OR NEW.n < 0 OR NEW.width < 1'),
       ('horsies_schedules', 'objects', 'declared and changes are objects', '
          jsonb_typeof(NEW.declared) <> ''object'' OR jsonb_typeof(NEW.changes) <> ''object''')
-    ) AS r (relation, name, text, condition)
-    JOIN pg_class c  -- a later migration may make it
-      ON c.relname = r.relation AND c.relnamespace = current_schema()::regnamespace
+    ) AS listed_rule (relation, name, text, condition)
+    JOIN pg_class existing_table  -- a later migration may make it
+      ON existing_table.relname = listed_rule.relation
+      AND existing_table.relnamespace = current_schema()::regnamespace
   LOOP
     EXECUTE format(
       'CREATE OR REPLACE TRIGGER %I AFTER INSERT OR UPDATE ON %I FOR EACH ROW WHEN (%s) '

@@ -14,17 +14,17 @@ BEGIN
   DELETE FROM horsies_task_steps s WHERE s.task_id = ANY (p_ids);
 
   WITH gone AS (
-    DELETE FROM horsies_tasks t
-    WHERE t.id = ANY (p_ids)
-    RETURNING t.options
+    DELETE FROM horsies_tasks task
+    WHERE task.id = ANY (p_ids)
+    RETURNING task.options
   )
-  DELETE FROM horsies_send_keys k
-  WHERE k.digest = ANY (ARRAY(
-      SELECT horsies_unique_digest(g.options)
-      FROM gone g
-      WHERE g.options ? 'unique'
+  DELETE FROM horsies_send_keys send_key
+  WHERE send_key.digest = ANY (ARRAY(
+      SELECT horsies_unique_digest(deleted_task.options)
+      FROM gone deleted_task
+      WHERE deleted_task.options ? 'unique'
     ))
-    AND k.task_id = ANY (p_ids);
+    AND send_key.task_id = ANY (p_ids);
 
   RETURN v_attempts;
 END

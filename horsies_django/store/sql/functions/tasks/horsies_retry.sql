@@ -88,7 +88,7 @@ BEGIN
     END IF;
 
     verdict := 'RETRIED';
-    UPDATE horsies_tasks t
+    UPDATE horsies_tasks task
     SET
       status = 'PENDING', enqueued_at = v_now, good_until = NULL,
       claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL,
@@ -96,23 +96,24 @@ BEGIN
       cancel_requested_at = NULL, terminate = false,
       retry_count = 0, snooze_count = NULL, next_retry_at = NULL,
       result = NULL, error_code = NULL, order_stop = NULL,
-      ordered = CASE WHEN q.partition_policy IS NOT NULL THEN true END,
-      partition_version = q.partition_version,
+      ordered = CASE WHEN queue.partition_policy IS NOT NULL THEN true END,
+      partition_version = queue.partition_version,
       partition_key = CASE
-        WHEN t.partition_version = q.partition_version THEN t.partition_key
+        WHEN task.partition_version = queue.partition_version THEN task.partition_key
         ELSE
           horsies_partition_key(
-            q.partition_by_args, q.partition_by_task, t.kwargs, t.task_name, t.codec
+            queue.partition_by_args, queue.partition_by_task, task.kwargs, task.task_name,
+            task.codec
           )
       END,
       attempts_before = (
-        SELECT max(least(a.attempt, 32766))
-        FROM horsies_task_attempts a
-        WHERE a.task_id = p_id AND a.outcome <> 'SNOOZED'
+        SELECT max(least(earlier.attempt, 32766))
+        FROM horsies_task_attempts earlier
+        WHERE earlier.task_id = p_id AND earlier.outcome <> 'SNOOZED'
       )
     FROM (SELECT) AS one
-    LEFT JOIN horsies_queues q ON q.name = v_task.queue_name
-    WHERE t.id = p_id;
+    LEFT JOIN horsies_queues queue ON queue.name = v_task.queue_name
+    WHERE task.id = p_id;
   END IF;
 
   IF p_channel IS NOT NULL THEN

@@ -38,118 +38,121 @@ BEGIN
   WITH entry AS MATERIALIZED (
     (
       SELECT
-        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
-        t.workflow_id, t.finished_at AS at
-      FROM horsies_tasks t
+        task.id, task.task_name, task.error_code, task.status, task.queue_name, task.claimed_by,
+        task.partition_key, task.workflow_id, task.finished_at AS at
+      FROM horsies_tasks task
       WHERE c_kind = 'unsuccessful'
-        AND t.error_code IS NOT NULL
-        AND t.finished_at IS NOT NULL
-        AND t.finished_at <= p_until
-        AND (v_at IS NULL OR t.finished_at >= v_at)
-        AND (p_after IS NULL OR (t.finished_at, t.id) > ((p_after ->> 1)::timestamptz, v_id))
-      ORDER BY t.finished_at, t.id
+        AND task.error_code IS NOT NULL
+        AND task.finished_at IS NOT NULL
+        AND task.finished_at <= p_until
+        AND (v_at IS NULL OR task.finished_at >= v_at)
+        AND (p_after IS NULL OR (task.finished_at, task.id) > ((p_after ->> 1)::timestamptz, v_id))
+      ORDER BY task.finished_at, task.id
       LIMIT p_read
     )
     UNION ALL
     (
       SELECT
-        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
-        t.workflow_id, t.finished_at
-      FROM horsies_tasks t
+        task.id, task.task_name, task.error_code, task.status, task.queue_name, task.claimed_by,
+        task.partition_key, task.workflow_id, task.finished_at
+      FROM horsies_tasks task
       WHERE c_kind = 'finished'
-        AND t.finished_at IS NOT NULL
-        AND t.finished_at <= p_until
-        AND (v_at IS NULL OR t.finished_at >= v_at)
-        AND (p_after IS NULL OR (t.finished_at, t.id) > ((p_after ->> 1)::timestamptz, v_id))
-      ORDER BY t.finished_at, t.id
+        AND task.finished_at IS NOT NULL
+        AND task.finished_at <= p_until
+        AND (v_at IS NULL OR task.finished_at >= v_at)
+        AND (p_after IS NULL OR (task.finished_at, task.id) > ((p_after ->> 1)::timestamptz, v_id))
+      ORDER BY task.finished_at, task.id
       LIMIT p_read
     )
     UNION ALL
     (
       SELECT
-        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
-        t.workflow_id, t.sent_at
-      FROM horsies_tasks t
+        task.id, task.task_name, task.error_code, task.status, task.queue_name, task.claimed_by,
+        task.partition_key, task.workflow_id, task.sent_at
+      FROM horsies_tasks task
       WHERE c_kind = 'claim'
-        AND t.claimed_by IS NULL
-        AND t.finished_at IS NULL
-        AND NOT t.parked
-        AND (p_queue IS NULL OR t.queue_name = p_queue)
+        AND task.claimed_by IS NULL
+        AND task.finished_at IS NULL
+        AND NOT task.parked
+        AND (p_queue IS NULL OR task.queue_name = p_queue)
         AND (
           p_after IS NULL
-          OR (t.queue_name, t.lane, t.priority, t.enqueued_at, t.id) > (
+          OR (task.queue_name, task.lane, task.priority, task.enqueued_at, task.id) > (
             p_after ->> 1, p_after ->> 2, (p_after ->> 3)::smallint,
             (p_after ->> 4)::timestamptz, v_id
           )
         )
-      ORDER BY t.queue_name, t.lane, t.priority, t.enqueued_at, t.id
+      ORDER BY task.queue_name, task.lane, task.priority, task.enqueued_at, task.id
       LIMIT p_read
     )
     UNION ALL
     (
       SELECT
-        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
-        t.workflow_id, t.sent_at
-      FROM horsies_tasks t
+        task.id, task.task_name, task.error_code, task.status, task.queue_name, task.claimed_by,
+        task.partition_key, task.workflow_id, task.sent_at
+      FROM horsies_tasks task
       WHERE c_kind = 'parked'
-        AND t.claimed_by IS NULL
-        AND t.finished_at IS NULL
-        AND t.parked
-        AND (p_queue IS NULL OR t.queue_name = p_queue)
+        AND task.claimed_by IS NULL
+        AND task.finished_at IS NULL
+        AND task.parked
+        AND (p_queue IS NULL OR task.queue_name = p_queue)
         AND (
           v_id IS NULL
-          OR (t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id) > (
+          OR (
+            task.queue_name, task.partition_key, task.lane, task.priority, task.enqueued_at, task.id
+          ) > (
             p_after ->> 1, p_after ->> 2, p_after ->> 3, (p_after ->> 4)::smallint,
             (p_after ->> 5)::timestamptz, v_id
           )
         )
-      ORDER BY t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id
+      ORDER BY
+        task.queue_name, task.partition_key, task.lane, task.priority, task.enqueued_at, task.id
       LIMIT p_read
     )
     UNION ALL
     (  -- as many as there are slots
       SELECT
-        t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key,
-        t.workflow_id, t.sent_at
-      FROM horsies_tasks t
+        task.id, task.task_name, task.error_code, task.status, task.queue_name, task.claimed_by,
+        task.partition_key, task.workflow_id, task.sent_at
+      FROM horsies_tasks task
       WHERE c_kind = 'holding'
-        AND t.claimed_by IS NOT NULL
-        AND t.finished_at IS NULL
-        AND (p_after IS NULL OR t.id > v_id)
-      ORDER BY t.id
+        AND task.claimed_by IS NOT NULL
+        AND task.finished_at IS NULL
+        AND (p_after IS NULL OR task.id > v_id)
+      ORDER BY task.id
       LIMIT p_read
     )
   ),
   fitting AS MATERIALIZED (
-    SELECT e.id, e.task_name, e.error_code
-    FROM entry e
-    WHERE (p_status IN (e.status, 'UNSUCCESSFUL', 'FINISHED'))
-      AND (p_queue IS NULL OR e.queue_name = p_queue)
-      AND (p_names IS NULL OR e.task_name = ANY (p_names))
-      AND (p_code IS NULL OR e.error_code = p_code)
-      AND (p_worker IS NULL OR e.claimed_by = p_worker)
-      AND (p_partition IS NULL OR e.partition_key = p_partition)
-      AND (p_since IS NULL OR e.at >= p_since)
-      AND e.at <= p_until
-      AND e.workflow_id IS NULL
+    SELECT found.id, found.task_name, found.error_code
+    FROM entry found
+    WHERE (p_status IN (found.status, 'UNSUCCESSFUL', 'FINISHED'))
+      AND (p_queue IS NULL OR found.queue_name = p_queue)
+      AND (p_names IS NULL OR found.task_name = ANY (p_names))
+      AND (p_code IS NULL OR found.error_code = p_code)
+      AND (p_worker IS NULL OR found.claimed_by = p_worker)
+      AND (p_partition IS NULL OR found.partition_key = p_partition)
+      AND (p_since IS NULL OR found.at >= p_since)
+      AND found.at <= p_until
+      AND found.workflow_id IS NULL
       AND (
         p_site IS NULL AND p_exception IS NULL
         OR EXISTS (
           SELECT
-          FROM horsies_task_attempts a
-          WHERE a.task_id = e.id
-            AND a.finished_at = e.at
-            AND (p_site IS NULL OR a.site IS NOT DISTINCT FROM nullif(p_site, '(none)'))
+          FROM horsies_task_attempts last_attempt
+          WHERE last_attempt.task_id = found.id
+            AND last_attempt.finished_at = found.at
+            AND (p_site IS NULL OR last_attempt.site IS NOT DISTINCT FROM nullif(p_site, '(none)'))
             AND (
               p_exception IS NULL
-              OR a.exception_class IS NOT DISTINCT FROM nullif(p_exception, '(none)')
+              OR last_attempt.exception_class IS NOT DISTINCT FROM nullif(p_exception, '(none)')
             )
         )
       )
     LIMIT p_many
   )
-  SELECT f.id, f.task_name::text, f.error_code::text, NULL::jsonb
-  FROM fitting f
+  SELECT selected.id, selected.task_name::text, selected.error_code::text, NULL::jsonb
+  FROM fitting selected
   UNION ALL
   SELECT
     NULL,
@@ -159,16 +162,20 @@ BEGIN
       SELECT
         CASE c_kind
           WHEN 'claim' THEN
-            jsonb_build_array(c_kind, t.queue_name, t.lane, t.priority, t.enqueued_at, t.id)
+            jsonb_build_array(
+              c_kind, last_task.queue_name, last_task.lane, last_task.priority,
+              last_task.enqueued_at, last_task.id
+            )
           WHEN 'parked' THEN
             jsonb_build_array(
-              c_kind, t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id
+              c_kind, last_task.queue_name, last_task.partition_key, last_task.lane,
+              last_task.priority, last_task.enqueued_at, last_task.id
             )
-          WHEN 'holding' THEN jsonb_build_array(c_kind, t.id)
-          ELSE jsonb_build_array(c_kind, t.finished_at, t.id)
+          WHEN 'holding' THEN jsonb_build_array(c_kind, last_task.id)
+          ELSE jsonb_build_array(c_kind, last_task.finished_at, last_task.id)
         END
-      FROM horsies_tasks t
-      WHERE t.id = last.id
+      FROM horsies_tasks last_task
+      WHERE last_task.id = last.id
       UNION ALL
       SELECT '["parked", null]'
       WHERE last.id IS NULL AND c_kind = 'claim'
@@ -177,9 +184,9 @@ BEGIN
     SELECT
       CASE
         WHEN (SELECT count(*) FROM fitting) >= p_many THEN
-          (SELECT f.id FROM fitting f OFFSET p_many - 1)
+          (SELECT selected.id FROM fitting selected OFFSET p_many - 1)
         WHEN (SELECT count(*) FROM entry) >= p_read THEN
-          (SELECT e.id FROM entry e OFFSET p_read - 1)
+          (SELECT found.id FROM entry found OFFSET p_read - 1)
       END AS id
   ) AS last;
 END

@@ -21,7 +21,7 @@ DECLARE
 BEGIN
   WITH node AS MATERIALIZED (
     SELECT *
-    FROM jsonb_to_recordset(p_nodes) AS n (
+    FROM jsonb_to_recordset(p_nodes) AS new_node (
       number bigint, name text, kind text,
       task text, queue text, lane text, priority smallint, max_retries smallint, options jsonb,
       kwargs jsonb, inputs jsonb, "over" text, graph jsonb, value jsonb,
@@ -48,48 +48,53 @@ BEGIN
       finished_at
     )
     SELECT
-      p_workflow, n.number, p_added_by, n.name, n.kind,
+      p_workflow, new_node.number, p_added_by, new_node.name, new_node.kind,
       CASE
         WHEN p_added_by >= 0 THEN 'ADDED'
-        WHEN n.kind = 'input' THEN 'COMPLETED'
-        WHEN jsonb_array_length(n.after) > 0 THEN 'PENDING'
-        WHEN n.rule = 'failed' THEN 'SKIPPED'
+        WHEN new_node.kind = 'input' THEN 'COMPLETED'
+        WHEN jsonb_array_length(new_node.after) > 0 THEN 'PENDING'
+        WHEN new_node.rule = 'failed' THEN 'SKIPPED'
         ELSE 'READY'
       END,
-      coalesce(n.task, ''), coalesce(n.queue, ''), coalesce(n.lane, ''),
-      coalesce(n.priority, 100), coalesce(n.max_retries, 0),
-      n.options, coalesce(n.kwargs, '{}'), n.inputs, n.over, n.graph,
+      coalesce(new_node.task, ''), coalesce(new_node.queue, ''), coalesce(new_node.lane, ''),
+      coalesce(new_node.priority, 100), coalesce(new_node.max_retries, 0),
+      new_node.options, coalesce(new_node.kwargs, '{}'), new_node.inputs, new_node.over,
+      new_node.graph,
       CASE
-        WHEN n.kind = 'input' THEN coalesce(p_values -> n.name, n.value, 'null')
-        ELSE n.value
+        WHEN new_node.kind = 'input'
+        THEN coalesce(p_values -> new_node.name, new_node.value, 'null')
+        ELSE new_node.value
       END,
-      coalesce(n.rule, 'all'), n.needs, coalesce(n.allow_failed, false),
-      n.when_node, n.when_path, n.delay,
-      coalesce(n.good_until, v_now + n.good_for),
-      coalesce(jsonb_array_length(n.after), 0) - coalesce(jsonb_array_length(n.uncounted), 0),
-      coalesce(jsonb_array_length(n.after), 0), 0, 0, 0, 0, 0, 0,
-      n.signal, n.signal_key, n.signal_type, n.due_at, coalesce(n.is_wait, false),
-      n.on_timeout, n.permission, n.undo, n.codec,
+      coalesce(new_node.rule, 'all'), new_node.needs, coalesce(new_node.allow_failed, false),
+      new_node.when_node, new_node.when_path, new_node.delay,
+      coalesce(new_node.good_until, v_now + new_node.good_for),
+      coalesce(jsonb_array_length(new_node.after), 0)
+        - coalesce(jsonb_array_length(new_node.uncounted), 0),
+      coalesce(jsonb_array_length(new_node.after), 0), 0, 0, 0, 0, 0, 0,
+      new_node.signal, new_node.signal_key, new_node.signal_type, new_node.due_at,
+      coalesce(new_node.is_wait, false), new_node.on_timeout, new_node.permission,
+      new_node.undo, new_node.codec,
       CASE
-        WHEN p_added_by < 0 AND (n.kind = 'input' OR n.rule = 'failed' AND n.after IS NULL)
+        WHEN p_added_by < 0
+          AND (new_node.kind = 'input' OR new_node.rule = 'failed' AND new_node.after IS NULL)
         THEN v_now
       END
-    FROM node n
+    FROM node new_node
     ON CONFLICT (workflow_id, added_by, name) WHERE name IS NOT NULL DO NOTHING
     RETURNING number
   ), connected AS (
     INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream, counts)
     SELECT
-      p_workflow, e.upstream::bigint, n.number,
-      n.uncounted IS NULL OR NOT n.uncounted @> to_jsonb(e.upstream::bigint)
-    FROM node n
-    JOIN inserted i ON i.number = n.number
-    CROSS JOIN LATERAL jsonb_array_elements_text(n.after) AS e (upstream)
+      p_workflow, edge.upstream::bigint, new_node.number,
+      new_node.uncounted IS NULL OR NOT new_node.uncounted @> to_jsonb(edge.upstream::bigint)
+    FROM node new_node
+    JOIN inserted added_node ON added_node.number = new_node.number
+    CROSS JOIN LATERAL jsonb_array_elements_text(new_node.after) AS edge (upstream)
     ON CONFLICT DO NOTHING
   )
-  SELECT coalesce(array_agg(i.number), '{}')
+  SELECT coalesce(array_agg(added_node.number), '{}')
   INTO v_numbers
-  FROM inserted i;
+  FROM inserted added_node;
 
   RETURN v_numbers;
 END

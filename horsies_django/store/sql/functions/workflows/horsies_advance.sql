@@ -92,32 +92,33 @@ BEGIN
 
   IF p_children <> '{}' THEN
     WITH ended AS (
-      UPDATE horsies_workflow_nodes n
+      UPDATE horsies_workflow_nodes node
       SET
         status = CASE
-          WHEN c.status = 'COMPLETED' AND c.result ? 'err' THEN 'SKIPPED'  -- as its output
-          ELSE c.status
+          WHEN child_run.status = 'COMPLETED' AND child_run.result ? 'err'
+          THEN 'SKIPPED'  -- as its output
+          ELSE child_run.status
         END,
         finished_at = v_now,
-        value = c.result -> 'ok',
-        error = c.result #>> '{err,message}',
+        value = child_run.result -> 'ok',
+        error = child_run.result #>> '{err,message}',
         error_code = CASE
-          WHEN c.result #>> '{err,error_code}' IN ('WORKFLOW_FAILED', 'WORKFLOW_CANCELLED')
+          WHEN child_run.result #>> '{err,error_code}' IN ('WORKFLOW_FAILED', 'WORKFLOW_CANCELLED')
           THEN 'SUBWORKFLOW_FAILED'
-          ELSE c.result #>> '{err,error_code}'
+          ELSE child_run.result #>> '{err,error_code}'
         END
-      FROM horsies_workflows c
-      CROSS JOIN LATERAL horsies_address(c.parent_id, c.parent_node) AS a
-      WHERE c.id = ANY (p_children)
-        AND c.finished_at IS NOT NULL
-        AND n.ctid = a.address
-        AND n.task_id = c.id
-        AND n.status = 'ENQUEUED'
-      RETURNING n.number
+      FROM horsies_workflows child_run
+      CROSS JOIN LATERAL horsies_address(child_run.parent_id, child_run.parent_node) AS node_row
+      WHERE child_run.id = ANY (p_children)
+        AND child_run.finished_at IS NOT NULL
+        AND node.ctid = node_row.address
+        AND node.task_id = child_run.id
+        AND node.status = 'ENQUEUED'
+      RETURNING node.number
     )
-    SELECT v_moved || array_agg(e.number)
+    SELECT v_moved || array_agg(ended_node.number)
     INTO v_moved
-    FROM ended e;
+    FROM ended ended_node;
   END IF;
 
   v_waits := horsies_take_waits(p_workflow, 200, v_now);

@@ -23,48 +23,48 @@ DECLARE
   v_last uuid[];
 BEGIN
   WITH ended AS (
-    UPDATE horsies_workflow_nodes n
+    UPDATE horsies_workflow_nodes node
     SET
       status = 'COMPLETED',
       finished_at = v_now,
-      value = CASE n.kind WHEN 'timer' THEN 'null' ELSE n.value END
-    FROM unnest(p_runs, p_numbers) AS f (run, number)
-    CROSS JOIN LATERAL horsies_address(f.run, f.number) AS a
-    WHERE f.run = ANY (p_plain) AND n.ctid = a.address
-    RETURNING n.workflow_id, n.number
+      value = CASE node.kind WHEN 'timer' THEN 'null' ELSE node.value END
+    FROM unnest(p_runs, p_numbers) AS completed (run, number)
+    CROSS JOIN LATERAL horsies_address(completed.run, completed.number) AS node_row
+    WHERE completed.run = ANY (p_plain) AND node.ctid = node_row.address
+    RETURNING node.workflow_id, node.number
   ), below AS MATERIALIZED (
-    SELECT n.workflow_id, e.downstream AS number, count(*)::int AS many
-    FROM ended n
+    SELECT ended_node.workflow_id, outgoing.downstream AS number, count(*)::int AS many
+    FROM ended ended_node
     LEFT JOIN LATERAL (
-      SELECT e.downstream
-      FROM horsies_workflow_edges e
-      WHERE e.workflow_id = n.workflow_id AND e.upstream = n.number
+      SELECT edge.downstream
+      FROM horsies_workflow_edges edge
+      WHERE edge.workflow_id = ended_node.workflow_id AND edge.upstream = ended_node.number
       OFFSET 0
-    ) AS e ON true
-    GROUP BY n.workflow_id, e.downstream
+    ) AS outgoing ON true
+    GROUP BY ended_node.workflow_id, outgoing.downstream
   ), judged AS MATERIALIZED (
-    SELECT b.*, n.ctid, n.open = b.many AS ready, n.queue_name
-    FROM below b
+    SELECT reached.*, target.ctid, target.open = reached.many AS ready, target.queue_name
+    FROM below reached
     CROSS JOIN LATERAL (
-      SELECT n.ctid, n.*
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = b.workflow_id AND n.number = b.number
+      SELECT node.ctid, node.*
+      FROM horsies_workflow_nodes node
+      WHERE node.workflow_id = reached.workflow_id AND node.number = reached.number
       OFFSET 0
-    ) AS n
+    ) AS target
   ), waiting AS (
-    UPDATE horsies_workflow_nodes n
-    SET open = n.open - j.many, ok = n.ok + j.many
-    FROM judged j
-    WHERE n.ctid = j.ctid AND NOT j.ready
+    UPDATE horsies_workflow_nodes node
+    SET open = node.open - downstream_node.many, ok = node.ok + downstream_node.many
+    FROM judged downstream_node
+    WHERE node.ctid = downstream_node.ctid AND NOT downstream_node.ready
   )
   SELECT
-    coalesce(array_agg(j.workflow_id), '{}'),
-    coalesce(array_agg(j.number), '{}'),
-    coalesce(array_agg(j.queue_name::text), '{}'),
-    ARRAY(SELECT b.workflow_id FROM below b WHERE b.number IS NULL)
+    coalesce(array_agg(downstream_node.workflow_id), '{}'),
+    coalesce(array_agg(downstream_node.number), '{}'),
+    coalesce(array_agg(downstream_node.queue_name::text), '{}'),
+    ARRAY(SELECT leaf.workflow_id FROM below leaf WHERE leaf.number IS NULL)
   INTO v_runs, v_numbers, v_sent, v_last
-  FROM judged j
-  WHERE j.ready;
+  FROM judged downstream_node
+  WHERE downstream_node.ready;
 
   IF v_numbers <> '{}' THEN
     PERFORM horsies_send_all(v_runs, v_numbers, p_max_bytes, p_now);

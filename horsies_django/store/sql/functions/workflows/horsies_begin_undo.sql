@@ -9,56 +9,63 @@
 CREATE OR REPLACE FUNCTION horsies_begin_undo(p_workflow uuid) RETURNS int LANGUAGE sql VOLATILE
 SET enable_nestloop = off AS $$
   WITH RECURSIVE begun AS MATERIALIZED (
-    SELECT o.number, o.name, o.how, o.total, horsies_new_number(p_workflow) AS undo
+    SELECT
+      undoable.number,
+      undoable.name,
+      undoable.how,
+      undoable.total,
+      horsies_new_number(p_workflow) AS undo
     FROM (
       SELECT
-        n.number,
-        n.name,
-        n.undo AS how,
+        undone_node.number,
+        undone_node.name,
+        undone_node.undo AS how,
         (
           SELECT
             greatest(
               (
-                SELECT t.node_index
-                FROM horsies_tasks t
-                WHERE t.workflow_id = p_workflow
-                  AND t.node = n.number
-                  AND horsies_has_begun(t.id, t.status, t.error_code)
-                ORDER BY t.node_index DESC
+                SELECT begun_task.node_index
+                FROM horsies_tasks begun_task
+                WHERE begun_task.workflow_id = p_workflow
+                  AND begun_task.node = undone_node.number
+                  AND horsies_has_begun(begun_task.id, begun_task.status, begun_task.error_code)
+                ORDER BY begun_task.node_index DESC
                 LIMIT 1
               ),
-              max(r.key::int)
+              max(place.key::int)
             ) + 1
-          FROM jsonb_object_keys(n.undo -> 'begun') AS r (key)
+          FROM jsonb_object_keys(undone_node.undo -> 'begun') AS place (key)
         ) AS total  -- the last place that has begun, plus one
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_workflow AND n.undo IS NOT NULL
+      FROM horsies_workflow_nodes undone_node
+      WHERE undone_node.workflow_id = p_workflow AND undone_node.undo IS NOT NULL
       OFFSET 0
-    ) AS o
-    WHERE o.total IS NOT NULL
+    ) AS undoable
+    WHERE undoable.total IS NOT NULL
   ), reached (ancestor, number, undo) AS (
     -- undo: of a descendant that is undone itself, at which the search ends
-    SELECT b.undo, b.number, NULL::bigint
-    FROM begun b
+    SELECT undone.undo, undone.number, NULL::bigint
+    FROM begun undone
     UNION
-    SELECT r.ancestor, d.number, b.undo
-    FROM reached r
+    SELECT reached_node.ancestor, descendant.number, undone.undo
+    FROM reached reached_node
     CROSS JOIN LATERAL (
-      SELECT e.downstream AS number
-      FROM horsies_workflow_edges e
-      WHERE e.workflow_id = p_workflow AND e.upstream = r.number
+      SELECT edge.downstream AS number
+      FROM horsies_workflow_edges edge
+      WHERE edge.workflow_id = p_workflow AND edge.upstream = reached_node.number
       UNION ALL
-      SELECT n.number
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_workflow AND n.added_by = r.number AND n.added_by >= 0
-    ) AS d
-    LEFT JOIN begun b ON b.number = d.number
-    WHERE r.undo IS NULL
+      SELECT added_node.number
+      FROM horsies_workflow_nodes added_node
+      WHERE added_node.workflow_id = p_workflow
+        AND added_node.added_by = reached_node.number
+        AND added_node.added_by >= 0
+    ) AS descendant
+    LEFT JOIN begun undone ON undone.number = descendant.number
+    WHERE reached_node.undo IS NULL
   ), connected AS (
     INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
-    SELECT p_workflow, r.undo, r.ancestor
-    FROM reached r
-    WHERE r.undo IS NOT NULL
+    SELECT p_workflow, reached_node.undo, reached_node.ancestor
+    FROM reached reached_node
+    WHERE reached_node.undo IS NOT NULL
   ), added AS (
     INSERT INTO horsies_workflow_nodes (
       workflow_id, number, added_by, name, kind, status,
@@ -66,11 +73,13 @@ SET enable_nestloop = off AS $$
       rule, allow_failed, open, total, undoes, codec
     )
     SELECT
-      p_workflow, b.undo, -2 - b.number, left('undo ' || b.name, 200), 'undo', 'ADDED',
-      u.task, u.queue, u.lane, u.priority, u.max_retries, u.options, '{}',
-      'all', true, 0, b.total, b.number, u.codec
-    FROM begun b
-    CROSS JOIN LATERAL jsonb_to_record(b.how) AS u (
+      p_workflow, undone.undo, -2 - undone.number, left('undo ' || undone.name, 200), 'undo',
+      'ADDED',
+      undo_call.task, undo_call.queue, undo_call.lane, undo_call.priority,
+      undo_call.max_retries, undo_call.options, '{}',
+      'all', true, 0, undone.total, undone.number, undo_call.codec
+    FROM begun undone
+    CROSS JOIN LATERAL jsonb_to_record(undone.how) AS undo_call (
       task text, queue text, lane text, priority smallint, max_retries int, options jsonb,
       codec text
     )

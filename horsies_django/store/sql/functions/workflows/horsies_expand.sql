@@ -62,31 +62,31 @@ BEGIN
   END IF;
 
   SELECT
-    array_agg(u.number) AS numbers,
-    array_agg(u.first) AS firsts,
-    array_agg(u.width) AS widths,
-    sum(u.width)::int AS total
+    array_agg(part.number) AS numbers,
+    array_agg(part.first) AS firsts,
+    array_agg(part.width) AS widths,
+    sum(part.width)::int AS total
   INTO v_parts
   FROM (
     SELECT
-      n.number, n.width,
-      (sum(n.width) OVER (ORDER BY n.place) - n.width)::int AS first
+      sized_node.number, sized_node.width,
+      (sum(sized_node.width) OVER (ORDER BY sized_node.place) - sized_node.width)::int AS first
     FROM (
       SELECT
-        u.number, s.place,
-        CASE u.kind WHEN 'map' THEN coalesce(u.total, 0) ELSE 1 END AS width
+        upstream_node.number, listed.place,
+        CASE upstream_node.kind WHEN 'map' THEN coalesce(upstream_node.total, 0) ELSE 1 END AS width
       FROM jsonb_array_elements_text(
         coalesce(v_source -> 'nodes', jsonb_build_array(v_source -> 'node'))
-      ) WITH ORDINALITY AS s (number, place)
+      ) WITH ORDINALITY AS listed (number, place)
       CROSS JOIN LATERAL (
-        SELECT u.*
-        FROM horsies_workflow_nodes u
-        WHERE u.workflow_id = p_run.id AND u.number = s.number::bigint
+        SELECT node.*
+        FROM horsies_workflow_nodes node
+        WHERE node.workflow_id = p_run.id AND node.number = listed.number::bigint
         OFFSET 0
-      ) AS u
+      ) AS upstream_node
       WHERE v_list IS NULL AND v_source IS NOT NULL
-    ) AS n
-  ) AS u;
+    ) AS sized_node
+  ) AS part;
 
   v_total := coalesce(p_node.total, jsonb_array_length(v_list), v_parts.total);
   v_due := coalesce(p_node.due_at, v_start + p_node.delay);
@@ -101,55 +101,58 @@ BEGIN
 
   WITH element AS MATERIALIZED (
     SELECT
-      i.place,
-      v_kwargs || jsonb_build_object(p_node.over, v_list -> i.place) AS kwargs,
+      item.place,
+      v_kwargs || jsonb_build_object(p_node.over, v_list -> item.place) AS kwargs,
       NULL AS refused
-    FROM generate_series(p_node.expanded, v_until - 1) AS i (place)
+    FROM generate_series(p_node.expanded, v_until - 1) AS item (place)
     WHERE v_list IS NOT NULL
     UNION ALL
     SELECT
-      (p.first + r.place)::int,
-      v_kwargs || jsonb_build_object(p_node.over, r.result -> 'ok'),
-      CASE WHEN r.redacted THEN 'RESULT_REDACTED' END
-    FROM unnest(v_parts.numbers, v_parts.firsts, v_parts.widths) AS p (number, first, width)
+      (part.first + upstream_result.place)::int,
+      v_kwargs || jsonb_build_object(p_node.over, upstream_result.result -> 'ok'),
+      CASE WHEN upstream_result.redacted THEN 'RESULT_REDACTED' END
+    FROM unnest(v_parts.numbers, v_parts.firsts, v_parts.widths) AS part (number, first, width)
     CROSS JOIN LATERAL horsies_results(
-      p_run.id, jsonb_build_object('node', p.number),
-      p_node.expanded - p.first, v_until - greatest(p_node.expanded, p.first)
-    ) AS r
-    WHERE p.first < v_until
-      AND p.first + p.width > p_node.expanded
-      AND p.first + r.place < v_until
-      AND r.status = 'COMPLETED'  -- an element that was skipped has no value, and is passed over
+      p_run.id, jsonb_build_object('node', part.number),
+      p_node.expanded - part.first, v_until - greatest(p_node.expanded, part.first)
+    ) AS upstream_result
+    WHERE part.first < v_until
+      AND part.first + part.width > p_node.expanded
+      AND part.first + upstream_result.place < v_until
+      -- an element that was skipped has no value, and is passed over
+      AND upstream_result.status = 'COMPLETED'
     UNION ALL
     (
       SELECT
-        b.place,
-        k.kwargs,
+        begun_task.place,
+        taken.kwargs,
         CASE
-          WHEN v_takes <> '{}' AND b.redacted THEN 'RESULT_REDACTED'
-          WHEN octet_length(k.kwargs::text) > p_max_bytes THEN 'PAYLOAD_TOO_LARGE'
+          WHEN v_takes <> '{}' AND begun_task.redacted THEN 'RESULT_REDACTED'
+          WHEN octet_length(taken.kwargs::text) > p_max_bytes THEN 'PAYLOAD_TOO_LARGE'
         END
       FROM horsies_begun(
         p_run.id, v_undone.number, v_undone.undo -> 'begun', p_node.expanded, v_until
-      ) AS b
+      ) AS begun_task
       CROSS JOIN LATERAL (
         SELECT
           coalesce(
-            jsonb_object_agg(g.key, g.value)
-              FILTER (WHERE g.key = ANY (v_takes) AND g.key <> 'result'),
+            jsonb_object_agg(argument.key, argument.value)
+              FILTER (WHERE argument.key = ANY (v_takes) AND argument.key <> 'result'),
             '{}')
           || CASE
-               WHEN 'result' = ANY (v_takes) THEN jsonb_build_object('result', b.value)
+               WHEN 'result' = ANY (v_takes) THEN jsonb_build_object('result', begun_task.value)
                ELSE '{}'
              END AS kwargs
-        FROM jsonb_each(b.kwargs) AS g
-      ) AS k
+        FROM jsonb_each(begun_task.kwargs) AS argument
+      ) AS taken
       WHERE p_node.kind = 'undo'
         AND NOT EXISTS (
-          SELECT FROM horsies_tasks x
-          WHERE x.workflow_id = p_run.id AND x.node = p_node.number AND x.node_index = b.place
+          SELECT FROM horsies_tasks existing
+          WHERE existing.workflow_id = p_run.id
+            AND existing.node = p_node.number
+            AND existing.node_index = begun_task.place
         )
-      ORDER BY b.place
+      ORDER BY begun_task.place
       LIMIT p_many
     )
   ), sent AS (
@@ -161,51 +164,56 @@ BEGIN
       max_retries, options, codec, workflow_id, node, node_index
     )
     SELECT
-      horsies_uuid7(e.place), p_node.task_name, p_node.queue_name, p_node.lane, p_node.priority,
-      horsies_stored_arguments(a.kwargs, p_node.codec),
+      horsies_uuid7(entry.place), p_node.task_name, p_node.queue_name, p_node.lane, p_node.priority,
+      horsies_stored_arguments(accepted.kwargs, p_node.codec),
       v_now, greatest(v_start, v_due),
       CASE p_node.kind WHEN 'map' THEN least(p_node.good_until, p_run.good_until) END,
       CASE
-        WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
+        WHEN queue.partition_by_args IS NOT NULL OR queue.partition_by_task
         THEN horsies_partition_key(
-          q.partition_by_args, q.partition_by_task, a.kwargs::json, p_node.task_name, NULL)
+          queue.partition_by_args, queue.partition_by_task, accepted.kwargs::json,
+          p_node.task_name, NULL)
       END,
-      q.partition_version,
-      p_node.max_retries, p_node.options, p_node.codec, p_run.id, p_node.number, e.place
-    FROM element e
+      queue.partition_version,
+      p_node.max_retries, p_node.options, p_node.codec, p_run.id, p_node.number, entry.place
+    FROM element entry
     CROSS JOIN LATERAL (
-      SELECT CASE WHEN e.refused IS NULL THEN e.kwargs ELSE '{}' END AS kwargs
-    ) AS a
-    LEFT JOIN horsies_queues q ON q.name = p_node.queue_name
+      SELECT CASE WHEN entry.refused IS NULL THEN entry.kwargs ELSE '{}' END AS kwargs
+    ) AS accepted
+    LEFT JOIN horsies_queues queue ON queue.name = p_node.queue_name
     ON CONFLICT (workflow_id, node, node_index) WHERE workflow_id IS NOT NULL DO NOTHING
     RETURNING id, node_index
   )
   SELECT
-    count(s.id),
-    array_agg(s.id) FILTER (WHERE s.node_index = ANY (r.places)),
-    (array_agg(s.id))[1],
+    count(sent_task.id),
+    array_agg(sent_task.id) FILTER (WHERE sent_task.node_index = ANY (rejected.places)),
+    (array_agg(sent_task.id))[1],
     CASE
-      WHEN p_node.kind = 'undo' AND count(s.id) = p_many THEN max(s.node_index) + 1
+      WHEN p_node.kind = 'undo' AND count(sent_task.id) = p_many THEN max(sent_task.node_index) + 1
       ELSE v_until
     END,
     (
       SELECT
         jsonb_object_agg(
-          e.place,
+          entry.place,
           horsies_error_result(
-            e.refused,
-            CASE e.refused
+            entry.refused,
+            CASE entry.refused
               WHEN 'RESULT_REDACTED' THEN 'the arguments and the value to undo were redacted'
               ELSE format(
                 'the arguments take %s bytes of JSON; HORSIES[''MAX_PAYLOAD_BYTES''] allows %s',
-                octet_length(e.kwargs::text), p_max_bytes)
+                octet_length(entry.kwargs::text), p_max_bytes)
             END))
-      FROM element e
-      WHERE e.refused IS NOT NULL
+      FROM element entry
+      WHERE entry.refused IS NOT NULL
     )
   INTO many, v_refused, v_task, v_until, v_errors
-  FROM (SELECT array_agg(e.place) AS places FROM element e WHERE e.refused IS NOT NULL) AS r
-  LEFT JOIN sent s ON true;
+  FROM (
+    SELECT array_agg(entry.place) AS places
+    FROM element entry
+    WHERE entry.refused IS NOT NULL
+  ) AS rejected
+  LEFT JOIN sent sent_task ON true;
 
   IF v_refused IS NOT NULL THEN
     IF p_node.kind = 'map' THEN

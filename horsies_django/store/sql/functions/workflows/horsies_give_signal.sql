@@ -22,15 +22,15 @@ BEGIN
   END IF;
 
   WITH taken AS (
-    UPDATE horsies_workflow_signals s
-    SET seen_at = coalesce(s.seen_at, p_now), used_at = p_now, node = p_number
-    WHERE s.id = v_signal
-    RETURNING s.data
+    UPDATE horsies_workflow_signals sent_signal
+    SET seen_at = coalesce(sent_signal.seen_at, p_now), used_at = p_now, node = p_number
+    WHERE sent_signal.id = v_signal
+    RETURNING sent_signal.data
   )
-  UPDATE horsies_workflow_nodes n
-  SET status = 'COMPLETED', finished_at = p_now, value = t.data
-  FROM taken t
-  WHERE n.workflow_id = p_workflow AND n.number = p_number;
+  UPDATE horsies_workflow_nodes waiter
+  SET status = 'COMPLETED', finished_at = p_now, value = given_signal.data
+  FROM taken given_signal
+  WHERE waiter.workflow_id = p_workflow AND waiter.number = p_number;
 
   RETURN FOUND;
 END

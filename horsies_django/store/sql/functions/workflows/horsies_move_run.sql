@@ -70,21 +70,22 @@ BEGIN
         AND (v_told.failed OR v_told.refused)
       THEN
         SELECT
-          min(n.number) AS number,
-          min(coalesce(n.error_code, n.status)) AS code,
+          min(failed_node.number) AS number,
+          min(coalesce(failed_node.error_code, failed_node.status)) AS code,
           bool_or(NOT EXISTS (
-            SELECT FROM horsies_downstream(p_workflow, n.number) AS d
-            WHERE d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed
+            SELECT FROM horsies_downstream(p_workflow, failed_node.number) AS downstream_node
+            WHERE downstream_node.rule = 'quorum'
+              OR downstream_node.rule = 'all' AND downstream_node.allow_failed
           )) AS fatal
         INTO v_failed
-        FROM unnest(v_moved) AS f (number)
+        FROM unnest(v_moved) AS moved (number)
         CROSS JOIN LATERAL (
-          SELECT n.number, n.status, n.error_code
-          FROM horsies_workflow_nodes n
-          WHERE n.workflow_id = p_workflow AND n.number = f.number
+          SELECT node.number, node.status, node.error_code
+          FROM horsies_workflow_nodes node
+          WHERE node.workflow_id = p_workflow AND node.number = moved.number
           OFFSET 0
-        ) AS n
-        WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
+        ) AS failed_node
+        WHERE failed_node.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
 
         v_moved := '{}';
         v_run.error_node := coalesce(v_run.error_node, v_failed.number);

@@ -15,83 +15,91 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $$
   WITH RECURSIVE open AS (
     SELECT
-      n.workflow_id AS run, n.name::text, n.kind::text,
-      n.task_name::text, n.queue_name::text,
-      n.kwargs, n.inputs, n.over, n.value, n.undo, n.codec::text,
+      node.workflow_id AS run, node.name::text, node.kind::text,
+      node.task_name::text, node.queue_name::text,
+      node.kwargs, node.inputs, node.over, node.value, node.undo, node.codec::text,
       -- A workflow that has started is a run of its own.
-      CASE WHEN n.task_id IS NULL THEN n.graph -> 'nodes' END AS inside
-    FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = ANY (p_runs) AND n.finished_at IS NULL
+      CASE WHEN node.task_id IS NULL THEN node.graph -> 'nodes' END AS inside
+    FROM horsies_workflow_nodes node
+    WHERE node.workflow_id = ANY (p_runs) AND node.finished_at IS NULL
     UNION ALL
     SELECT
-      o.run, concat_ws(' / ', o.name, i.name), i.kind,
-      i.task, i.queue,
-      i.kwargs, i.inputs, i."over", i.value, i.undo, i.codec,
-      i.graph -> 'nodes'
-    FROM open o
-    CROSS JOIN LATERAL jsonb_to_recordset(o.inside) AS i (
+      outer_node.run, concat_ws(' / ', outer_node.name, inner_node.name), inner_node.kind,
+      inner_node.task, inner_node.queue,
+      inner_node.kwargs, inner_node.inputs, inner_node."over", inner_node.value, inner_node.undo,
+      inner_node.codec,
+      inner_node.graph -> 'nodes'
+    FROM open outer_node
+    CROSS JOIN LATERAL jsonb_to_recordset(outer_node.inside) AS inner_node (
       name text, kind text, task text, queue text, kwargs jsonb, inputs jsonb, "over" text,
       value jsonb, undo jsonb, codec text, graph jsonb)
   ),
   made AS (
     SELECT
-      o.run, o.name, o.task_name AS task, o.queue_name AS queue, false AS undo, o.codec,
+      open_node.run, open_node.name,
+      open_node.task_name AS task, open_node.queue_name AS queue, false AS undo, open_node.codec,
       coalesce((
-        SELECT jsonb_object_agg(k.name, 'constant')
-        FROM jsonb_object_keys(o.kwargs) AS k (name)
+        SELECT jsonb_object_agg(argument.name, 'constant')
+        FROM jsonb_object_keys(open_node.kwargs) AS argument (name)
       ), '{}')
       || coalesce((
-        SELECT jsonb_object_agg(i.key, i.value ->> 'as')
-        FROM jsonb_each(o.inputs) AS i
+        SELECT jsonb_object_agg(node_input.key, node_input.value ->> 'as')
+        FROM jsonb_each(open_node.inputs) AS node_input
       ), '{}')
-      || CASE WHEN o.over IS NULL THEN '{}' ELSE jsonb_build_object(o.over, 'elements') END
-        AS given,
+      || CASE
+        WHEN open_node.over IS NULL THEN '{}'
+        ELSE jsonb_build_object(open_node.over, 'elements')
+      END AS given,
       (CASE
-        WHEN o.over IS NOT NULL AND o.value -> 0 IS NOT NULL
-          THEN o.kwargs || jsonb_build_object(o.over, o.value -> 0)
-        ELSE o.kwargs
+        WHEN open_node.over IS NOT NULL AND open_node.value -> 0 IS NOT NULL
+          THEN open_node.kwargs || jsonb_build_object(open_node.over, open_node.value -> 0)
+        ELSE open_node.kwargs
       END)::text AS constants
-    FROM open o
-    WHERE o.task_name <> '' AND o.kind <> 'undo'
+    FROM open open_node
+    WHERE open_node.task_name <> '' AND open_node.kind <> 'undo'
     UNION ALL
     SELECT
-      u.run, u.name, u.undo ->> 'task', u.undo ->> 'queue', true, u.undo ->> 'codec',
+      undoable.run, undoable.name,
+      undoable.undo ->> 'task', undoable.undo ->> 'queue', true, undoable.undo ->> 'codec',
       coalesce((
-        SELECT jsonb_object_agg(p.name, 'undo')
-        FROM jsonb_array_elements_text(u.undo -> 'parameters') AS p (name)
+        SELECT jsonb_object_agg(undo_parameter.name, 'undo')
+        FROM jsonb_array_elements_text(undoable.undo -> 'parameters') AS undo_parameter (name)
       ), '{}'),
       NULL
     FROM (
-      SELECT o.run, o.name, o.undo
-      FROM open o
-      WHERE o.undo IS NOT NULL
+      SELECT open_node.run, open_node.name, open_node.undo
+      FROM open open_node
+      WHERE open_node.undo IS NOT NULL
       UNION ALL
-      SELECT n.workflow_id, n.name, n.undo
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = ANY (p_runs)
-        AND n.finished_at IS NOT NULL
-        AND n.undo IS NOT NULL
-        AND n.status <> 'SKIPPED'
-    ) AS u
+      SELECT finished_node.workflow_id, finished_node.name, finished_node.undo
+      FROM horsies_workflow_nodes finished_node
+      WHERE finished_node.workflow_id = ANY (p_runs)
+        AND finished_node.finished_at IS NOT NULL
+        AND finished_node.undo IS NOT NULL
+        AND finished_node.status <> 'SKIPPED'
+    ) AS undoable
   ),
   counted AS (
     SELECT
-      m.task, m.queue, m.undo, m.codec, m.given, m.run,
+      made_call.task, made_call.queue, made_call.undo, made_call.codec, made_call.given,
+      made_call.run,
       count(*) AS nodes,
-      min(m.name) AS name,
-      min(m.constants COLLATE "C") AS first,
-      max(m.constants COLLATE "C") AS last
-    FROM made m
-    GROUP BY m.task, m.queue, m.undo, m.codec, m.given, m.run
+      min(made_call.name) AS name,
+      min(made_call.constants COLLATE "C") AS first,
+      max(made_call.constants COLLATE "C") AS last
+    FROM made made_call
+    GROUP BY
+      made_call.task, made_call.queue, made_call.undo, made_call.codec, made_call.given,
+      made_call.run
   )
   SELECT
-    c.task, c.queue, c.undo, c.codec, c.given::text,
-    sum(c.nodes)::bigint,
-    array_agg(c.run),
-    min(ARRAY[c.run::text, c.name]),
-    min(c.first),
-    max(c.last)
-  FROM counted c
-  GROUP BY c.task, c.queue, c.undo, c.codec, c.given
+    run_group.task, run_group.queue, run_group.undo, run_group.codec, run_group.given::text,
+    sum(run_group.nodes)::bigint,
+    array_agg(run_group.run),
+    min(ARRAY[run_group.run::text, run_group.name]),
+    min(run_group.first),
+    max(run_group.last)
+  FROM counted run_group
+  GROUP BY run_group.task, run_group.queue, run_group.undo, run_group.codec, run_group.given
   ORDER BY 8
 $$;

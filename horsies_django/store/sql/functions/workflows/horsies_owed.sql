@@ -17,50 +17,52 @@ DECLARE
 BEGIN
   RETURN QUERY
   (
-    SELECT t.workflow_id, t.id, NULL::uuid
-    FROM horsies_tasks t
-    WHERE t.workflow_id IS NOT NULL
-      AND t.finished_at IS NOT NULL
-      AND t.advanced_at IS NULL
-      AND t.finished_at >= v_since
-    ORDER BY t.finished_at
+    SELECT finished_task.workflow_id, finished_task.id, NULL::uuid
+    FROM horsies_tasks finished_task
+    WHERE finished_task.workflow_id IS NOT NULL
+      AND finished_task.finished_at IS NOT NULL
+      AND finished_task.advanced_at IS NULL
+      AND finished_task.finished_at >= v_since
+    ORDER BY finished_task.finished_at
     LIMIT p_many
   )
   UNION ALL
   (
-    SELECT w.parent_id, NULL, w.id
-    FROM horsies_workflows w
-    WHERE w.finished_at IS NOT NULL AND w.parent_id IS NOT NULL AND w.advanced_at IS NULL
+    SELECT child_run.parent_id, NULL, child_run.id
+    FROM horsies_workflows child_run
+    WHERE child_run.finished_at IS NOT NULL
+      AND child_run.parent_id IS NOT NULL
+      AND child_run.advanced_at IS NULL
     LIMIT p_many
   )
   UNION ALL
   (
-    SELECT w.id, NULL, NULL
-    FROM horsies_workflows w
-    WHERE w.owed_at IS NOT NULL
-    ORDER BY w.owed_at
+    SELECT run.id, NULL, NULL
+    FROM horsies_workflows run
+    WHERE run.owed_at IS NOT NULL
+    ORDER BY run.owed_at
     LIMIT p_many
   )
   UNION ALL
   (
-    SELECT DISTINCT n.workflow_id, NULL::uuid, NULL::uuid
-    FROM horsies_workflow_nodes n
-    WHERE n.status = 'ADDED'
+    SELECT DISTINCT added_node.workflow_id, NULL::uuid, NULL::uuid
+    FROM horsies_workflow_nodes added_node
+    WHERE added_node.status = 'ADDED'
     LIMIT p_many
   )
   UNION ALL
   (
-    SELECT DISTINCT s.workflow_id, NULL::uuid, NULL::uuid
-    FROM horsies_workflow_signals s
-    WHERE s.seen_at IS NULL
+    SELECT DISTINCT unseen_signal.workflow_id, NULL::uuid, NULL::uuid
+    FROM horsies_workflow_signals unseen_signal
+    WHERE unseen_signal.seen_at IS NULL
     LIMIT p_many
   )
   UNION ALL
   (
-    SELECT n.workflow_id, NULL, NULL
-    FROM horsies_workflow_nodes n
-    WHERE n.status = 'WAITING' AND n.finished_at IS NULL AND n.due_at <= v_now
-    ORDER BY n.due_at
+    SELECT waiter.workflow_id, NULL, NULL
+    FROM horsies_workflow_nodes waiter
+    WHERE waiter.status = 'WAITING' AND waiter.finished_at IS NULL AND waiter.due_at <= v_now
+    ORDER BY waiter.due_at
     LIMIT p_many
   );
 END

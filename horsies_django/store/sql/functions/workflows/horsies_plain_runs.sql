@@ -18,34 +18,34 @@ DECLARE
   v_runs uuid[];
 BEGIN
   v_runs := ARRAY(
-    SELECT w.id
-    FROM horsies_workflows w
-    WHERE w.id = ANY (ARRAY(
-        SELECT f.run
-        FROM unnest(p_runs, p_numbers) AS f (run, number)
+    SELECT locked_run.id
+    FROM horsies_workflows locked_run
+    WHERE locked_run.id = ANY (ARRAY(
+        SELECT ended.run
+        FROM unnest(p_runs, p_numbers) AS ended (run, number)
         CROSS JOIN LATERAL (
-          SELECT n.kind
-          FROM horsies_workflow_nodes n
-          WHERE n.workflow_id = f.run AND n.number = f.number
+          SELECT node.kind
+          FROM horsies_workflow_nodes node
+          WHERE node.workflow_id = ended.run AND node.number = ended.number
           OFFSET 0
-        ) AS n
+        ) AS node
         CROSS JOIN LATERAL (
           SELECT count(*) AS many
           FROM (
             SELECT
-            FROM horsies_workflow_edges e
-            WHERE e.workflow_id = f.run AND e.upstream = f.number
+            FROM horsies_workflow_edges edge
+            WHERE edge.workflow_id = ended.run AND edge.upstream = ended.number
             LIMIT 11
-          ) AS e
+          ) AS edge
         ) AS below
-        GROUP BY f.run
-        HAVING bool_and(n.kind IN ('task', 'timer') AND below.many <= 10)
+        GROUP BY ended.run
+        HAVING bool_and(node.kind IN ('task', 'timer') AND below.many <= 10)
       ))
-      AND w.status = 'RUNNING'
-      AND w.owed_at IS NULL
-      AND w.parent_id IS NULL
-      AND w.max_in_flight IS NULL
-      AND w.error_node IS NULL
+      AND locked_run.status = 'RUNNING'
+      AND locked_run.owed_at IS NULL
+      AND locked_run.parent_id IS NULL
+      AND locked_run.max_in_flight IS NULL
+      AND locked_run.error_node IS NULL
     FOR NO KEY UPDATE SKIP LOCKED
   );
   IF v_runs = '{}' THEN
@@ -53,35 +53,37 @@ BEGIN
   END IF;
 
   RETURN ARRAY(
-    SELECT f.run
-    FROM unnest(p_runs, p_numbers, p_tasks) AS f (run, number, task)
+    SELECT ended.run
+    FROM unnest(p_runs, p_numbers, p_tasks) AS ended (run, number, task)
     CROSS JOIN LATERAL (
-      SELECT n.*
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = f.run AND n.number = f.number
+      SELECT node.*
+      FROM horsies_workflow_nodes node
+      WHERE node.workflow_id = ended.run AND node.number = ended.number
       OFFSET 0
-    ) AS n
-    LEFT JOIN LATERAL horsies_downstream(f.run, f.number) AS d ON true
-    WHERE f.run = ANY (v_runs)
-    GROUP BY f.run
+    ) AS node
+    LEFT JOIN LATERAL horsies_downstream(ended.run, ended.number) AS downstream_node ON true
+    WHERE ended.run = ANY (v_runs)
+    GROUP BY ended.run
     HAVING count(*) <= p_many
       AND bool_and(
         coalesce(
-          n.kind = 'task' AND n.status = 'ENQUEUED' AND n.task_id = f.task
-          OR n.kind = 'timer' AND n.status = 'WAITING',
+          node.kind = 'task' AND node.status = 'ENQUEUED' AND node.task_id = ended.task
+          OR node.kind = 'timer' AND node.status = 'WAITING',
           false)
         AND (
-          d.number IS NULL
-          OR d.kind = 'task'
-            AND d.status = 'PENDING'
-            AND d.rule = 'all'
-            AND d.when_path IS NULL
-            AND d.delay IS NULL
-            AND d.due_at IS NULL
+          downstream_node.number IS NULL
+          OR downstream_node.kind = 'task'
+            AND downstream_node.status = 'PENDING'
+            AND downstream_node.rule = 'all'
+            AND downstream_node.when_path IS NULL
+            AND downstream_node.delay IS NULL
+            AND downstream_node.due_at IS NULL
         )
       )
       AND NOT EXISTS (
-        SELECT FROM horsies_workflow_nodes a WHERE a.workflow_id = f.run AND a.status = 'ADDED'
+        SELECT
+        FROM horsies_workflow_nodes added_node
+        WHERE added_node.workflow_id = ended.run AND added_node.status = 'ADDED'
       )
   );
 END

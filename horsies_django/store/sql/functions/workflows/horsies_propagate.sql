@@ -39,156 +39,166 @@ BEGIN
 
   WHILE v_moved <> '{}' OR v_admit > 0 LOOP
     WITH final AS MATERIALIZED (
-      SELECT u.number, u.status
-      FROM unnest(v_moved) AS f (number)
+      SELECT final_node.number, final_node.status
+      FROM unnest(v_moved) AS ended_node (number)
       CROSS JOIN LATERAL (
-        SELECT u.number, u.status
-        FROM horsies_workflow_nodes u
-        WHERE u.workflow_id = p_workflow AND u.number = f.number
+        SELECT final_node.number, final_node.status
+        FROM horsies_workflow_nodes final_node
+        WHERE final_node.workflow_id = p_workflow AND final_node.number = ended_node.number
         OFFSET 0
-      ) AS u
+      ) AS final_node
     ),
     added AS MATERIALIZED (
-      SELECT n.number
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_workflow AND n.status = 'ADDED'
+      SELECT added_node.number
+      FROM horsies_workflow_nodes added_node
+      WHERE added_node.workflow_id = p_workflow AND added_node.status = 'ADDED'
       LIMIT v_admit
     ),
     counted AS MATERIALIZED (
       -- The changes of the counters of nodes downstream of final ones.
       SELECT
-        e.downstream AS number,
+        edge.downstream AS number,
         -count(*)::int AS open,
         false AS admitted,
-        count(*) FILTER (WHERE e.counts AND f.status = 'COMPLETED')::int AS ok,
-        count(*) FILTER (WHERE e.counts AND f.status <> 'COMPLETED')::int AS bad
-      FROM final f
+        count(*) FILTER (WHERE edge.counts AND ended_node.status = 'COMPLETED')::int AS ok,
+        count(*) FILTER (WHERE edge.counts AND ended_node.status <> 'COMPLETED')::int AS bad
+      FROM final ended_node
       CROSS JOIN LATERAL (
-        SELECT e.downstream, e.counts
-        FROM horsies_workflow_edges e
-        WHERE e.workflow_id = p_workflow AND e.upstream = f.number
+        SELECT edge.downstream, edge.counts
+        FROM horsies_workflow_edges edge
+        WHERE edge.workflow_id = p_workflow AND edge.upstream = ended_node.number
         OFFSET 0
-      ) AS e
-      GROUP BY e.downstream
+      ) AS edge
+      GROUP BY edge.downstream
       UNION ALL
       -- The counters of admitted nodes.
       SELECT
-        a.number,
-        count(u.status) FILTER (WHERE u.finished_at IS NULL OR u.status = 'ADDED')::int,
+        admitted_node.number,
+        count(upstream_node.status) FILTER (
+          WHERE upstream_node.finished_at IS NULL OR upstream_node.status = 'ADDED'
+        )::int,
         true,
-        count(*) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int,
+        count(*) FILTER (WHERE upstream_node.counts AND upstream_node.status = 'COMPLETED')::int,
         count(*) FILTER (
-          WHERE u.counts AND u.finished_at IS NOT NULL AND u.status NOT IN ('COMPLETED', 'ADDED')
+          WHERE upstream_node.counts
+            AND upstream_node.finished_at IS NOT NULL
+            AND upstream_node.status NOT IN ('COMPLETED', 'ADDED')
         )::int
-      FROM added a
-      LEFT JOIN LATERAL horsies_upstream(p_workflow, a.number) AS u ON true
-      GROUP BY a.number
+      FROM added admitted_node
+      LEFT JOIN LATERAL horsies_upstream(p_workflow, admitted_node.number) AS upstream_node ON true
+      GROUP BY admitted_node.number
     ),
     decided AS MATERIALIZED (
       SELECT
-        n.ctid,
-        c.admitted,
-        s.*,
-        c.admitted OR v.verdict IS NOT NULL AS judged,
+        node.ctid,
+        change.admitted,
+        counters.*,
+        change.admitted OR decision.verdict IS NOT NULL AS judged,
         CASE
-          WHEN c.admitted AND NOT i.decides THEN 'CANCELLED'
-          WHEN v.verdict IS NULL THEN CASE WHEN i.decides THEN 'ADDED' ELSE n.status END
-          WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
-            CASE horsies_condition(p_workflow, n.when_node, n.when_path)
+          WHEN change.admitted AND NOT phase.decides THEN 'CANCELLED'
+          WHEN decision.verdict IS NULL THEN
+            CASE WHEN phase.decides THEN 'ADDED' ELSE node.status END
+          WHEN decision.verdict = 'READY' AND node.when_path IS NOT NULL THEN
+            CASE horsies_condition(p_workflow, node.when_node, node.when_path)
               WHEN true THEN 'READY'
               WHEN false THEN 'SKIPPED'
               ELSE 'PENDING'
             END
-          ELSE v.verdict
+          ELSE decision.verdict
         END AS status,
         NOT p_ending
-        AND v.verdict = 'SKIPPED'
-        AND n.rule = 'quorum'
+        AND decision.verdict = 'SKIPPED'
+        AND node.rule = 'quorum'
         AND EXISTS (
-          SELECT FROM horsies_upstream(p_workflow, n.number) AS u
-          WHERE u.counts AND u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+          SELECT FROM horsies_upstream(p_workflow, node.number) AS upstream_node
+          WHERE upstream_node.counts AND upstream_node.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
         ) AS refused
-      FROM counted c
+      FROM counted change
       CROSS JOIN LATERAL (
-        SELECT n.ctid, n.*
-        FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = p_workflow AND n.number = c.number
+        SELECT node.ctid, node.*
+        FROM horsies_workflow_nodes node
+        WHERE node.workflow_id = p_workflow AND node.number = change.number
         OFFSET 0
-      ) AS n
+      ) AS node
       CROSS JOIN LATERAL (
         SELECT
-          CASE WHEN c.admitted THEN 0 ELSE n.open END + c.open AS open,
-          CASE WHEN c.admitted THEN 0 ELSE n.ok END + c.ok AS ok,
-          CASE WHEN c.admitted THEN 0 ELSE n.bad END + c.bad AS bad
-      ) AS s
+          CASE WHEN change.admitted THEN 0 ELSE node.open END + change.open AS open,
+          CASE WHEN change.admitted THEN 0 ELSE node.ok END + change.ok AS ok,
+          CASE WHEN change.admitted THEN 0 ELSE node.bad END + change.bad AS bad
+      ) AS counters
       CROSS JOIN LATERAL (
         SELECT
-          n.status IN ('PENDING', 'ADDED')
-          AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) AS decides
-      ) AS i
+          node.status IN ('PENDING', 'ADDED')
+          AND (NOT p_ending OR node.kind = 'undo' OR node.rule IN ('failed', 'finished')) AS decides
+      ) AS phase
       CROSS JOIN LATERAL (
         SELECT
           CASE
-            WHEN NOT i.decides OR NOT c.admitted AND horsies_propagate.many >= p_many THEN NULL
-            WHEN n.rule = 'quorum'
-              AND n.branches - CASE WHEN n.allow_failed THEN 0 ELSE s.bad END < n.needs
+            WHEN NOT phase.decides OR NOT change.admitted AND horsies_propagate.many >= p_many
+              THEN NULL
+            WHEN node.rule = 'quorum'
+              AND node.branches - CASE WHEN node.allow_failed THEN 0 ELSE counters.bad END
+                < node.needs
               THEN 'SKIPPED'
-            WHEN n.rule = 'quorum' THEN
+            WHEN node.rule = 'quorum' THEN
               CASE
-                WHEN s.ok + CASE WHEN n.allow_failed THEN s.bad ELSE 0 END < n.needs
-                  OR s.open > n.branches - s.ok - s.bad
+                WHEN counters.ok + CASE WHEN node.allow_failed THEN counters.bad ELSE 0 END
+                    < node.needs
+                  OR counters.open > node.branches - counters.ok - counters.bad
                   THEN 'PENDING'
                 ELSE 'READY'
               END
-            WHEN n.rule = 'all' AND s.bad > 0 AND NOT n.allow_failed THEN 'SKIPPED'
-            WHEN s.open > 0 THEN 'PENDING'
-            WHEN n.rule IN ('failed', 'succeeded')
-              AND (n.rule = 'succeeded') = EXISTS (
-                SELECT FROM horsies_upstream(p_workflow, n.number) AS u
-                WHERE u.counts AND u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+            WHEN node.rule = 'all' AND counters.bad > 0 AND NOT node.allow_failed THEN 'SKIPPED'
+            WHEN counters.open > 0 THEN 'PENDING'
+            WHEN node.rule IN ('failed', 'succeeded')
+              AND (node.rule = 'succeeded') = EXISTS (
+                SELECT FROM horsies_upstream(p_workflow, node.number) AS upstream_node
+                WHERE upstream_node.counts
+                  AND upstream_node.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
               )
               THEN 'SKIPPED'
             ELSE 'READY'
           END AS verdict
         OFFSET 0
-      ) AS v
-      WHERE (n.status = 'ADDED') = c.admitted
+      ) AS decision
+      WHERE (node.status = 'ADDED') = change.admitted
     ),
     moved AS (
-      UPDATE horsies_workflow_nodes n
-      SET open = d.open,
-          ok = d.ok,
-          bad = d.bad,
-          status = d.status,
+      UPDATE horsies_workflow_nodes node
+      SET open = decided_node.open,
+          ok = decided_node.ok,
+          bad = decided_node.bad,
+          status = decided_node.status,
           finished_at = CASE
-            WHEN d.judged AND d.status IN ('SKIPPED', 'CANCELLED') THEN p_now
-            WHEN NOT d.admitted THEN n.finished_at
+            WHEN decided_node.judged AND decided_node.status IN ('SKIPPED', 'CANCELLED') THEN p_now
+            WHEN NOT decided_node.admitted THEN node.finished_at
           END,
           error_code = CASE
-            WHEN NOT d.admitted THEN n.error_code
-            WHEN d.status = 'CANCELLED' THEN 'WORKFLOW_ENDED'
+            WHEN NOT decided_node.admitted THEN node.error_code
+            WHEN decided_node.status = 'CANCELLED' THEN 'WORKFLOW_ENDED'
           END,
           error = CASE
-            WHEN NOT d.admitted THEN n.error
-            WHEN d.status = 'CANCELLED' THEN 'the run had ended before this node was admitted'
+            WHEN NOT decided_node.admitted THEN node.error
+            WHEN decided_node.status = 'CANCELLED'
+              THEN 'the run had ended before this node was admitted'
           END
-      FROM decided d
-      WHERE n.ctid = d.ctid
+      FROM decided decided_node
+      WHERE node.ctid = decided_node.ctid
       RETURNING
-        n.number,
-        d.judged AND d.status IN ('SKIPPED', 'CANCELLED') AS ended,
-        d.admitted,
-        d.refused
+        node.number,
+        decided_node.judged AND decided_node.status IN ('SKIPPED', 'CANCELLED') AS ended,
+        decided_node.admitted,
+        decided_node.refused
     )
     SELECT
-      coalesce(array_agg(m.number) FILTER (WHERE m.ended), '{}'),
-      count(*) FILTER (WHERE m.ended OR m.admitted),
-      horsies_propagate.refused OR coalesce(bool_or(m.refused), false),
+      coalesce(array_agg(moved_node.number) FILTER (WHERE moved_node.ended), '{}'),
+      count(*) FILTER (WHERE moved_node.ended OR moved_node.admitted),
+      horsies_propagate.refused OR coalesce(bool_or(moved_node.refused), false),
       failed OR EXISTS (
-        SELECT FROM final f WHERE f.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+        SELECT FROM final ended_node WHERE ended_node.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
       )
     INTO v_moved, v_many, refused, failed
-    FROM moved m;
+    FROM moved moved_node;
 
     many := many + v_many;
     v_admit := 0;

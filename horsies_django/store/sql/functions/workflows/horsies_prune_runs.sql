@@ -50,33 +50,36 @@ BEGIN
   END IF;
 
   WHILE v_left > 0 LOOP
-    SELECT w.finished_at, t.ids
+    SELECT run.finished_at, family.ids
     INTO v_finished, v_tree
-    FROM horsies_workflows w
+    FROM horsies_workflows run
     CROSS JOIN LATERAL (
       WITH RECURSIVE tree (id) AS (
-        SELECT w.id
+        SELECT run.id
         UNION ALL
-        SELECT c.id
+        SELECT child_run.id
         FROM tree
         CROSS JOIN LATERAL (
-          SELECT c.id FROM horsies_workflows c WHERE c.parent_id = tree.id OFFSET 0
-        ) AS c
+          SELECT child_run.id
+          FROM horsies_workflows child_run
+          WHERE child_run.parent_id = tree.id
+          OFFSET 0
+        ) AS child_run
       )
       SELECT array_agg(tree.id) AS ids FROM tree
-    ) AS t
-    WHERE w.finished_at >= v_finished
-      AND w.finished_at < v_now - p_age
-      AND w.parent_id IS NULL
-      AND NOT t.ids && v_held
+    ) AS family
+    WHERE run.finished_at >= v_finished
+      AND run.finished_at < v_now - p_age
+      AND run.parent_id IS NULL
+      AND NOT family.ids && v_held
       AND NOT EXISTS (
-        SELECT FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = ANY (t.ids) AND n.finished_at IS NULL
+        SELECT FROM horsies_workflow_nodes node
+        WHERE node.workflow_id = ANY (family.ids) AND node.finished_at IS NULL
         OFFSET 0
       )
-    ORDER BY w.finished_at
+    ORDER BY run.finished_at
     LIMIT 1
-    FOR UPDATE OF w SKIP LOCKED;
+    FOR UPDATE OF run SKIP LOCKED;
     EXIT WHEN NOT FOUND;
 
     IF v_guarded AND (
@@ -99,31 +102,31 @@ BEGIN
     v_left := v_left - cardinality(v_ids);
 
     WITH edges AS (
-      DELETE FROM horsies_workflow_edges e
-      WHERE e.ctid = ANY (ARRAY(
-        SELECT x.ctid
-        FROM horsies_workflow_edges x
-        WHERE x.workflow_id = ANY (v_tree)
+      DELETE FROM horsies_workflow_edges edge
+      WHERE edge.ctid = ANY (ARRAY(
+        SELECT chosen_edge.ctid
+        FROM horsies_workflow_edges chosen_edge
+        WHERE chosen_edge.workflow_id = ANY (v_tree)
         LIMIT v_left
       ))
       RETURNING 1
     ),
     signals AS (
-      DELETE FROM horsies_workflow_signals s
-      WHERE s.id = ANY (ARRAY(
-        SELECT x.id
-        FROM horsies_workflow_signals x
-        WHERE x.workflow_id = ANY (v_tree)
+      DELETE FROM horsies_workflow_signals signal
+      WHERE signal.id = ANY (ARRAY(
+        SELECT chosen_signal.id
+        FROM horsies_workflow_signals chosen_signal
+        WHERE chosen_signal.workflow_id = ANY (v_tree)
         LIMIT v_left - (SELECT count(*) FROM edges)
       ))
       RETURNING 1
     ),
     nodes AS (
-      DELETE FROM horsies_workflow_nodes n
-      WHERE n.ctid = ANY (ARRAY(
-        SELECT x.ctid
-        FROM horsies_workflow_nodes x
-        WHERE x.workflow_id = ANY (v_tree)
+      DELETE FROM horsies_workflow_nodes node
+      WHERE node.ctid = ANY (ARRAY(
+        SELECT chosen_node.ctid
+        FROM horsies_workflow_nodes chosen_node
+        WHERE chosen_node.workflow_id = ANY (v_tree)
         LIMIT v_left - (SELECT count(*) FROM edges) - (SELECT count(*) FROM signals)
       ))
       RETURNING 1

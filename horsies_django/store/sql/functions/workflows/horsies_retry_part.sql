@@ -60,166 +60,187 @@ BEGIN
   END IF;
 
   IF p_moved <> '{}' THEN
-    UPDATE horsies_workflow_nodes n
+    UPDATE horsies_workflow_nodes node
     SET status = 'ADDED'
-    FROM unnest(p_moved) AS f (number)
-    CROSS JOIN LATERAL horsies_downstream(p_run.id, f.number) AS d
-    CROSS JOIN LATERAL horsies_address(p_run.id, d.number) AS a
-    WHERE n.ctid = a.address AND n.status = 'PENDING';
+    FROM unnest(p_moved) AS moved_node (number)
+    CROSS JOIN LATERAL horsies_downstream(p_run.id, moved_node.number) AS downstream_node
+    CROSS JOIN LATERAL horsies_address(p_run.id, downstream_node.number) AS node_row
+    WHERE node.ctid = node_row.address AND node.status = 'PENDING';
 
     v_reached := v_reached || ARRAY(
-      SELECT f.number
-      FROM unnest(p_moved) AS f (number)
+      SELECT moved_node.number
+      FROM unnest(p_moved) AS moved_node (number)
       CROSS JOIN LATERAL (
-        SELECT n.status
-        FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = p_run.id AND n.number = f.number
+        SELECT node.status
+        FROM horsies_workflow_nodes node
+        WHERE node.workflow_id = p_run.id AND node.number = moved_node.number
         OFFSET 0
-      ) AS n
-      WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+      ) AS node
+      WHERE node.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
     );
   END IF;
 
   WITH RECURSIVE again (number) AS (
     SELECT unnest(v_reached)
     UNION
-    SELECT d.number
-    FROM again a
-    CROSS JOIN LATERAL horsies_downstream(p_run.id, a.number) AS d
-    WHERE d.status = 'SKIPPED' AND d.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND'
+    SELECT downstream_node.number
+    FROM again rerun_node
+    CROSS JOIN LATERAL horsies_downstream(p_run.id, rerun_node.number) AS downstream_node
+    WHERE downstream_node.status = 'SKIPPED'
+      AND downstream_node.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND'
   )
-  SELECT coalesce(array_agg(l.number), '{}')
+  SELECT coalesce(array_agg(listed_node.number), '{}')
   INTO v_again
   FROM (
-    SELECT a.number
-    FROM again a
+    SELECT rerun_node.number
+    FROM again rerun_node
     -- The LIMIT ends the search; its size has room for some new ones each time.
     LIMIT greatest(p_many, cardinality(v_reached) + p_many / 2)
-  ) AS l;
+  ) AS listed_node;
 
   WITH parts AS MATERIALIZED (
     SELECT
-      n.ctid,
-      n.number,
-      n.kind,
-      n.undo IS NOT NULL AS undone,
-      u.until,
+      reached_node.ctid,
+      reached_node.number,
+      reached_node.kind,
+      reached_node.undo IS NOT NULL AS undone,
+      extent.until,
       greatest(
-        u.until - greatest(
-          p_many - sum(u.until) OVER (ORDER BY n.number) + u.until,
+        extent.until - greatest(
+          p_many - sum(extent.until) OVER (ORDER BY reached_node.number) + extent.until,
           0),
         0)::int AS since
-    FROM unnest(v_again) AS a (number)
+    FROM unnest(v_again) AS rerun_node (number)
     CROSS JOIN LATERAL (
-      SELECT n.ctid, n.*
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_run.id AND n.number = a.number
+      SELECT reached_node.ctid, reached_node.*
+      FROM horsies_workflow_nodes reached_node
+      WHERE reached_node.workflow_id = p_run.id AND reached_node.number = rerun_node.number
       OFFSET 0
-    ) AS n
+    ) AS reached_node
     CROSS JOIN LATERAL (
       SELECT
         CASE
-          WHEN n.status = 'ADDED' THEN n.expanded
-          WHEN n.kind IN ('map', 'undo') THEN greatest(n.total, n.expanded)
+          WHEN reached_node.status = 'ADDED' THEN reached_node.expanded
+          WHEN reached_node.kind IN ('map', 'undo')
+            THEN greatest(reached_node.total, reached_node.expanded)
           ELSE 1
         END AS until
-    ) AS u
+    ) AS extent
   ),
   had AS MATERIALIZED (
     SELECT
-      p.ctid, p.number, p.since,
-      t.id, t.node_index, t.order_stop, t.queue_name, t.partition_key,
-      t.advanced_at IS NOT NULL AS counted,
-      p.kind IN ('map', 'undo')
+      part.ctid, part.number, part.since,
+      task.id, task.node_index, task.order_stop, task.queue_name, task.partition_key,
+      task.advanced_at IS NOT NULL AS counted,
+      part.kind IN ('map', 'undo')
       AND (
-        t.status = 'COMPLETED' OR t.error_code IS NOT DISTINCT FROM 'TASK_SKIPPED'
+        task.status = 'COMPLETED' OR task.error_code IS NOT DISTINCT FROM 'TASK_SKIPPED'
       ) AS kept,
-      p.undone
-      AND t.status <> 'COMPLETED'
-      AND horsies_has_begun(t.id, t.status, t.error_code) AS begun
-    FROM parts p
+      part.undone
+      AND task.status <> 'COMPLETED'
+      AND horsies_has_begun(task.id, task.status, task.error_code) AS begun
+    FROM parts part
     LEFT JOIN LATERAL (  -- not a join, which may read all tasks of the run for each node
-      SELECT x.*
-      FROM horsies_tasks x
-      WHERE x.workflow_id = p_run.id
-        AND x.node = p.number
-        AND x.node_index >= p.since
-        AND x.node_index < p.until
+      SELECT found_task.*
+      FROM horsies_tasks found_task
+      WHERE found_task.workflow_id = p_run.id
+        AND found_task.node = part.number
+        AND found_task.node_index >= part.since
+        AND found_task.node_index < part.until
       OFFSET 0
-    ) AS t ON true
+    ) AS task ON true
   ),
   replaced AS (
-    UPDATE horsies_tasks t
+    UPDATE horsies_tasks task
     SET node = NULL, order_stop = NULL
-    WHERE t.id = ANY (ARRAY(SELECT h.id FROM had h WHERE NOT h.kept))
+    WHERE task.id = ANY (ARRAY(SELECT old_task.id FROM had old_task WHERE NOT old_task.kept))
   ),
   nodes AS MATERIALIZED (
     SELECT
-      h.ctid,
-      h.since,
-      count(*) FILTER (WHERE h.kept AND h.counted)::int AS ok,
-      jsonb_object_agg(h.node_index, h.id) FILTER (WHERE h.begun) AS begun,
-      h.since = 0
+      old_task.ctid,
+      old_task.since,
+      count(*) FILTER (WHERE old_task.kept AND old_task.counted)::int AS ok,
+      jsonb_object_agg(old_task.node_index, old_task.id) FILTER (WHERE old_task.begun) AS begun,
+      old_task.since = 0
       AND NOT EXISTS (
-        SELECT FROM horsies_downstream(p_run.id, h.number) AS d
-        WHERE d.status = 'SKIPPED'
-          AND d.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND'
-          AND d.number NOT IN (SELECT unnest(v_again))
+        SELECT FROM horsies_downstream(p_run.id, old_task.number) AS downstream_node
+        WHERE downstream_node.status = 'SKIPPED'
+          AND downstream_node.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND'
+          AND downstream_node.number NOT IN (SELECT unnest(v_again))
       ) AS joins
-    FROM had h
-    GROUP BY h.ctid, h.number, h.since
+    FROM had old_task
+    GROUP BY old_task.ctid, old_task.number, old_task.since
   ),
   joined AS (
-    UPDATE horsies_workflow_nodes n
+    UPDATE horsies_workflow_nodes reached_node
     SET status = 'ADDED',
-        finished_at = CASE WHEN NOT h.joins THEN n.finished_at END,
+        finished_at = CASE WHEN NOT change.joins THEN reached_node.finished_at END,
         error_code = NULL,
         error = NULL,
         good_until = NULL,
-        due_at = CASE WHEN n.delay IS NULL THEN n.due_at END,
-        task_id = CASE WHEN n.kind = 'workflow' THEN n.task_id END,
-        items_ok = CASE n.status WHEN 'ADDED' THEN n.items_ok ELSE 0 END + h.ok,
+        due_at = CASE WHEN reached_node.delay IS NULL THEN reached_node.due_at END,
+        task_id = CASE WHEN reached_node.kind = 'workflow' THEN reached_node.task_id END,
+        items_ok = CASE reached_node.status WHEN 'ADDED' THEN reached_node.items_ok ELSE 0 END
+                   + change.ok,
         items_bad = 0,
         in_flight = 0,
-        expanded = h.since,
+        expanded = change.since,
         -- For an undo, see horsies_close_maps.
-        total = CASE n.kind WHEN 'undo' THEN greatest(n.total, n.expanded) ELSE n.total END,
+        total = CASE reached_node.kind
+          WHEN 'undo' THEN greatest(reached_node.total, reached_node.expanded)
+          ELSE reached_node.total
+        END,
         undo = CASE
-          WHEN h.begun IS NULL THEN n.undo
-          ELSE jsonb_set(n.undo, '{begun}', coalesce(n.undo -> 'begun', '{}') || h.begun)
+          WHEN change.begun IS NULL THEN reached_node.undo
+          ELSE jsonb_set(
+            reached_node.undo,
+            '{begun}',
+            coalesce(reached_node.undo -> 'begun', '{}') || change.begun)
         END
-    FROM nodes h
-    WHERE n.ctid = h.ctid
-    RETURNING n.number, h.joins
+    FROM nodes change
+    WHERE reached_node.ctid = change.ctid
+    RETURNING reached_node.number, change.joins
   )
   SELECT
-    coalesce(array_agg(j.number) FILTER (WHERE j.joins), '{}'),
-    (SELECT array_agg(h.queue_name::text) FROM had h WHERE h.order_stop IS NOT NULL),
-    (SELECT array_agg(h.partition_key) FROM had h WHERE h.order_stop IS NOT NULL)
+    coalesce(array_agg(joined_node.number) FILTER (WHERE joined_node.joins), '{}'),
+    (
+      SELECT array_agg(old_task.queue_name::text)
+      FROM had old_task
+      WHERE old_task.order_stop IS NOT NULL
+    ),
+    (
+      SELECT array_agg(old_task.partition_key)
+      FROM had old_task
+      WHERE old_task.order_stop IS NOT NULL
+    )
   INTO v_joined, v_queues, v_keys
-  FROM joined j;
+  FROM joined joined_node;
 
   PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
 
-  UPDATE horsies_workflow_nodes n  -- the nodes keep their status
-  SET open = c.open, ok = c.ok, bad = c.bad
+  UPDATE horsies_workflow_nodes node  -- the nodes keep their status
+  SET open = counters.open, ok = counters.ok, bad = counters.bad
   FROM (
-    SELECT DISTINCT d.number
-    FROM unnest(v_joined || p_moved) AS j (number)
-    CROSS JOIN LATERAL horsies_downstream(p_run.id, j.number) AS d
-    WHERE d.status <> 'ADDED'
-  ) AS o
+    SELECT DISTINCT downstream_node.number
+    FROM unnest(v_joined || p_moved) AS joined_node (number)
+    CROSS JOIN LATERAL horsies_downstream(p_run.id, joined_node.number) AS downstream_node
+    WHERE downstream_node.status <> 'ADDED'
+  ) AS other_node
   CROSS JOIN LATERAL (
     SELECT
-      count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
-      count(*) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int AS ok,
+      count(*) FILTER (WHERE upstream_node.finished_at IS NULL)::int AS open,
       count(*) FILTER (
-        WHERE u.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED'
+        WHERE upstream_node.counts AND upstream_node.status = 'COMPLETED'
+      )::int AS ok,
+      count(*) FILTER (
+        WHERE upstream_node.counts
+          AND upstream_node.finished_at IS NOT NULL
+          AND upstream_node.status <> 'COMPLETED'
       )::int AS bad
-    FROM horsies_upstream(p_run.id, o.number) AS u
-  ) AS c
-  CROSS JOIN LATERAL horsies_address(p_run.id, o.number) AS a
-  WHERE n.ctid = a.address;
+    FROM horsies_upstream(p_run.id, other_node.number) AS upstream_node
+  ) AS counters
+  CROSS JOIN LATERAL horsies_address(p_run.id, other_node.number) AS node_row
+  WHERE node.ctid = node_row.address;
 
   IF retrying = c_all AND NOT EXISTS (
     SELECT FROM horsies_workflow_nodes n
@@ -229,33 +250,37 @@ BEGIN
     -- whose child run goes on is ADDED no more.
     WITH nested AS MATERIALIZED (
       SELECT
-        n.ctid,
-        c.finished_at IS NULL
+        node.ctid,
+        child_run.finished_at IS NULL
         OR EXISTS (
-          SELECT FROM horsies_upstream(p_run.id, n.number) AS u WHERE u.status = 'ADDED'
+          SELECT FROM horsies_upstream(p_run.id, node.number) AS upstream_node
+          WHERE upstream_node.status = 'ADDED'
         ) AS anew
-      FROM horsies_workflow_nodes n
+      FROM horsies_workflow_nodes node
       LEFT JOIN LATERAL (
-        SELECT c.finished_at FROM horsies_workflows c WHERE c.id = n.task_id OFFSET 0
-      ) AS c ON true
-      WHERE n.workflow_id = p_run.id
-        AND n.status = 'ADDED'
-        AND n.kind = 'workflow'
-        AND n.task_id IS NOT NULL
+        SELECT child_run.finished_at
+        FROM horsies_workflows child_run
+        WHERE child_run.id = node.task_id
+        OFFSET 0
+      ) AS child_run ON true
+      WHERE node.workflow_id = p_run.id
+        AND node.status = 'ADDED'
+        AND node.kind = 'workflow'
+        AND node.task_id IS NOT NULL
       ORDER BY anew DESC
       LIMIT p_many
     ),
     moved AS (
-      UPDATE horsies_workflow_nodes n
-      SET status = CASE WHEN e.anew THEN 'ADDED' ELSE 'ENQUEUED' END,
-          task_id = CASE WHEN NOT e.anew THEN n.task_id END
-      FROM nested e
-      WHERE n.ctid = e.ctid
-      RETURNING n.task_id
+      UPDATE horsies_workflow_nodes node
+      SET status = CASE WHEN nested_node.anew THEN 'ADDED' ELSE 'ENQUEUED' END,
+          task_id = CASE WHEN NOT nested_node.anew THEN node.task_id END
+      FROM nested nested_node
+      WHERE node.ctid = nested_node.ctid
+      RETURNING node.task_id
     )
-    SELECT array_agg(m.task_id) FILTER (WHERE m.task_id IS NOT NULL), count(*)
+    SELECT array_agg(moved_node.task_id) FILTER (WHERE moved_node.task_id IS NOT NULL), count(*)
     INTO v_children, v_many
-    FROM moved m;
+    FROM moved moved_node;
 
     PERFORM horsies_begin_retry(v_children, p_now);
     begun := v_children IS NOT NULL;

@@ -78,17 +78,20 @@ BEGIN
     INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
     -- again: this one failed, too; the search ends at it.
     WITH RECURSIVE reached (source, number, again) AS (
-      SELECT u.number, u.number, false
-      FROM unnest(v_undos) AS u (number)
+      SELECT failed_undo.number, failed_undo.number, false
+      FROM unnest(v_undos) AS failed_undo (number)
       UNION
-      SELECT r.source, d.number, d.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
-      FROM reached r
-      CROSS JOIN LATERAL horsies_downstream(p_workflow, r.number) AS d
-      WHERE NOT r.again
+      SELECT
+        reached_node.source,
+        downstream_node.number,
+        downstream_node.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+      FROM reached reached_node
+      CROSS JOIN LATERAL horsies_downstream(p_workflow, reached_node.number) AS downstream_node
+      WHERE NOT reached_node.again
     )
-    SELECT p_workflow, r.source, r.number
-    FROM reached r
-    WHERE r.again
+    SELECT p_workflow, reached_node.source, reached_node.number
+    FROM reached reached_node
+    WHERE reached_node.again
     ON CONFLICT DO NOTHING;
 
     UPDATE horsies_workflows w
@@ -117,29 +120,29 @@ BEGIN
       WITH RECURSIVE inside (id) AS (
         SELECT p_workflow
         UNION  -- not ALL: a circle, which others may write, ends
-        SELECT w.id
-        FROM inside i
+        SELECT child_run.id
+        FROM inside inner_run
         CROSS JOIN LATERAL (  -- see horsies_downstream
-          SELECT w.id
-          FROM horsies_workflows w
-          WHERE w.parent_id = i.id AND w.status IN ('FAILED', 'CANCELLED')
+          SELECT child_run.id
+          FROM horsies_workflows child_run
+          WHERE child_run.parent_id = inner_run.id AND child_run.status IN ('FAILED', 'CANCELLED')
           OFFSET 0
-        ) AS w
+        ) AS child_run
       )
       SELECT
-      FROM inside i
+      FROM inside inner_run
       CROSS JOIN LATERAL (
         SELECT
-        FROM horsies_workflows w
-        WHERE w.id = i.id AND w.finished_at IS NOT NULL
+        FROM horsies_workflows ended_run
+        WHERE ended_run.id = inner_run.id AND ended_run.finished_at IS NOT NULL
         OFFSET 0
-      ) AS w
+      ) AS ended_run
       CROSS JOIN LATERAL (
         SELECT
-        FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = i.id AND n.finished_at IS NULL
+        FROM horsies_workflow_nodes open_node
+        WHERE open_node.workflow_id = inner_run.id AND open_node.finished_at IS NULL
         LIMIT 1
-      ) AS n
+      ) AS open_node
     )
   ) THEN
     verdict := 'STOPPING';

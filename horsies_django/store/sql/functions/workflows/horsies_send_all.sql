@@ -23,41 +23,50 @@ BEGIN
       partition_version, max_retries, options, codec,
       workflow_id, node, node_index)
     SELECT
-      horsies_uuid7(p.place::int), n.task_name, n.queue_name, n.lane, n.priority,
-      horsies_stored_arguments(k.kwargs, n.codec),
-      v_now, greatest(v_start, coalesce(n.due_at, v_start + n.delay)),
-      least(n.good_until, w.good_until),
+      horsies_uuid7(entry.place::int),
+      ready_node.task_name, ready_node.queue_name, ready_node.lane, ready_node.priority,
+      horsies_stored_arguments(arguments.kwargs, ready_node.codec),
+      v_now, greatest(v_start, coalesce(ready_node.due_at, v_start + ready_node.delay)),
+      least(ready_node.good_until, run.good_until),
       CASE
-        WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task THEN horsies_partition_key(
-          q.partition_by_args, q.partition_by_task, k.kwargs::json, n.task_name, NULL)
+        WHEN queue.partition_by_args IS NOT NULL OR queue.partition_by_task
+          THEN horsies_partition_key(
+            queue.partition_by_args, queue.partition_by_task,
+            arguments.kwargs::json, ready_node.task_name, NULL)
       END,
-      q.partition_version, n.max_retries, n.options, n.codec,
-      w.id, n.number, 0
-    FROM unnest(p_workflows, p_numbers) WITH ORDINALITY AS p (workflow, number, place)
+      queue.partition_version, ready_node.max_retries, ready_node.options, ready_node.codec,
+      run.id, ready_node.number, 0
+    FROM unnest(p_workflows, p_numbers) WITH ORDINALITY AS entry (workflow, number, place)
     CROSS JOIN LATERAL (
-      SELECT w.id, w.good_until FROM horsies_workflows w WHERE w.id = p.workflow OFFSET 0
-    ) AS w
-    CROSS JOIN LATERAL (  -- by the whole key, independent of the statistics
-      SELECT n.*
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p.workflow AND n.number = p.number
+      SELECT run.id, run.good_until
+      FROM horsies_workflows run
+      WHERE run.id = entry.workflow
       OFFSET 0
-    ) AS n
-    LEFT JOIN horsies_queues q ON q.name = n.queue_name
+    ) AS run
+    CROSS JOIN LATERAL (  -- by the whole key, independent of the statistics
+      SELECT ready_node.*
+      FROM horsies_workflow_nodes ready_node
+      WHERE ready_node.workflow_id = entry.workflow AND ready_node.number = entry.number
+      OFFSET 0
+    ) AS ready_node
+    LEFT JOIN horsies_queues queue ON queue.name = ready_node.queue_name
     CROSS JOIN LATERAL (  -- once, also for a key
-      SELECT horsies_node_kwargs(n, p_max_bytes) AS kwargs OFFSET 0
-    ) AS k
+      SELECT horsies_node_kwargs(ready_node, p_max_bytes) AS kwargs OFFSET 0
+    ) AS arguments
     RETURNING id, workflow_id, node
   )
-  UPDATE horsies_workflow_nodes n
+  UPDATE horsies_workflow_nodes ready_node
   SET status = 'ENQUEUED',
-      task_id = m.id,
-      due_at = coalesce(n.due_at, v_start + n.delay),
-      open = CASE n.status WHEN 'PENDING' THEN 0 ELSE n.open END,
-      ok = CASE n.status WHEN 'PENDING' THEN n.ok + n.open ELSE n.ok END
-  FROM made m
-  CROSS JOIN LATERAL horsies_address(m.workflow_id, m.node) AS a
-  WHERE n.ctid = a.address;
+      task_id = sent_task.id,
+      due_at = coalesce(ready_node.due_at, v_start + ready_node.delay),
+      open = CASE ready_node.status WHEN 'PENDING' THEN 0 ELSE ready_node.open END,
+      ok = CASE ready_node.status
+        WHEN 'PENDING' THEN ready_node.ok + ready_node.open
+        ELSE ready_node.ok
+      END
+  FROM made sent_task
+  CROSS JOIN LATERAL horsies_address(sent_task.workflow_id, sent_task.node) AS node_row
+  WHERE ready_node.ctid = node_row.address;
 
   GET DIAGNOSTICS v_many = ROW_COUNT;
   RETURN v_many;

@@ -23,71 +23,77 @@ BEGIN
   END IF;
 
   WITH taken AS (
-    UPDATE horsies_tasks t
+    UPDATE horsies_tasks task
     SET advanced_at = p_now
-    WHERE t.id = ANY (ARRAY(
-      SELECT d.id
-      FROM horsies_tasks d
-      WHERE d.id = ANY (v_tasks)
-        AND d.workflow_id IS NOT DISTINCT FROM p_workflow
-        AND d.advanced_at IS NULL
+    WHERE task.id = ANY (ARRAY(
+      SELECT finished_task.id
+      FROM horsies_tasks finished_task
+      WHERE finished_task.id = ANY (v_tasks)
+        AND finished_task.workflow_id IS NOT DISTINCT FROM p_workflow
+        AND finished_task.advanced_at IS NULL
         -- "finished_at IS NOT NULL" may read all finished tasks that exist.
-        AND d.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+        AND finished_task.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
       FOR NO KEY UPDATE SKIP LOCKED
     ))
     RETURNING
-      t.id,
-      t.node,
-      t.status,
-      t.error_code,
-      t.result #>> '{err,message}' AS message,
-      t.status <> 'CANCELLED'
-      OR t.started_at IS NOT NULL
-      OR t.retry_count > 0
-      OR t.snooze_count > 0 AS begun
+      task.id,
+      task.node,
+      task.status,
+      task.error_code,
+      task.result #>> '{err,message}' AS message,
+      task.status <> 'CANCELLED'
+      OR task.started_at IS NOT NULL
+      OR task.retry_count > 0
+      OR task.snooze_count > 0 AS begun
   ),
   of_tasks AS (
-    UPDATE horsies_workflow_nodes n
-    SET status = CASE WHEN t.error_code = 'TASK_SKIPPED' THEN 'SKIPPED' ELSE t.status END,
+    UPDATE horsies_workflow_nodes task_node
+    SET status = CASE
+          WHEN taken_task.error_code = 'TASK_SKIPPED' THEN 'SKIPPED'
+          ELSE taken_task.status
+        END,
         finished_at = p_now,
-        error_code = t.error_code,
-        error = t.message
-    FROM taken t
-    CROSS JOIN LATERAL horsies_address(p_workflow, t.node) AS a
-    WHERE n.ctid = a.address
-      AND n.kind = 'task'
-      AND n.task_id = t.id
-      AND n.status = 'ENQUEUED'
-    RETURNING n.number
+        error_code = taken_task.error_code,
+        error = taken_task.message
+    FROM taken taken_task
+    CROSS JOIN LATERAL horsies_address(p_workflow, taken_task.node) AS node_row
+    WHERE task_node.ctid = node_row.address
+      AND task_node.kind = 'task'
+      AND task_node.task_id = taken_task.id
+      AND task_node.status = 'ENQUEUED'
+    RETURNING task_node.number
   ),
   of_maps AS (
-    UPDATE horsies_workflow_nodes n
-    SET in_flight = n.in_flight - c.many,
-        items_ok = n.items_ok + c.many - c.bad,
-        items_bad = n.items_bad + c.bad,
-        error = coalesce(n.error, c.error)
+    UPDATE horsies_workflow_nodes map_node
+    SET in_flight = map_node.in_flight - tally.many,
+        items_ok = map_node.items_ok + tally.many - tally.bad,
+        items_bad = map_node.items_bad + tally.bad,
+        error = coalesce(map_node.error, tally.error)
     FROM (
       SELECT
-        t.node,
+        taken_task.node,
         count(*)::int AS many,
-        (count(*) FILTER (WHERE t.bad))::int AS bad,
-        min(concat_ws(': ', coalesce(t.error_code, t.status), t.message))
-          FILTER (WHERE t.bad AND t.begun) AS error
+        (count(*) FILTER (WHERE taken_task.bad))::int AS bad,
+        min(concat_ws(': ', coalesce(taken_task.error_code, taken_task.status), taken_task.message))
+          FILTER (WHERE taken_task.bad AND taken_task.begun) AS error
       FROM (
         SELECT
-          t.*,
-          t.status <> 'COMPLETED' AND t.error_code IS DISTINCT FROM 'TASK_SKIPPED' AS bad
-        FROM taken t
-      ) AS t
-      GROUP BY t.node
-    ) AS c
-    CROSS JOIN LATERAL horsies_address(p_workflow, c.node) AS a
-    WHERE n.ctid = a.address
-      AND n.kind IN ('map', 'undo')
-      AND n.status IN ('READY', 'ENQUEUED')
-    RETURNING n.number
+          taken_task.*,
+          taken_task.status <> 'COMPLETED'
+          AND taken_task.error_code IS DISTINCT FROM 'TASK_SKIPPED' AS bad
+        FROM taken taken_task
+      ) AS taken_task
+      GROUP BY taken_task.node
+    ) AS tally
+    CROSS JOIN LATERAL horsies_address(p_workflow, tally.node) AS node_row
+    WHERE map_node.ctid = node_row.address
+      AND map_node.kind IN ('map', 'undo')
+      AND map_node.status IN ('READY', 'ENQUEUED')
+    RETURNING map_node.number
   )
-  SELECT ARRAY(SELECT o.number FROM of_tasks o), ARRAY(SELECT o.number FROM of_maps o)
+  SELECT
+    ARRAY(SELECT ended_node.number FROM of_tasks ended_node),
+    ARRAY(SELECT ended_node.number FROM of_maps ended_node)
   INTO v_moved, v_maps;
 
   RETURN v_moved

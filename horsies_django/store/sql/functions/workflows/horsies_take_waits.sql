@@ -31,36 +31,36 @@ BEGIN
     v_unseen := v_unseen || v_signal.id;
 
     -- One look per key: among many nodes with keys, neither reads those of the others.
-    SELECT w.number
+    SELECT candidate.number
     INTO v_number
     FROM (
       (
-        SELECT n.number
-        FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = p_workflow
-          AND n.signal = v_signal.name
-          AND n.status = 'WAITING'
-          AND n.signal_key IS NULL
-          AND n.kind <> 'gate'
-          AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
-        ORDER BY n.signal_key, n.number
+        SELECT waiter.number
+        FROM horsies_workflow_nodes waiter
+        WHERE waiter.workflow_id = p_workflow
+          AND waiter.signal = v_signal.name
+          AND waiter.status = 'WAITING'
+          AND waiter.signal_key IS NULL
+          AND waiter.kind <> 'gate'
+          AND (waiter.due_at IS NULL OR waiter.due_at > v_signal.sent_at)
+        ORDER BY waiter.signal_key, waiter.number
         LIMIT 1
       )
       UNION ALL
       (
-        SELECT n.number
-        FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = p_workflow
-          AND n.signal = v_signal.name
-          AND n.status = 'WAITING'
-          AND n.signal_key = v_signal.key
-          AND n.kind <> 'gate'
-          AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
-        ORDER BY n.number
+        SELECT keyed_waiter.number
+        FROM horsies_workflow_nodes keyed_waiter
+        WHERE keyed_waiter.workflow_id = p_workflow
+          AND keyed_waiter.signal = v_signal.name
+          AND keyed_waiter.status = 'WAITING'
+          AND keyed_waiter.signal_key = v_signal.key
+          AND keyed_waiter.kind <> 'gate'
+          AND (keyed_waiter.due_at IS NULL OR keyed_waiter.due_at > v_signal.sent_at)
+        ORDER BY keyed_waiter.number
         LIMIT 1
       )
-    ) AS w
-    ORDER BY w.number
+    ) AS candidate
+    ORDER BY candidate.number
     LIMIT 1;
 
     IF FOUND AND horsies_give_signal(p_workflow, v_number, v_signal.id, p_now) THEN
@@ -75,50 +75,55 @@ BEGIN
   END IF;
 
   v_due := ARRAY(
-    SELECT d.number
+    SELECT due_wait.number
     FROM (
-      SELECT n.number, n.kind, n.signal, n.signal_key, n.due_at
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_workflow
-        AND n.status = 'WAITING'
-        AND n.is_wait
-        AND n.finished_at IS NULL
-        AND n.due_at <= p_now
-      ORDER BY n.due_at
+      SELECT waiter.number, waiter.kind, waiter.signal, waiter.signal_key, waiter.due_at
+      FROM horsies_workflow_nodes waiter
+      WHERE waiter.workflow_id = p_workflow
+        AND waiter.status = 'WAITING'
+        AND waiter.is_wait
+        AND waiter.finished_at IS NULL
+        AND waiter.due_at <= p_now
+      ORDER BY waiter.due_at
       LIMIT p_many
-    ) AS d
-    WHERE d.signal IS NULL
-      OR d.kind = 'gate'
+    ) AS due_wait
+    WHERE due_wait.signal IS NULL
+      OR due_wait.kind = 'gate'
       OR cardinality(v_unseen) < p_many
       OR NOT EXISTS (
-        SELECT FROM horsies_next_signal(p_workflow, d.signal, d.signal_key, true) AS s
-        WHERE s.sent_at < d.due_at
+        SELECT
+        FROM horsies_next_signal(
+          p_workflow, due_wait.signal, due_wait.signal_key, true
+        ) AS next_signal
+        WHERE next_signal.sent_at < due_wait.due_at
       )
-    ORDER BY d.due_at
+    ORDER BY due_wait.due_at
   );
 
   IF v_due <> '{}' THEN
-    UPDATE horsies_workflow_nodes n
+    UPDATE horsies_workflow_nodes waiter
     SET finished_at = p_now,
-        value = CASE WHEN n.on_timeout = 'complete' THEN 'null'::jsonb END,
-        status = CASE n.on_timeout
+        value = CASE WHEN waiter.on_timeout = 'complete' THEN 'null'::jsonb END,
+        status = CASE waiter.on_timeout
           WHEN 'complete' THEN 'COMPLETED'
           WHEN 'skip' THEN 'SKIPPED'
           ELSE 'FAILED'
         END,
-        error_code = CASE WHEN n.on_timeout <> 'complete' THEN 'WAIT_TIMED_OUT' END,
+        error_code = CASE WHEN waiter.on_timeout <> 'complete' THEN 'WAIT_TIMED_OUT' END,
         error = CASE
-          WHEN n.on_timeout <> 'complete' THEN
+          WHEN waiter.on_timeout <> 'complete' THEN
             CASE
-              WHEN n.kind = 'gate' THEN 'nobody decided in time'
-              WHEN n.items_ok > 0
-                THEN format('%s of %s signals %L came in time', n.items_ok, n.total, n.signal)
-              ELSE format('no signal %L came in time', n.signal)
+              WHEN waiter.kind = 'gate' THEN 'nobody decided in time'
+              WHEN waiter.items_ok > 0
+                THEN format(
+                  '%s of %s signals %L came in time',
+                  waiter.items_ok, waiter.total, waiter.signal)
+              ELSE format('no signal %L came in time', waiter.signal)
             END
         END
-    FROM unnest(v_due) AS d (number)
-    CROSS JOIN LATERAL horsies_address(p_workflow, d.number) AS a
-    WHERE n.ctid = a.address;
+    FROM unnest(v_due) AS due_wait (number)
+    CROSS JOIN LATERAL horsies_address(p_workflow, due_wait.number) AS node_row
+    WHERE waiter.ctid = node_row.address;
 
     moved := moved || v_due;
   END IF;

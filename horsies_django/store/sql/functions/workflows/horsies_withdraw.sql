@@ -36,35 +36,38 @@ BEGIN
   v_kept := horsies_referenced('horsies_tasks', v_ids);
 
   WITH withdrawn AS (
-    DELETE FROM horsies_tasks t
-    WHERE t.id = ANY (v_ids) AND t.id <> ALL (v_kept)
-    RETURNING t.node, t.node_index, t.queue_name, t.partition_key
+    DELETE FROM horsies_tasks task
+    WHERE task.id = ANY (v_ids) AND task.id <> ALL (v_kept)
+    RETURNING task.node, task.node_index, task.queue_name, task.partition_key
   ),
   counted AS (
-    SELECT w.node, min(w.node_index) AS first, count(*)::int AS many
-    FROM withdrawn w
-    GROUP BY w.node
+    SELECT withdrawn_task.node, min(withdrawn_task.node_index) AS first, count(*)::int AS many
+    FROM withdrawn withdrawn_task
+    GROUP BY withdrawn_task.node
   ),
   freed AS (
-    UPDATE horsies_workflow_nodes n
+    UPDATE horsies_workflow_nodes freed_node
     SET status = 'READY',
         task_id = NULL,
         expanded = CASE
-          WHEN n.kind IN ('map', 'undo') THEN least(n.expanded, c.first)
+          WHEN freed_node.kind IN ('map', 'undo') THEN least(freed_node.expanded, tally.first)
           ELSE 0
         END,
-        in_flight = CASE WHEN n.kind IN ('map', 'undo') THEN n.in_flight - c.many ELSE 0 END
-    FROM counted c
-    CROSS JOIN LATERAL horsies_address(p_workflow, c.node) AS a
-    WHERE n.ctid = a.address AND n.status IN ('READY', 'ENQUEUED')
+        in_flight = CASE
+          WHEN freed_node.kind IN ('map', 'undo') THEN freed_node.in_flight - tally.many
+          ELSE 0
+        END
+    FROM counted tally
+    CROSS JOIN LATERAL horsies_address(p_workflow, tally.node) AS node_row
+    WHERE freed_node.ctid = node_row.address AND freed_node.status IN ('READY', 'ENQUEUED')
   )
   SELECT
-    coalesce((SELECT sum(c.many) FROM counted c), 0),
-    array_agg(w.queue_name::text),
-    array_agg(w.partition_key)
+    coalesce((SELECT sum(tally.many) FROM counted tally), 0),
+    array_agg(withdrawn_task.queue_name::text),
+    array_agg(withdrawn_task.partition_key)
   INTO v_many, v_queues, v_keys
-  FROM withdrawn w
-  WHERE w.partition_key IS NOT NULL;
+  FROM withdrawn withdrawn_task
+  WHERE withdrawn_task.partition_key IS NOT NULL;
 
   PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
 

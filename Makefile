@@ -1,12 +1,12 @@
-# The front door: everything works in a fresh clone with Python 3.11 or newer and make, nothing else installed.
+# All commands for development. They work in a fresh clone with Python 3.11 or newer and make.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-# Tests start hundreds of processes: what they import is compiled once. Their streams are buffered, as those of most workers are: a stream
-# whose reader stands still then keeps a lock that others may wait for.
+# Tests start hundreds of processes, so their imports are compiled only once. Their streams are buffered, as those of
+# most workers are: with a reader that does not read, such a stream keeps a lock for which others may wait.
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
@@ -17,31 +17,31 @@ help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
 	@echo "             DATABASE_URL=postgresql://... uses that server instead of a private one"
 	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server: 3 minutes on 2 CPUs;"
-	@echo "             ARGS=\"tests/desk -k send\" runs those only"
-	@echo "make e2e     run the other tests with real workers, and the README, the tutorial and the demo as they are printed"
+	@echo "             ARGS=\"tests/desk -k send\" runs only these"
+	@echo "make e2e     run the other tests with real workers, and the README, the tutorial and the demo literally"
 	@echo "make browser run the tests of the admin in a real browser, where chromium is installed"
 	@echo "make screenshots renew the pictures of the documentation, docs/images, from those tests"
 	@echo "make unit    run the tests of pure code, which need no database: seconds"
 	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 5 minutes"
-	@echo "make soak    run mixed work for an hour, and see that nothing is lost and nothing grows; ARGS=--minutes=3 is a trial"
-	@echo "make mutants edit a copy of the code in the ways of tests/mutants/edits.py and see tests fail; ARGS=\"7 9\""
+	@echo "make soak    run mixed work for an hour, and check that nothing is lost and nothing grows; ARGS=--minutes=3 is a trial"
+	@echo "make mutants apply each edit of tests/mutants/edits.py to a copy of the code, and check that tests fail; ARGS=\"7 9\""
 	@echo "make conformance run Django's own tests of task backends against HorsiesBackend; fetches them from PyPI"
 	@echo "make thirdparty run Wagtail and django-pictures, which send by django.tasks, on HorsiesBackend"
-	@echo "make lint    check style, floors, types and migrations"
+	@echo "make lint    check style, layers, types and migrations"
 	@echo "make types   check a project that uses the installed wheel with mypy and pyright"
-	@echo "make ci      run all that a change has to pass"
-	@echo "make format  put the code into the one format"
+	@echo "make ci      run all checks that a change has to pass"
+	@echo "make format  format the code"
 	@echo "make docs    build the pages as a site in build/docs; a warning is an error"
-	@echo "make bench   measure drain, or what ARGS=\"latency enqueue --repeats=5\" names; docs/benchmarks tells more"
-	@echo "make wheel   build dist/horsies_django-*.whl, and say how to install it"
-	@echo "make clean   remove what the others made"
+	@echo "make bench   measure drain, or other scenarios: ARGS=\"latency enqueue --repeats=5\"; see docs/benchmarks"
+	@echo "make wheel   build dist/horsies_django-*.whl, and print how to install it"
+	@echo "make clean   remove the files that the other commands made"
 	@echo "PYTHON=python3.13 chooses the interpreter (after make clean), VENV=directory another environment"
 
-# Only a DATABASE_URL of the command line is used: the one in the environment may be a stranger's database.
+# Only a DATABASE_URL of the command line is used, because the one in the environment may be another project's database.
 demo: $(VENV)/.has-example
 	@$(if $(findstring command line,$(origin DATABASE_URL)),exec env -u DATABASE_URL $(BIN)/python manage.py demo --database-url="$$DATABASE_URL" $(ARGS),exec env -u DATABASE_URL $(BIN)/python manage.py demo $(ARGS))
 
-# All of it runs in as many processes as the machine is good for (tests/support/layers.py), each with a database of its own.
+# The tests run in as many processes as the machine can keep busy (tests/support/layers.py), each with its own database.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.has-test
@@ -56,7 +56,7 @@ unit: $(VENV)/.has-test
 browser: $(VENV)/.has-browser
 	@$(BIN)/python -m pytest tests/browser -n 2 $(ARGS)
 
-# Of the pictures that these tests leave at the widths 390 and 1200, light and dark, the page of the documentation and its name there.
+# The tests leave pictures with the widths 390 and 1200, light and dark. These are copied into the documentation.
 SHOTS := build/screenshots
 SHOWN := overview-1200-light:overview overview-390-dark:overview-narrow-dark failures-1200-light:failures tasks-1200-light:task-list \
 	task-1200-light:task queue-1200-light:queue workflow-1200-light:workflow workflow-390-light:workflow-narrow workflow-undone-1200-dark:workflow-dark
@@ -65,7 +65,7 @@ screenshots: $(VENV)/.has-browser
 	@HORSIES_TEST_PICTURES=$(SHOTS) $(BIN)/python -m pytest tests/browser -n 2 -k readable $(ARGS)
 	@for shot in $(SHOWN); do cp "$(SHOTS)/$${shot%%:*}.png" "docs/images/$${shot##*:}.png" || exit 1; done
 
-# One storm at a time, for each takes what CPUs there are; two in the short form, which judges no figures.
+# One storm at a time, because each uses all CPUs. In the short form, which checks no figures, two at a time.
 stress: $(VENV)/.has-stress
 	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m "stress and not thorough" -n 2 --dist=loadfile,\
 		HORSIES_STRESS=full $(BIN)/python -m pytest -m "stress or thorough" $(ARGS))
@@ -117,7 +117,8 @@ clean:
 	rm -rf .venv .venv-newest .venv-docs .tox build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# What each command needs is a dependency group of pyproject.toml; a change there installs again. That of lint includes the others.
+# The dependencies of a command are a group in pyproject.toml, which is installed again if that file has changed. The
+# group of lint includes the others.
 $(VENV)/.has-%: pyproject.toml $(VENV)/.made
 	@echo "Installing what 'make' needs for $* into $(VENV) (the first time takes about a minute) ..."
 	@$(BIN)/python -m pip install --quiet --editable ".[binary]" --group $*
@@ -130,7 +131,7 @@ $(VENV)/.made:
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@touch $@
 
-# Written for any Python, also one that is too old. One line says what is missing.
+# This runs on any Python, also on one that is too old. It prints in one line what is missing.
 define CHECK_PYTHON
 command -v $(PYTHON) >/dev/null || { \
 	echo "'$(PYTHON)' was not found: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }; \

@@ -21,7 +21,7 @@ from django.db import connection
 from benchmarks.figures import Case, Goal, Reading
 from benchmarks.machine import empty_tables
 from horsies_django.core.records import Outcome, Wanted
-from horsies_django.store.base import load, watching
+from horsies_django.store import base
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.tasks import Served, TaskStore
 
@@ -142,18 +142,25 @@ def claim_times(conn: Any, batch: int, passes: int) -> list[float]:
 
 def buffers(conn: Any, batch: int) -> int:
     """Return the number of blocks that a claim reads."""
-    asked: list[Any] = []
-    with (
-        conn.transaction(force_rollback=True),
-        watching(conn, lambda name, params: asked.append(params)),
-    ):
-        worker = uuid.uuid4()
-        channel = channel_prefix(conn)
-        # This pass also reads the blocks that a session reads once.
-        TaskStore(conn).run_pass(worker, channel, Served(["default"]), Wanted(sync=batch))
+    given: list[Any] = []
+
+    def noted(name: str, params: Any = None) -> str:
+        given.append(params)
+        return text(name, params)
+
+    text = base.statement_text
+    base.statement_text = noted
+    try:
+        with conn.transaction(force_rollback=True):
+            worker = uuid.uuid4()
+            channel = channel_prefix(conn)
+            # This pass also reads the blocks that a session reads once.
+            TaskStore(conn).run_pass(worker, channel, Served(["default"]), Wanted(sync=batch))
+    finally:
+        base.statement_text = text
 
     with conn.transaction(force_rollback=True):
-        statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {load('tasks/pass')}"
-        plan = conn.execute(statement, asked[-1]).fetchone()[0][0]["Plan"]
+        statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {base.sql_text('tasks/pass')}"
+        plan = conn.execute(statement, given[-1]).fetchone()[0][0]["Plan"]
 
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

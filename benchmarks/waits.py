@@ -26,7 +26,7 @@ from benchmarks.load import tasks
 from benchmarks.machine import empty_tables, wait_for, worker
 from horsies_django import Workflow, WorkflowHandle
 from horsies_django.models import WorkflowNode, WorkflowSignal
-from horsies_django.store.base import text_of
+from horsies_django.store.base import statement_text
 
 SLEEPERS = 10_000
 SIGNALS = 10_000
@@ -122,7 +122,8 @@ def buffers() -> float:
         for name, params in LOOKS.items():
             for _ in range(3):
                 cursor.execute(
-                    f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text_of(name, params)}", params
+                    f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement_text(name, params)}",
+                    params,
                 )
                 (plan,) = cursor.fetchone()
 

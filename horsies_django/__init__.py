@@ -104,6 +104,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    from horsies_django.core.lazy import load
+    from horsies_django.core.lazy import import_name
 
-    return load(globals(), _HOMES, name)
+    return import_name(globals(), _HOMES, name)

@@ -30,6 +30,7 @@ class HorsiesConfig(AppConfig):
         # Imported here, because these modules need the app registry.
         from horsies_django import checks
         from horsies_django.backends.options import named_modules
+        from horsies_django.conf.section import CHECK_TAG
         from horsies_django.management.migrating import complete_tables
         from horsies_django.queues import declare_queues
         from horsies_django.tasks import registry
@@ -40,7 +41,7 @@ class HorsiesConfig(AppConfig):
         registry.more_modules = named_modules
 
         for check in (checks.check_settings, checks.check_databases, checks.check_tasks):
-            register(check, checks.TAG)
+            register(check, CHECK_TAG)
         # This check connects to the database. With only this tag, it is run only by
         # "check --database" and "migrate".
         register(checks.check_schema, Tags.database)

@@ -25,8 +25,8 @@ from django.urls import get_resolver
 from django.utils.text import capfirst
 
 from horsies_django import schedules
-from horsies_django.conf import DEFAULT_QUEUE, Config, QueueConfig, read
-from horsies_django.conf.section import path_problems
+from horsies_django.conf import DEFAULT_QUEUE, Config, QueueConfig, read_settings
+from horsies_django.conf.section import CHECK_TAG, path_problems
 from horsies_django.core.errors import RESERVED, TaskDefinitionError
 from horsies_django.core.queues import shown_priority
 from horsies_django.core.schedules import as_texts
@@ -36,15 +36,13 @@ from horsies_django.tasks.decorator import TaskFunction
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.produced_codes import never_produced
 
-TAG = "horsies"
-
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     """Report problems of ``settings.HORSIES`` and of the databases that it names.
 
     If there are none, report settings that have no effect.
     """
-    config, problems = read()
+    config, problems = read_settings()
     if problems:
         return [_message(one.id, one.message, one.hint, one.where) for one in problems]
     if config.claim_lease_ms is None or config.prefetch_buffer:
@@ -67,7 +65,7 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
 
     Reports nothing while the settings are invalid.
     """
-    config, problems = read()
+    config, problems = read_settings()
     if problems:
         return []
     return [*_misrouted(config), *_models_elsewhere(config), *_notifications_pooled(config)]
@@ -78,7 +76,7 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
 
     Report nothing unless the database of the tables is among ``databases``.
     """
-    config, problems = read()
+    config, problems = read_settings()
     if problems or config.database not in (databases or ()):
         return []
 
@@ -90,10 +88,10 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
         _message(
             "W006",
             f"Every role of the database {config.database!r} may create functions in the schema "
-            f"{schema!r}, which those of the "
-            "queue may call in place of PostgreSQL's own, with the rights of the worker.",
-            f"Run as its owner: REVOKE CREATE ON SCHEMA {connection.ops.quote_name(schema)} FROM "
-            "PUBLIC",
+            f"{schema!r}, which the functions of horsies may call instead of PostgreSQL's own, "
+            "with the rights of the worker.",
+            "Run as the owner of the schema: REVOKE CREATE ON SCHEMA "
+            f"{connection.ops.quote_name(schema)} FROM PUBLIC",
             "HORSIES['DATABASE']",
         )
     ]
@@ -119,7 +117,7 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
             _message(id_, message, f"Correct it in {_place(error, failed.module)}.", failed.module)
         )
 
-    config, problems = read()
+    config, problems = read_settings()
     messages += [*_unsure_modules(), *_unsound_tasks(), *_wrapped_tasks()]
     if problems:
         return messages
@@ -135,7 +133,7 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
 
 def _message(id_: str, message: str, hint: str, where: object) -> CheckMessage:
     return (Error if id_.startswith("E") else Warning)(
-        message, hint=hint, obj=where, id=f"{TAG}.{id_}"
+        message, hint=hint, obj=where, id=f"{CHECK_TAG}.{id_}"
     )
 
 
@@ -146,8 +144,8 @@ def _misrouted(config: Config) -> Iterator[CheckMessage]:
     for model in apps.get_app_config("horsies").get_models():
         if (written := router.db_for_write(model)) != alias:
             wrong.add(f"written to {written!r}")
-        if (seen := router.db_for_read(model)) != alias:
-            wrong.add(f"read from {seen!r}")
+        if (read_from := router.db_for_read(model)) != alias:
+            wrong.add(f"read from {read_from!r}")
         if not router.allow_migrate_model(alias, model):
             wrong.add(f"not migrated on {alias!r}")
 
@@ -228,7 +226,7 @@ def _unsure_modules() -> Iterator[CheckMessage]:
     with suppress(Exception):
         get_resolver().url_patterns  # noqa: B018 - imports the URLconf
 
-    if found := registry.unsure():
+    if found := registry.unreached_modules():
         message = capfirst(registry.unsure_problem(found))
         hint = capfirst(registry.unsure_advice(found))
         yield _message("W005", f"{message}.", f"{hint}.", ", ".join(found))
@@ -240,7 +238,7 @@ def _unsound_tasks() -> Iterator[CheckMessage]:
     An annotation may contain names that were not defined when the task was declared. All modules
     are imported before this check.
     """
-    for task in registry.tasks():
+    for task in registry.registered_tasks():
         try:
             task.arguments.resolve()
             task.result.resolve()
@@ -253,7 +251,7 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
 
     Report only tasks whose module-level name is certain to be a wrapper of the task.
     """
-    for task in registry.tasks():
+    for task in registry.registered_tasks():
         named = getattr(sys.modules.get(task.function.__module__), task.function.__name__, None)
         if named is None or hasattr(named, "send"):
             continue
@@ -266,9 +264,9 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
         if isinstance(innermost, TaskFunction) and innermost.definition is task:
             yield _message(
                 "E023",
-                f"{task.origin} has a decorator above @task, so its name refers to that "
-                "decorator's function, which cannot be "
-                "sent, and workers run the task without the decorator.",
+                f"{task.origin} has a decorator above @task. The name of the task refers to "
+                "the function of that decorator, which cannot be sent, and workers run the "
+                "task without the decorator.",
                 "Swap the two lines: @task must be on top, as in '@task' above "
                 "'@transaction.atomic'.",
                 task.origin,
@@ -276,7 +274,7 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
 
 
 def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
-    tasks = registry.tasks()
+    tasks = registry.registered_tasks()
     mapped = [config.exception_mapper, *(task.exception_mapper for task in tasks)]
     known = {
         *RESERVED,
@@ -292,7 +290,7 @@ def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
             "project produces.",
             f"{f'Did you mean {near[0]!r}? ' if near else ''}Correct it, or produce it with an "
             "exception mapper "
-            f"or TaskError({code!r}). Exception classes can also be listed.",
+            f"or TaskError({code!r}). auto_retry_for may also contain exception classes.",
             task.origin,
         )
 
@@ -302,7 +300,7 @@ def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
 
     The queue of a task is that of its decorator. A send may name another one.
     """
-    for task in registry.tasks():
+    for task in registry.registered_tasks():
         name = task.queue or DEFAULT_QUEUE
         if (queue := config.queues.get(name)) is None:
             yield _message(
@@ -322,9 +320,8 @@ def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
                 f"The task {task.name!r} has the priority "
                 f"{shown_priority(task.priority, task.codec)}, but the queue "
                 f"{queue.name!r} is ordered: its tasks run in the order in which they were sent, "
-                "so sending this one is refused.",
-                "Leave out the priority, or use another queue. The queue itself may have a "
-                "priority.",
+                "so this task cannot be sent.",
+                "Remove the priority, or use another queue. The queue itself may have a priority.",
                 task.origin,
             )
 
@@ -334,9 +331,9 @@ def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
                 "W010",
                 f"The task {task.name!r} has no retry policy, and the queue {queue.name!r} is "
                 "ordered: after one failure, the "
-                "tasks of the same key do not run until somebody retries or skips the failed one.",
-                "Give it a retry_policy, or the partition of the queue 'on_failure': 'continue' or "
-                "'cancel'.",
+                "tasks of the same key do not run until the failed task is retried or skipped.",
+                "Add a retry_policy to the task, or 'on_failure': 'continue' or 'cancel' to the "
+                "partition of the queue.",
                 task.origin,
             )
 
@@ -365,7 +362,7 @@ def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMe
             "W009",
             f"The task {task.name!r} has a default for {', '.join(map(repr, left))}, by which the "
             f"queue {queue.name!r} is "
-            "ordered: all sends that leave it out share one key, and not that of the default's "
+            "ordered: all sends without it share one key, which is not the key of the default "
             "value.",
             "Remove the default.",
             task.origin,
@@ -382,7 +379,7 @@ def _schedules() -> Iterator[CheckMessage]:
     """Report all problems of the schedules that the code declares."""
     names: dict[str, str] = {}
     for one in schedules.declared():
-        for problem in as_texts(schedules.problems(one.name, one.definition)):
+        for problem in as_texts(schedules.definition_problems(one.name, one.definition)):
             yield _message(
                 "E021", f"The schedule {one.name!r}: {problem}.", "Correct it.", one.where
             )

@@ -19,7 +19,7 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
 from horsies_django.conf import RANGES, Config, PartitionConfig, QueueConfig, config
 from horsies_django.core.codec import CodecError
-from horsies_django.core.codec.jsondata import plain, write_json
+from horsies_django.core.codec.jsondata import plain_json, write_json
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import (
     CLUSTER,
@@ -31,7 +31,7 @@ from horsies_django.core.queues import (
     POLICIES,
     RULE,
 )
-from horsies_django.core.texts import storable_who, text_problem
+from horsies_django.core.texts import storable_actor, text_problem
 from horsies_django.models import Queue
 from horsies_django.models.fields import aware
 from horsies_django.store.base import LOCK_NOT_AVAILABLE, migrated
@@ -39,7 +39,7 @@ from horsies_django.store.queues import NO_OVERRIDE, QueueStore
 from horsies_django.store.schema import has_function
 
 ONE_AT_A_TIME = "the tasks of one partition run one at a time here; limit the queue instead"
-TRIES = 6
+LOCK_TRIES = 6
 
 
 def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
@@ -97,11 +97,11 @@ def change(
     """
     if unknown := sorted(set(columns) - set(DECLARED)):
         raise QueueError(
-            f"queue {name!r} has no value {unknown[0]!r}; choose from: {', '.join(DECLARED)}"
+            f"queue {name!r} has no setting {unknown[0]!r}; choose from: {', '.join(DECLARED)}"
         )
     if not columns:
         raise QueueError(
-            f"queue {name!r}: nothing to change; pass at least one of {', '.join(DECLARED)}"
+            f"queue {name!r}: no value was given; pass at least one of {', '.join(DECLARED)}"
         )
 
     refuse_limits({key: value for key, value in columns.items() if key in LIMITS}, name)
@@ -165,7 +165,9 @@ def override(
     if not limits:
         raise QueueError(f"queue {name!r}: an override needs at least one of {', '.join(LIMITS)}")
 
-    actor, reason = storable_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
+    actor, reason = storable_actor(
+        QueueError, f"queue {name!r:.200} was not changed", actor, reason
+    )
     if not reason.strip():
         raise QueueError(f"queue {name!r}: an override needs a reason")
 
@@ -219,7 +221,7 @@ def skip(
     task if the rule is by task. Raises QueueError if the key does not fit the rule, and if no
     failed task stops the key.
     """
-    actor, reason = storable_who(
+    actor, reason = storable_actor(
         QueueError, f"no task of queue {name!r:.200} was skipped", actor, reason
     )
     if not reason.strip():
@@ -230,7 +232,7 @@ def skip(
     refuse_key(found, key, task)
 
     try:
-        written = write_json(plain(dict(key)))
+        written = write_json(plain_json(dict(key)))
     except CodecError as error:
         raise QueueError(
             f"queue {name!r}: the key {dict(key)!r:.200} cannot be written as JSON: {error}"
@@ -240,11 +242,11 @@ def skip(
     skipped = store.skip(None, name, written, task=task, actor=actor, reason=reason)
 
     if skipped.id is None:
-        first = "no task is waiting or has failed in it"
+        first = "the key has no waiting and no failed task"
         if skipped.first is not None:
-            first = f"task {skipped.first} comes first in it and is {skipped.status}"
+            first = f"task {skipped.first} comes first in the key and is {skipped.status}"
         if skipped.status == "FAILED":
-            first += ": those behind it are being cancelled"
+            first += ": the later tasks of the key are being cancelled"
         raise QueueError(
             f"no failed task stops the key {written:.200} of queue {name!r} now: {first}; see "
             f"'horsies_queue show {name}'"
@@ -255,25 +257,25 @@ def skip(
 
 def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:
     """Raise QueueError if a key does not fit the partition rule of a queue."""
-    said = f"queue {queue.name!r}"
+    subject = f"queue {queue.name!r}"
     if queue.partition_policy not in POLICIES or queue.partition_policy == "coalesce":
-        raise QueueError(f"{said} is not ordered: no failed task stops others")
+        raise QueueError(f"{subject} is not ordered: no failed task stops others")
 
     names = queue.partition_by_args
     if names != [] and set(key) != set(names or ()):
         wanted, given = (", ".join(map(str, each)) or "none" for each in (names or (), key))
         raise QueueError(
-            f"{said}: a key has a value for each argument of its rule ({wanted}), but these were "
-            f"given: {given}"
+            f"{subject}: a key must have a value for each argument of its rule ({wanted}), but "
+            f"these were given: {given}"
         )
 
     if queue.partition_by_task and (problem := text_problem("task", task)):
         raise QueueError(
-            f"{said}: its rule is by task, so the name of the task is needed: {problem}"
+            f"{subject}: its rule is by task, so a key requires the name of the task: {problem}"
         )
     if not queue.partition_by_task and task is not None:
         raise QueueError(
-            f"{said}: its rule is not by task, so a key has no task; leave out {task!r:.200}"
+            f"{subject}: its rule is not by task, so a key has no task; remove {task!r:.200}"
         )
 
 
@@ -282,7 +284,7 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
     if name == CLUSTER and limits.get("max_concurrency") is not None and config().prefetch_buffer:
         raise QueueError(
             "the cluster cannot have a cap while HORSIES['PREFETCH_BUFFER'] is set, because "
-            "prefetched tasks would use it up. "
+            "prefetched tasks would use up the cap. "
             "Limit queues instead, or pause the cluster"
         )
 
@@ -296,7 +298,7 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
 
         low, high = RANGES[LIMITS[key].setting]
         if value is not None and (not _is_whole(value) or not low <= value <= high):
-            hint = " (0 lets no task start)" if low == 0 else ""
+            hint = " (with 0, no task starts)" if low == 0 else ""
             raise QueueError(
                 f"queue {name!r}: {key} must be a whole number from {low} to {high:_}{hint}, or "
                 f"None for no limit, not {value!r}"
@@ -366,7 +368,7 @@ def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
             "partition_by_task=True"
         )
     elif by_args is None and not by_task:
-        problem = "requires partition_by_args or partition_by_task, which say what is one partition"
+        problem = "requires partition_by_args or partition_by_task, which define the partitions"
     elif rule["partition_max_concurrency"] not in (None, 1):
         problem = f"requires partition_max_concurrency=None: {ONE_AT_A_TIME}"
     elif rule["partition_local_limit"] is not None:
@@ -389,7 +391,7 @@ def refuse_until(name: str, until: dt.datetime | None) -> None:
         problem = f"until={until.isoformat()} is in the past; pass a datetime in the future"
     elif until > now + dt.timedelta(days=36_500):
         problem = (
-            f"until={until.isoformat()} is too far in the future; leave it out for an override "
+            f"until={until.isoformat()} is too far in the future; remove it for an override "
             "without an end"
         )
 
@@ -417,16 +419,18 @@ def _unknown(name: str) -> QueueError:
 
 
 def _change(
-    name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None, **how: Any
+    name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None, **options: Any
 ) -> list[str]:
-    actor, reason = storable_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
+    actor, reason = storable_actor(
+        QueueError, f"queue {name!r:.200} was not changed", actor, reason
+    )
     if text_problem("name", name, 100):
         raise _unknown(name)
 
     store = QueueStore(connections[config().database])
-    for left in reversed(range(TRIES)):
+    for left in reversed(range(LOCK_TRIES)):
         try:
-            changed = store.configure(name, columns, actor=actor, reason=reason, **how)
+            changed = store.configure(name, columns, actor=actor, reason=reason, **options)
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
                 raise

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import Model
 
-from horsies_django.conf import read
+from horsies_django.conf import read_settings
 
 LABEL = "horsies"
 
@@ -52,5 +52,5 @@ class HorsiesRouter:
 
 
 def _alias() -> str:
-    found, _ = read()
+    found, _ = read_settings()
     return found.database

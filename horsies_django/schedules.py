@@ -30,7 +30,7 @@ from horsies_django.core.patterns import (
 )
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
-from horsies_django.core.texts import LONGEST, is_name, storable_who, text_problem
+from horsies_django.core.texts import LONGEST_NAME, is_name, storable_actor, text_problem
 from horsies_django.models import Schedule
 from horsies_django.store.base import migrated
 from horsies_django.store.schedules import ScheduleStore
@@ -39,7 +39,7 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.enqueue import encode, write_one
 from horsies_django.tasks.ids import uuid7
-from horsies_django.tasks.options import SendOptions, prepare, refuse
+from horsies_django.tasks.options import SendOptions, prepare_send, send_error
 
 __all__ = [
     "Cron",
@@ -58,7 +58,7 @@ __all__ = [
     "delete",
     "disable",
     "enable",
-    "problems",
+    "definition_problems",
     "revert",
     "run_now",
     "task_of",
@@ -83,7 +83,7 @@ def declared() -> Iterator[Declared]:
     """
     for name, definition in config().schedules.items():
         yield Declared(name, definition, f"HORSIES['SCHEDULES'][{name!r}]")
-    for task in registry.tasks():
+    for task in registry.registered_tasks():
         if task.schedule is not None:
             yield Declared(task.name, {**task.schedule, "task": task.name}, task.origin)
 
@@ -98,7 +98,7 @@ def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, lis
     wrong = [
         (one.where, problem)
         for one in found
-        for problem in as_texts(problems(one.name, one.definition))
+        for problem in as_texts(definition_problems(one.name, one.definition))
     ]
 
     if wrong:
@@ -106,12 +106,12 @@ def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, lis
 
     changed = {}
     for one in found:
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "declared": in_wire_form(one.definition),
             "declared_in": one.where,
             "create": True,
         }
-        if columns := _change(one.name, action="schedule.declare", actor=actor, **how):
+        if columns := _change(one.name, action="schedule.declare", actor=actor, **options):
             changed[one.name] = columns
 
     return changed
@@ -127,7 +127,7 @@ def in_wire_form(definition: Mapping[str, Any]) -> dict[str, Any]:
     return {**found.definition(), "kwargs": json.loads(task.arguments.encode_values(found.kwargs))}
 
 
-def problems(
+def definition_problems(
     name: str, definition: Mapping[str, Any], *, as_json: bool = False
 ) -> list[tuple[str, str]]:
     """Return the problems of a schedule as pairs of a key and a message.
@@ -142,7 +142,9 @@ def problems(
     broken = {key for key, _ in wrong}
 
     if not is_name(name):
-        wrong.append(("name", f"must be 1 to {LONGEST} printable characters, not {name!r:.80}"))
+        wrong.append(
+            ("name", f"must be 1 to {LONGEST_NAME} printable characters, not {name!r:.80}")
+        )
 
     task_name = definition.get("task")
     queue = definition.get("queue")
@@ -192,9 +194,9 @@ def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: boo
     try:
         args, by_name = task.arguments.decode_values(json.dumps(dict(kwargs)))
     except (CodecError, TypeError, ValueError) as error:
-        raise refuse(f"{task.name}: {error}") from error
+        raise send_error(f"{task.name}: {error}") from error
     except RecursionError:
-        raise refuse(f"{task.name}: {too_deep()}") from None
+        raise send_error(f"{task.name}: {too_deep()}") from None
 
     return encode(task, tuple(args), by_name)
 
@@ -293,7 +295,7 @@ def delete(name: str, *, actor: str, reason: str | None = None) -> None:
     Raises ScheduleError if there is no such schedule. It is also raised if the code declares the
     schedule, because the next scheduler that starts would write it again.
     """
-    actor, reason = storable_who(
+    actor, reason = storable_actor(
         ScheduleError, f"schedule {name!r:.200} was not deleted", actor, reason
     )
 
@@ -314,7 +316,7 @@ def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
     TaskSendError if the task cannot be sent for another reason.
     """
     found, wrong = read_definition(_find(name).definition)
-    actor, reason = storable_who(
+    actor, reason = storable_actor(
         ScheduleError, f"the task of the schedule {name!r} was not sent", actor, reason
     )
     if found is None:
@@ -352,12 +354,12 @@ def task_of(schedule: ScheduleConfig, fire_time: dt.datetime | None) -> NewTasks
             milliseconds=schedule.good_for_ms
         )
 
-    new = prepare(task, SendOptions(schedule.queue, schedule.priority, good_until), None)
+    new = prepare_send(task, SendOptions(schedule.queue, schedule.priority, good_until), None)
     return new._replace(ids=[uuid7()], kwargs=[arguments_text(task, schedule.kwargs, as_json=True)])
 
 
 def _refuse(name: str, definition: Mapping[str, Any]) -> None:
-    if wrong := problems(name, definition, as_json=True):
+    if wrong := definition_problems(name, definition, as_json=True):
         raise ScheduleError(f"invalid schedule {name!r}: {'; '.join(as_texts(wrong))}")
 
 
@@ -376,15 +378,15 @@ def _row(name: str) -> Schedule | None:
         return Schedule.objects.using(alias).filter(name=name).first()
 
 
-def _change(name: str, *, actor: str, reason: str | None = None, **how: Any) -> list[str]:
-    actor, reason = storable_who(
+def _change(name: str, *, actor: str, reason: str | None = None, **options: Any) -> list[str]:
+    actor, reason = storable_actor(
         ScheduleError, f"schedule {name!r:.200} was not changed", actor, reason
     )
 
     changed = None
     if text_problem("name", name) is None:
         changed = ScheduleStore(connections[config().database]).change(
-            name, actor=actor, reason=reason, **how
+            name, actor=actor, reason=reason, **options
         )
 
     if changed is None:

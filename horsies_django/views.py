@@ -25,32 +25,32 @@ from horsies_django.management.reports import as_json, as_record, is_healthy
 from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
 from horsies_django.monitoring.health import examine, problems
 from horsies_django.monitoring.reading import (
-    MOST_WAITING,
+    MOST_WAITING_REQUESTS,
     SCRAPED_SECONDS,
     BusyError,
     Cached,
-    connected,
+    status_connection,
 )
 
 UNREACHABLE = {
     "healthy": False,
-    "error": "The database cannot be read: 'manage.py horsies_status' says why.",
+    "error": "The database cannot be read. Run 'manage.py horsies_status' to see the reason.",
 }
 
-BUSY = {
+BUSY_JSON = {
     "healthy": False,
-    "error": "Too many requests wait for the answer. Ask again in a second.",
+    "error": "Too many requests are waiting for the response. Try again in a second.",
 }
 
 
-class State(NamedTuple):
+class StatusResponse(NamedTuple):
     """The response of ``status``, as JSON text, and whether the system is healthy."""
 
     healthy: bool
     text: str
 
 
-states: Cached[State | psycopg.Error] = Cached(MOST_WAITING)
+cached_responses: Cached[StatusResponse | psycopg.Error] = Cached(MOST_WAITING_REQUESTS)
 
 
 def bears_token(request: HttpRequest) -> bool:
@@ -75,7 +75,7 @@ def for_monitoring(
     """
 
     @functools.wraps(view)
-    def answer(request: HttpRequest) -> HttpResponse:
+    def guarded(request: HttpRequest) -> HttpResponse:
         # This does not read the user from the database yet. There is no user without
         # AuthenticationMiddleware.
         user = getattr(request, "user", None)
@@ -85,19 +85,19 @@ def for_monitoring(
                 return view(request)
             if user is not None and user.is_authenticated:
                 return JsonResponse(
-                    {"error": "This needs the permission horsies.view_queue."}, status=403
+                    {"error": "The permission horsies.view_queue is required."}, status=403
                 )
         except (psycopg.Error, Error):
             return unavailable(request, JsonResponse(UNREACHABLE))
         except BusyError:
-            return unavailable(request, JsonResponse(BUSY))
+            return unavailable(request, JsonResponse(BUSY_JSON))
 
-        said = {"error": "This needs a token, or a user with the permission horsies.view_queue."}
-        return JsonResponse(said, status=401, headers={"WWW-Authenticate": "Bearer"})
+        body = {"error": "A token, or a user with the permission horsies.view_queue, is required."}
+        return JsonResponse(body, status=401, headers={"WWW-Authenticate": "Bearer"})
 
     # The view has no transaction (ATOMIC_REQUESTS), because none can be opened while the database
     # is away. LoginRequiredMiddleware must not redirect the request to the login page.
-    return require_safe(never_cache(login_not_required(transaction.non_atomic_requests(answer))))
+    return require_safe(never_cache(login_not_required(transaction.non_atomic_requests(guarded))))
 
 
 def unavailable(request: HttpRequest, response: HttpResponse) -> HttpResponse:
@@ -118,27 +118,27 @@ def status(request: HttpRequest) -> HttpResponse:
 
     The status is 200, or 503 if a problem is critical or the database cannot be read.
     """
-    found = states.read("", read_state, SCRAPED_SECONDS)
+    found = cached_responses.read("", read_state, SCRAPED_SECONDS)
     if isinstance(found, psycopg.Error):
         raise found
     response = HttpResponse(found.text, content_type="application/json")
     return response if found.healthy else unavailable(request, response)
 
 
-def read_state() -> State | psycopg.Error:
+def read_state() -> StatusResponse | psycopg.Error:
     """Return the state of the system, or the error if the database cannot be read.
 
     The error is returned so that it is cached like a state. Otherwise all requests that waited for
     the state would read it again, one after another.
     """
     try:
-        with connected() as connection:
+        with status_connection() as connection:
             found = examine(connection)
     except psycopg.Error as error:
         return error
 
     wrong = problems(found)
-    return State(is_healthy(wrong), as_json(as_record(found, wrong)))
+    return StatusResponse(is_healthy(wrong), as_json(as_record(found, wrong)))
 
 
 @for_monitoring
@@ -149,6 +149,6 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """
     if find_spec("prometheus_client") is None:
         return HttpResponse(NO_METRICS, content_type="text/plain; charset=utf-8", status=501)
-    from horsies_django.monitoring.metrics import rendered
+    from horsies_django.monitoring.metrics import read_metrics
 
-    return HttpResponse(rendered(connected), content_type=METRICS_TYPE)
+    return HttpResponse(read_metrics(status_connection), content_type=METRICS_TYPE)

@@ -58,7 +58,7 @@ class Member:
         self.fresh = timedelta(milliseconds=2 * recovery.claimer_heartbeat_interval_ms)
 
         self.children = [Process(uuid.uuid4(), 1_000 + number) for number in range(CHILDREN)]
-        self.reaper = Reaper(recovery, None, ["default"], lambda seconds: True)
+        self.reaper = Reaper(recovery, None, ["default"], self.id, lambda seconds: True)
         self.overdue = OverdueWorkflows(Advancer(config().max_payload_bytes))
 
         self.beat_steps = recovery.claimer_heartbeat_interval_ms * STEPS // 1_000

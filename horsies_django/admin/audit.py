@@ -26,7 +26,7 @@ from horsies_django.admin.base.audit import (
 )
 from horsies_django.admin.base.html import (
     LONGEST_CELL,
-    NOTHING,
+    NO_VALUE,
     block,
     field,
     json_block,
@@ -41,10 +41,12 @@ from horsies_django.admin.base.readonly import (
 )
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun
-from horsies_django.monitoring.reading import DEEPEST
+from horsies_django.monitoring.reading import DEEPEST_ROW
 
-# The number is that of DEEPEST. It is part of the text, so that translators can format it.
-LOOKED_AT_NEWEST: str | Promise = gettext_lazy("Only the newest 100,000 entries were searched.")
+# The number is that of DEEPEST_ROW. It is part of the text, so that translators can format it.
+NEWEST_ENTRIES_SEARCHED: str | Promise = gettext_lazy(
+    "Only the newest 100,000 entries were searched."
+)
 
 
 class ActionFilter(ChosenFilter):
@@ -98,11 +100,11 @@ class AuditListMixin(NextPageMixin):
             return entries.order_by("-at", "-pk")
 
         if self.chosen(ActionFilter):
-            self.note = LOOKED_AT_NEWEST
+            self.note = NEWEST_ENTRIES_SEARCHED
             last = (
                 AuditEntry.objects.using(entries.db)
                 .order_by("-pk")
-                .values("pk")[DEEPEST - 1 : DEEPEST]
+                .values("pk")[DEEPEST_ROW - 1 : DEEPEST_ROW]
             )
             entries = entries.filter(pk__gte=Coalesce(Subquery(last), Value(uuid.UUID(int=0))))
 
@@ -166,17 +168,19 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("reason"))
     def shown_reason(self, obj: Any) -> str:
-        return str(Truncator(shown_reason(obj, obj.payload_visible) or NOTHING).chars(LONGEST_CELL))
+        return str(
+            Truncator(shown_reason(obj, obj.payload_visible) or NO_VALUE).chars(LONGEST_CELL)
+        )
 
     @admin.display(description=gettext_lazy("reason"))
     def whole_reason(self, obj: Any) -> SafeString | str:
-        return block(shown_reason(obj, obj.payload_visible)) if obj.reason else NOTHING
+        return block(shown_reason(obj, obj.payload_visible)) if obj.reason else NO_VALUE
 
     at_ = moment_field(AuditEntry, "at")
     shown_action = row_field(gettext_lazy("action"), lambda entry: shown_action(entry))
     shown_subject = field("linked_subject", gettext_lazy("subject"))
     shown_changes = row_field(
-        gettext_lazy("changes"), lambda entry: "; ".join(changes(entry)) or NOTHING
+        gettext_lazy("changes"), lambda entry: "; ".join(changes(entry)) or NO_VALUE
     )
     shown_before = row_field(gettext_lazy("before"), lambda entry: columns(entry, entry.before))
     shown_after = row_field(gettext_lazy("after"), lambda entry: columns(entry, entry.after))
@@ -193,7 +197,7 @@ def columns(entry: Any, found: object) -> SafeString | str:
         and not entry.payload_visible
     ):
         found = without_arguments(found)
-    return NOTHING if found is None else json_block(found)
+    return NO_VALUE if found is None else json_block(found)
 
 
 class AuditAdmin(AuditAdminMixin, ModelAdmin):

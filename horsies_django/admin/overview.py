@@ -28,17 +28,17 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import (
     FEW,
-    LAST,
-    MANY,
+    MOST_ENTRIES,
+    MOST_ROWS,
     NODE_PAGE,
     absolute,
     age,
     badge,
     bars,
     breakable,
-    seconds,
+    duration_or_dash,
 )
-from horsies_django.admin.base.readonly import refusal
+from horsies_django.admin.base.readonly import database_refusal
 from horsies_django.admin.workers import LIFE
 from horsies_django.conf import config
 from horsies_django.core.counts import COMPLETED, RETURNED
@@ -55,16 +55,16 @@ from horsies_django.monitoring.health import (
     examine,
     problems,
 )
-from horsies_django.monitoring.history import Step
-from horsies_django.monitoring.reading import Cached, connected
-from horsies_django.store.base import Connection, said
+from horsies_django.monitoring.history import TimeStep
+from horsies_django.monitoring.reading import Cached, status_connection
+from horsies_django.store.base import Connection, error_text
 from horsies_django.store.health import HealthStore, WaitingGates
 from horsies_django.store.history import Failures, HistoryStore
 
 logger = logging.getLogger("horsies.admin")
 
 # The label of each span, its length, and the number of its steps.
-SPANS: dict[str, tuple[str | Promise, dt.timedelta, int]] = {
+OVERVIEW_SPANS: dict[str, tuple[str | Promise, dt.timedelta, int]] = {
     "hour": (gettext_lazy("Last hour"), dt.timedelta(hours=1), 60),
     "day": (gettext_lazy("Last 24 hours"), dt.timedelta(days=1), 24),
     "week": (gettext_lazy("Last 7 days"), dt.timedelta(days=7), 56),
@@ -76,7 +76,7 @@ SEVERITIES = {
     Severity.CRITICAL: ("failed", "✕", gettext_lazy("Critical")),
     Severity.WARNING: ("paused", "!", gettext_lazy("Warning")),
 }
-HALTED = {
+HALT_LABELS = {
     "paused": gettext_lazy("paused by a failure"),
     "not undone": gettext_lazy("not undone completely"),
 }
@@ -91,9 +91,9 @@ MODELS: dict[str, type[Model]] = {
     "audit": AuditEntry,
 }
 # The columns of the table of queues, without the first one.
-COLUMNS = (
+QUEUE_HEADINGS = (
     gettext_lazy("Waiting"),
-    gettext_lazy("Oldest waits"),
+    gettext_lazy("Longest wait"),
     gettext_lazy("Running"),
     gettext_lazy("Per minute"),
     gettext_lazy("Failed"),
@@ -103,7 +103,7 @@ COLUMNS = (
 )
 
 Text = SafeString | str
-Section = tuple[str, list[SafeString]]  # its title, and a list
+TitledList = tuple[str, list[SafeString]]  # its title, and a list
 
 
 class Summary(NamedTuple):
@@ -115,18 +115,18 @@ class Summary(NamedTuple):
 
     health: Health
     problems: list[Problem]
-    steps: dict[str, list[Step]]
+    steps: dict[str, list[TimeStep]]
     failures: list[Failures]
     gates: list[WaitingGates]
 
 
-def summary(connection: Connection, span: str) -> Summary:
-    """Read the summary of a span, which is a key of ``SPANS``, in autocommit mode.
+def read_summary(connection: Connection, span: str) -> Summary:
+    """Read the summary of a span, which is a key of ``OVERVIEW_SPANS``, in autocommit mode.
 
     Raises the errors of the database driver.
     """
     health = examine(connection)
-    (_text, length, points) = SPANS[span]
+    (_text, length, points) = OVERVIEW_SPANS[span]
     found = Summary(health, problems(health), {}, [], [])
     if not health.complete:
         return found
@@ -148,7 +148,7 @@ def summary(connection: Connection, span: str) -> Summary:
 summaries: Cached[Any] = Cached()
 
 
-def read(span: str) -> Summary | DatabaseError:
+def cached_summary(span: str) -> Summary | DatabaseError:
     """Return the summary of a span, or the error if the database refused.
 
     Both are at most five seconds old, and the counts at most a minute.
@@ -156,10 +156,13 @@ def read(span: str) -> Summary | DatabaseError:
 
     def make() -> Summary | DatabaseError:
         try:
-            with connections[config().database].wrap_database_errors, connected() as connection:
-                return summary(connection, span)
+            with (
+                connections[config().database].wrap_database_errors,
+                status_connection() as connection,
+            ):
+                return read_summary(connection, span)
         except DatabaseError as error:
-            logger.warning("the database refused to show the overview: %s", said(error))
+            logger.warning("the overview could not be read: %s", error_text(error))
             return error
 
     found: Summary | DatabaseError = summaries.read(span, make)
@@ -218,13 +221,15 @@ class Overview:
             Schedule: self.schedules,
             WorkflowRun: self.workflows,
         }
-        queues = [self.queue(one) for one in health.queues[:MANY]] if Queue in self.lists else None
+        queues = (
+            [self.queue(one) for one in health.queues[:MOST_ROWS]] if Queue in self.lists else None
+        )
 
         return {
             "problems": list(self.problems()),
             "queues": queues,
-            "columns": COLUMNS,
-            "more": len(health.queues) > MANY,
+            "columns": QUEUE_HEADINGS,
+            "more": len(health.queues) > MOST_ROWS,
             "sections": [
                 section
                 for model, sections in made.items()
@@ -272,12 +277,12 @@ class Overview:
             return self.link(WorkflowRun, run, _("The first run")) if run else ""
 
         if kind == "worker":
-            known = (
+            worker_ids = (
                 one.id
                 for one in health.workers
                 if f"{one.hostname}:{one.pid}" == name and not one.up
             )
-            return self.link(Worker, next(known, name), _("The worker"))
+            return self.link(Worker, next(worker_ids, name), _("The worker"))
 
         if kind in ("queue", "schedule"):
             return self.link(Queue if kind == "queue" else Schedule, name, name)
@@ -306,20 +311,22 @@ class Overview:
             self.listed(
                 f"{queue.pending:,}{'+' * queue.pending_more}", status="PENDING", **of_queue
             ),
-            seconds(queue.oldest_seconds),
-            gauge(self.listed(f"{queue.running:,}", status="RUNNING", **of_queue), queue),
+            duration_or_dash(queue.oldest_seconds),
+            running_with_limit(
+                self.listed(f"{queue.running:,}", status="RUNNING", **of_queue), queue
+            ),
             f"{rate:,.{0 if rate >= 10 else 1}f}",
             self.listed(f"{whole.failed:,}", status="FAILED", **of_queue) if whole.failed else "0",
-            seconds(whole.wait(0.95)),
-            seconds(whole.run(0.95)),
-            bars([step[:2] for step in steps], f"{queue.name}, {SPANS[self.chosen][0]}"),
+            duration_or_dash(whole.wait(0.95)),
+            duration_or_dash(whole.run(0.95)),
+            bars([step[:2] for step in steps], f"{queue.name}, {OVERVIEW_SPANS[self.chosen][0]}"),
         )
 
         paused = badge("paused", "■", _("Paused")) if queue.paused else ""
         name = self.link(Queue, queue.name, str(Queue(name=queue.name)))
-        return name, paused, list(zip(COLUMNS, columns, strict=True))
+        return name, paused, list(zip(QUEUE_HEADINGS, columns, strict=True))
 
-    def failures(self) -> Iterator[Section]:
+    def failures(self) -> Iterator[TitledList]:
         form = "{} × {} <code>{}</code>"
         lines = []
         for one in self.summary.failures:
@@ -327,7 +334,7 @@ class Overview:
             lines.append(format_html(form, link, breakable(one.task), one.code))
         yield _("Most failures"), lines
 
-    def workers(self) -> Iterator[Section]:
+    def workers(self) -> Iterator[TitledList]:
         found = self.summary.health.workers
         states = Counter(one.state for one in found)
         silent = [one for one in found if one.state in ("stale", "dead")]
@@ -343,44 +350,44 @@ class Overview:
 
         yield _("Workers"), lines
 
-    def schedules(self) -> Iterator[Section]:
+    def schedules(self) -> Iterator[TitledList]:
         found = [(one.name, one.late_seconds or 0.0) for one in self.summary.health.schedules]
         late = [(name, by) for name, by in found if by > LATE.total_seconds()]
         yield (
             _("Late schedules"),
             [
                 line(self.link(Schedule, name, name), _("for %(span)s"), by)
-                for name, by in late[:LAST]
+                for name, by in late[:MOST_ENTRIES]
             ],
         )
 
-    def workflows(self) -> Iterator[Section]:
-        halted = [one for one in self.summary.health.halted_runs if one.reason in HALTED]
+    def workflows(self) -> Iterator[TitledList]:
+        halted = [one for one in self.summary.health.halted_runs if one.reason in HALT_LABELS]
         yield (
-            _("Runs that stand still"),
+            _("Halted runs"),
             [
                 many(
                     one.many,
                     self.link(WorkflowRun, one.run, breakable(one.name)),
-                    HALTED[one.reason],
+                    HALT_LABELS[one.reason],
                 )
-                for one in halted[:LAST]
+                for one in halted[:MOST_ENTRIES]
             ],
         )
         yield (
-            _("Gates that wait"),
+            _("Waiting gates"),
             [
                 many(
                     one.many,
                     self.to(f"admin:{NODE_PAGE}", (quote(one.run), one.number), one.gate),
                     one.workflow,
                 )
-                for one in self.summary.gates[:LAST]
+                for one in self.summary.gates[:MOST_ENTRIES]
             ],
         )
 
 
-def gauge(running: Text, queue: QueueHealth) -> Text:
+def running_with_limit(running: Text, queue: QueueHealth) -> Text:
     """Return the number of running tasks, and the limit as a bar if there is one."""
     if not queue.limit:
         return running
@@ -401,12 +408,12 @@ def gauge(running: Text, queue: QueueHealth) -> Text:
 
 def line(text: Text, form: str, by: float) -> SafeString:
     return format_html(
-        '{} <span class="horsies-quiet">{}</span>', text, form % {"span": seconds(by)}
+        '{} <span class="horsies-quiet">{}</span>', text, form % {"span": duration_or_dash(by)}
     )
 
 
-def many(count: int, text: Text, quiet: object) -> SafeString:
-    return format_html('{} × {} <span class="horsies-quiet">{}</span>', f"{count:,}", text, quiet)
+def many(count: int, text: Text, note: object) -> SafeString:
+    return format_html('{} × {} <span class="horsies-quiet">{}</span>', f"{count:,}", text, note)
 
 
 def overview(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -415,23 +422,23 @@ def overview(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> dic
     ``app_list`` is the site's list of apps, with the models that the user may view.
     """
     chosen = request.GET.get("span", "")
-    chosen = chosen if chosen in SPANS else "hour"
+    chosen = chosen if chosen in OVERVIEW_SPANS else "hour"
     models = [model for app in app_list for model in app["models"]]
     lists = {model["model"]: model["admin_url"] for model in models if model["perms"].get("view")}
 
     context: dict[str, Any] = {
         "every": EVERY_MS,
-        "spans": [(name, text, name == chosen) for name, (text, *_) in SPANS.items()],
+        "spans": [(name, text, name == chosen) for name, (text, *_) in OVERVIEW_SPANS.items()],
     }
 
-    found = read(chosen)
+    found = cached_summary(chosen)
     if isinstance(found, DatabaseError):
-        return {**context, "refused": refusal(found)}
+        return {**context, "refused": database_refusal(found)}
 
-    seen = Overview(request, lists, found, chosen)
+    page = Overview(request, lists, found, chosen)
     return {
         **context,
         "complete": found.health.complete,
-        "read_at": absolute(seen.clock),
-        **seen.shown(),
+        "read_at": absolute(page.clock),
+        **page.shown(),
     }

@@ -30,20 +30,20 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.audit import OF_QUEUES, last_changes
 from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin
 from horsies_django.admin.base.html import (
-    LAST,
-    LONGEST_NAME,
-    MANY,
-    NOTHING,
+    LONGEST_FIELD,
+    MOST_ENTRIES,
+    MOST_ROWS,
+    NO_VALUE,
     Table,
     age,
     badge,
     bars,
     breakable,
+    duration_or_dash,
     marked,
     moment_field,
     row_field,
     rows_or_none,
-    seconds,
     status_badge,
     worker_links,
 )
@@ -55,6 +55,7 @@ from horsies_django.admin.base.labels import (
 )
 from horsies_django.admin.base.readonly import ModelAdmin, NextPageMixin, read_all, read_bounded
 from horsies_django.conf import LARGEST_LIMIT, RANGES
+from horsies_django.core.patterns import DAY
 from horsies_django.core.queues import CLUSTER, CLUSTER_LIMITS, LIMITS, QueueColumn
 from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import PENDING
@@ -63,12 +64,11 @@ from horsies_django.store import overviews
 
 NOT_OVERRIDDEN = object()
 
-DAY = dt.timedelta(days=1)
 
 GIVEN_UP: str | Promise = gettext_lazy(
     "The counts are missing, because counting took longer than three seconds."
 )
-SILENT_CLUSTER = Q(
+UNLIMITED_CLUSTER = Q(
     name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True
 )
 
@@ -181,7 +181,7 @@ class OverrideForm(ChangeForm):
             field = LimitField(column)
             field.help_text = _("Declared: %(limit)s.") % {"limit": shown_limit(getattr(row, key))}
             if field.lowest == 0:
-                field.help_text += f" {_('0 lets no task start.')}"
+                field.help_text += f" {_('At 0, no task starts.')}"
 
             self.fields[key] = field
             if key in override:
@@ -197,7 +197,7 @@ class OverrideForm(ChangeForm):
         until: dt.datetime | None = self.cleaned_data["until"]
         if until is not None and until.year >= dt.MAXYEAR:
             raise forms.ValidationError(
-                _("This is too far in the future. Leave it empty for no end.")
+                _("The date is too far in the future. Leave the field empty for no end.")
             )
         return until
 
@@ -248,19 +248,19 @@ class Shown:
 
     def key(self, partition: str | None) -> SafeString | str:
         if partition is None:
-            return NOTHING
+            return NO_VALUE
         return marked(
-            "partition", Truncator(partition).chars(LONGEST_NAME) if self.visible else _("hidden")
+            "partition", Truncator(partition).chars(LONGEST_FIELD) if self.visible else _("hidden")
         )
 
-    def read_day(self) -> list[history.Step]:
+    def read_day(self) -> list[history.TimeStep]:
         return history.of_queue(history.series(connections[self.alias], DAY, 24), self.name)
 
-    def day(self, read: list[history.Step] | None) -> Table:
+    def day(self, read: list[history.TimeStep] | None) -> Table:
         """Return a table of the counts of the last 24 hours, with a chart of the hours."""
 
-        def row(whole: history.Step) -> list[Any]:
-            long = seconds(whole.wait(0.95)), seconds(whole.run(0.95))
+        def row(whole: history.TimeStep) -> list[Any]:
+            long = duration_or_dash(whole.wait(0.95)), duration_or_dash(whole.run(0.95))
             return [f"{whole.completed:,}", f"{whole.failed:,}", *long]
 
         marks = ("−24 h", "−12 h", _("now"))
@@ -279,29 +279,27 @@ class Shown:
         )
 
     def read_permits(self) -> list[overview.PermitHolder]:
-        return overview.permits(self.name, MANY)
+        return overview.permits(self.name, MOST_ROWS)
 
     def permits(self, found: list[overview.PermitHolder] | None) -> Table:
         """Return a table of the tasks that hold permits."""
         workers = worker_links(self.page, self.request, {one.worker_id for one in found or []})
 
         def row(one: overview.PermitHolder) -> list[Any]:
-            silent = "" if one.alive else badge("silent", "✕", _("Dead"))
+            dead = "" if one.alive else badge("silent", "✕", _("Dead"))
             task = self.page.link(self.request, Task, one.task_id, one.task_name)
             worker = workers[one.worker_id]
             held = [
                 task,
                 status_badge(one.status),
                 age(one.since, self.now),
-                format_html("{} {}", worker, silent),
+                format_html("{} {}", worker, dead),
             ]
-            return [*held, one.child_pid or NOTHING, self.key(one.partition)]
+            return [*held, one.child_pid or NO_VALUE, self.key(one.partition)]
 
         heads = (_("Task"), _("Status"), _("Since"), _("Worker"), _("Process"), _("Partition"))
         note = (
-            _("Only the 100 permits held the longest are shown.")
-            if found and len(found) >= MANY
-            else ""
+            _("Only the 100 oldest permits are shown.") if found and len(found) >= MOST_ROWS else ""
         )
         empty = _("None: no task of this queue is running or claimed.")
         return Table(
@@ -323,26 +321,26 @@ class Shown:
             if at <= self.now:
                 due[name].append(at)
 
-        most = sorted(due.items(), key=lambda one: -len(one[1]))[:LAST]
+        most = sorted(due.items(), key=lambda one: -len(one[1]))[:MOST_ENTRIES]
         rows = [
             [breakable(name), f"{len(times):,}", age(min(times), self.now)] for name, times in most
         ]
 
         note = _(
-            "Counted among the first 10,000 tasks, without those that wait for a permit of their "
-            "partition."
+            "Only the first 10,000 tasks are counted, without tasks that wait for a permit of "
+            "their partition."
         )
-        heads = (_("Task"), _("Tasks"), _("The oldest has been due for"))
+        heads = (_("Task"), _("Tasks"), _("Oldest due for"))
         return Table(
             "waiting",
-            _("Due tasks that wait, by name"),
+            _("Waiting tasks that are due, by name"),
             heads,
             None if found is None else rows,
             note,
         )
 
     def read_partitions(self) -> list[overview.PartitionLoad]:
-        return overview.partitions(self.name, LAST)
+        return overview.partitions(self.name, MOST_ENTRIES)
 
     def partitions(self, found: list[overview.PartitionLoad] | None) -> Table:
         """Return a table of the partitions with most tasks.
@@ -351,7 +349,7 @@ class Shown:
         """
 
         def row(load: overview.PartitionLoad) -> list[Any]:
-            limit = NOTHING if load.limit is None else f"{load.limit:,}"
+            limit = NO_VALUE if load.limit is None else f"{load.limit:,}"
             more = "+" if load.parked_more else ""
             full = load.limit is not None and load.running >= load.limit
             mark = badge("full", "■", _("At its limit")) if full else ""
@@ -375,7 +373,7 @@ class Shown:
         )
 
     def read_stopped(self) -> list[overview.OrderedKey]:
-        return overview.keys(self.name, limit=MANY)
+        return overview.keys(self.name, limit=MOST_ROWS)
 
     def stopped(self, found: list[overview.OrderedKey] | None) -> Table:
         """Return a table of the keys that failed tasks stop."""
@@ -389,13 +387,13 @@ class Shown:
                 f"{one.behind:,}" + "+" * one.behind_more,
             ]
 
-        note = _("Retry a failed task on its page, or skip it: then the tasks behind it start.")
-        if found and len(found) >= MANY:
-            note = f"{_('Only the 100 keys stopped the longest are shown.')} {note}"
+        note = _("Retry or skip a failed task on its page. Then the tasks behind it start.")
+        if found and len(found) >= MOST_ROWS:
+            note = f"{_('Only the 100 keys that stopped first are shown.')} {note}"
 
         heads = (_("Key"), _("Failed task"), _("Since"), _("Tasks behind it"))
         return Table(
-            "stopped", _("Keys that a failed task stops"), heads, rows_or_none(found, row), note
+            "stopped", _("Keys stopped by a failed task"), heads, rows_or_none(found, row), note
         )
 
 
@@ -426,7 +424,7 @@ class QueueListMixin(NextPageMixin):
     """
 
     def source(self) -> QuerySet[Queue]:
-        queues: QuerySet[Queue] = self.queryset.exclude(SILENT_CLUSTER)
+        queues: QuerySet[Queue] = self.queryset.exclude(UNLIMITED_CLUSTER)
         return queues.order_by(
             Case(When(name=CLUSTER, then=Value(0)), default=Value(1)), "priority", "name"
         )
@@ -535,15 +533,15 @@ class QueueAdminMixin(ChangeMixin):
     @admin.display(description=gettext_lazy("priority (1 is served first)"))
     def shown_priority(self, obj: Any) -> Any:
         if obj.name == CLUSTER:
-            return NOTHING
+            return NO_VALUE
         return obj.overview.effective["priority"] if obj.overview else obj.priority
 
     @admin.display(description=gettext_lazy("limit in force"))
     def shown_limit(self, obj: Any) -> SafeString:
         """Return the effective limits, with badges if they are not the declared ones."""
-        badges = format_html_join("", " {}", ((one,) for one in states(obj)))
+        badges = format_html_join("", " {}", ((one,) for one in state_badges(obj)))
         return format_html(
-            "{}{}", levels(obj.overview.effective) if obj.overview else NOTHING, badges
+            "{}{}", levels(obj.overview.effective) if obj.overview else NO_VALUE, badges
         )
 
     @admin.display(description=gettext_lazy("pending"))
@@ -554,7 +552,7 @@ class QueueAdminMixin(ChangeMixin):
     @admin.display(description=gettext_lazy("partitions at their limit"))
     def shown_full(self, obj: Any) -> str:
         """Return the number of partitions at their limit."""
-        return NOTHING if obj.name == CLUSTER else _count(obj, "full_partitions")
+        return NO_VALUE if obj.name == CLUSTER else _count(obj, "full_partitions")
 
     @admin.display(description=gettext_lazy("workers"))
     def shown_workers(self, obj: Any) -> SafeString | str:
@@ -587,10 +585,10 @@ class QueueAdminMixin(ChangeMixin):
 
 
 def _count(obj: Any, name: str) -> str:
-    return f"{getattr(obj.overview, name):,}" if obj.overview else NOTHING
+    return f"{getattr(obj.overview, name):,}" if obj.overview else NO_VALUE
 
 
-def states(queue: Queue) -> list[SafeString]:
+def state_badges(queue: Queue) -> list[SafeString]:
     """Return badges for a queue that is paused or overridden."""
     found = [badge("paused", "‖", _("Paused"))] if queue.paused_at else []
     return (
@@ -613,8 +611,8 @@ def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
         if key == "max_concurrency" and queue.paused_at:
             origin = badge("paused", "‖", _("Paused"))
 
-        overridden = shown_limit(override[key]) if key in override else NOTHING
-        held = format_html("{} {}", shown_limit(effective[key]) if effective else NOTHING, origin)
+        overridden = shown_limit(override[key]) if key in override else NO_VALUE
+        held = format_html("{} {}", shown_limit(effective[key]) if effective else NO_VALUE, origin)
         rows.append(
             [capfirst(label_of_limit(key)), shown_limit(getattr(queue, key)), overridden, held]
         )
@@ -622,8 +620,8 @@ def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
     if queue.name != CLUSTER:
         rule = _rule(queue)
         policy = shown_policy(queue.partition_policy)
-        rows.append([capfirst(_("partitions by")), rule, NOTHING, rule])
-        rows.append([capfirst(label_of_limit("partition_policy")), policy, NOTHING, policy])
+        rows.append([capfirst(_("partitions by")), rule, NO_VALUE, rule])
+        rows.append([capfirst(label_of_limit("partition_policy")), policy, NO_VALUE, policy])
 
     return Table(
         "limits", _("Limits"), (_("Limit"), _("Declared"), _("Override"), _("In force")), rows

@@ -25,17 +25,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import (
-    LAST,
-    MANY,
-    NOTHING,
+    MOST_ENTRIES,
+    MOST_ROWS,
+    NO_VALUE,
     Table,
     age,
     badge,
     duration_text,
     field,
-    moment,
     moment_field,
     row_field,
+    time_and_age,
 )
 from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, ReadOnlyAdminMixin
 from horsies_django.conf import config
@@ -52,7 +52,7 @@ LIFE = {
 }
 
 
-class StateFilter(ChosenFilter):
+class WorkerStateFilter(ChosenFilter):
     """Filter for workers that have stopped, or have not."""
 
     title = gettext_lazy("state")
@@ -77,7 +77,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         "last_seen",
     )
     list_display_links = ("shown_worker",)
-    list_filter = (StateFilter,)
+    list_filter = (WorkerStateFilter,)
     ordering = ("-started_at", "-pk")
     fieldsets = (
         (None, {"fields": ("shown_worker", "shown_id", "shown_state", "version")}),
@@ -114,9 +114,13 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         now = obj.read_at
 
         beats = (
-            Heartbeat.objects.using(alias).filter(worker_id=obj.pk).order_by("role", "pid")[:MANY]
+            Heartbeat.objects.using(alias)
+            .filter(worker_id=obj.pk)
+            .order_by("role", "pid")[:MOST_ROWS]
         )
-        states = WorkerState.objects.using(alias).filter(worker_id=obj.pk).order_by("-pk")[:LAST]
+        states = (
+            WorkerState.objects.using(alias).filter(worker_id=obj.pk).order_by("-pk")[:MOST_ENTRIES]
+        )
         pids = {id_: beat.pid for beat in beats for id_ in beat.holding or ()}
 
         tables: list[Table] = []
@@ -129,30 +133,30 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
             )
 
             rows = []
-            for task in tasks.only("task_name", "queue_name", "started_at")[:MANY]:
+            for task in tasks.only("task_name", "queue_name", "started_at")[:MOST_ROWS]:
                 link = self.link(request, Task, task.pk, task.task_name)
                 pid = pids.get(str(task.pk))
-                running = duration_text(now - task.started_at) if task.started_at else NOTHING
+                running = duration_text(now - task.started_at) if task.started_at else NO_VALUE
                 runs[pid].append((link, running))
-                rows.append([link, task.queue_name, running, pid or NOTHING])
+                rows.append([link, task.queue_name, running, pid or NO_VALUE])
 
             heads: tuple[str, ...] = (_("Task"), _("Queue"), _("Running for"), _("Process"))
             tables = [Table("held", _("Running tasks"), heads, rows)]
 
         def process(beat: Heartbeat) -> list[Any]:
             role = _("parent, claims tasks") if beat.role == "claimer" else _("child, runs tasks")
-            size = NOTHING if beat.memory_mb is None else _("%(n).0f MB") % {"n": beat.memory_mb}
-            held = format_html_join(SafeString("<br>"), "{} {}", runs[beat.pid]) or NOTHING
+            size = NO_VALUE if beat.memory_mb is None else _("%(n).0f MB") % {"n": beat.memory_mb}
+            held = format_html_join(SafeString("<br>"), "{} {}", runs[beat.pid]) or NO_VALUE
             return [
                 beat.pid,
                 role,
                 size,
                 held,
-                moment(beat.sent_at, now),
-                moment(beat.died_at, now),
+                time_and_age(beat.sent_at, now),
+                time_and_age(beat.died_at, now),
             ]
 
-        heads = (_("Process"), _("Role"), _("Memory"), _("Runs"), _("Last heartbeat"), _("Died"))
+        heads = (_("Process"), _("Role"), _("Memory"), _("Tasks"), _("Last heartbeat"), _("Died"))
         tables.insert(
             0, Table("processes", _("Processes"), heads, [process(beat) for beat in beats])
         )
@@ -195,7 +199,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     shown_worker = row_field(gettext_lazy("worker"), str)
     shown_state = field("state", gettext_lazy("state"), lambda state: badge(*LIFE[state]))
     # The number at the last heartbeat.
-    shown_running = row_field(gettext_lazy("running"), lambda worker: running(worker))
+    shown_running = row_field(gettext_lazy("running"), lambda worker: running_counts(worker))
     shown_memory = row_field(gettext_lazy("memory"), lambda worker: memory(worker))
     uptime = row_field(
         gettext_lazy("started"), lambda worker: age(worker.started_at, worker.read_at)
@@ -206,7 +210,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     stopped = moment_field(Worker, "stopped_at")
 
 
-def running(row: Worker | WorkerState) -> str:
+def running_counts(row: Worker | WorkerState) -> str:
     return _("%(sync)d sync, %(async)d async") % {
         "sync": row.running_sync,
         "async": row.running_async,
@@ -214,10 +218,10 @@ def running(row: Worker | WorkerState) -> str:
 
 
 def snapshot(state: WorkerState, now: dt.datetime) -> list[Any]:
-    cpu = NOTHING if state.cpu_percent is None else _("%(n).0f %%") % {"n": state.cpu_percent}
+    cpu = NO_VALUE if state.cpu_percent is None else _("%(n).0f %%") % {"n": state.cpu_percent}
     return [
-        moment(state.snapshot_at, now),
-        running(state),
+        time_and_age(state.snapshot_at, now),
+        running_counts(state),
         state.buffered,
         state.children,
         memory(state),
@@ -227,7 +231,7 @@ def snapshot(state: WorkerState, now: dt.datetime) -> list[Any]:
 
 def memory(row: Worker | WorkerState) -> str:
     if row.memory_usage_mb is None:
-        return NOTHING
+        return NO_VALUE
     if not row.children_memory_mb:
         return _("%(own).0f MB") % {"own": row.memory_usage_mb}
     return _("%(own).0f MB + %(children).0f MB") % {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import django
 
-from horsies_django.core.lazy import load
+from horsies_django.core.lazy import import_name
 
 if TYPE_CHECKING:
     from horsies_django.backends.decorator import task
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["HorsiesBackend", "HorsiesTask", "task"]
 
-CLASSES = "native" if django.VERSION >= (6, 0) else "backport"
+BACKEND_MODULE = "native" if django.VERSION >= (6, 0) else "backport"
 # name -> module. They are imported at their first use, because modules of tasks import this package
 # before the models are ready.
-_HOMES = {"HorsiesBackend": CLASSES, "HorsiesTask": CLASSES, "task": "decorator"}
+_HOMES = {"HorsiesBackend": BACKEND_MODULE, "HorsiesTask": BACKEND_MODULE, "task": "decorator"}
 
 
 def __getattr__(name: str) -> Any:
-    return load(globals(), _HOMES, name)
+    return import_name(globals(), _HOMES, name)

@@ -17,25 +17,24 @@ from django.core.checks import CheckMessage, Error
 from django.utils import timezone
 
 from horsies_django.backends import tasks
-from horsies_django.backends.options import Options, options_problem, read
+from horsies_django.backends.options import BackendOptions, options_problem, read_backend_options
 from horsies_django.backends.results import (
     BACKEND,
     Api,
     ResultMixin,
     alias_of,
-    atell,
+    asend_task_signal,
     fields_of,
-    look,
-    tell,
+    send_task_signal,
+    stored_task,
 )
-from horsies_django.conf import read as read_settings
+from horsies_django.conf import read_settings
+from horsies_django.conf.section import CHECK_TAG
 from horsies_django.core.queues import django_priority
 from horsies_django.tasks import registry
 from horsies_django.tasks.enqueue import encode, refuse_running_loop, refuse_suppressed, write_timed
 from horsies_django.tasks.ids import uuid7
-from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare
-
-TAG = "horsies"
+from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare_send
 
 
 class BackendMixin:
@@ -64,15 +63,15 @@ class BackendMixin:
         super().__init__(alias, {"QUEUES": [], **params})  # type: ignore[call-arg]
 
     @property
-    def horsies_options(self) -> Options:
+    def horsies_options(self) -> BackendOptions:
         """The OPTIONS of this backend.
 
         They are read again if they are invalid, because a module may not have been importable while
         the apps were loaded.
         """
-        found: Options | None = self.__dict__.get("_horsies_options")
+        found: BackendOptions | None = self.__dict__.get("_horsies_options")
         if found is None or found.problems:
-            found = self.__dict__["_horsies_options"] = read(self.options)
+            found = self.__dict__["_horsies_options"] = read_backend_options(self.options)
         return found
 
     def validate_task(self, task: Any) -> None:
@@ -106,9 +105,9 @@ class BackendMixin:
         TaskSendError.
         """
         self.validate_task(task)
-        refuse_running_loop(tasks.declare(task), "enqueue")
+        refuse_running_loop(tasks.register_definition(task), "enqueue")
         result = self._send(task, args, kwargs)
-        tell(self, "task_enqueued", result)
+        send_task_signal(self, "task_enqueued", result)
         return result
 
     async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -118,7 +117,7 @@ class BackendMixin:
         """
         self.validate_task(task)
         result = await sync_to_async(self._send, thread_sensitive=True)(task, args, kwargs)
-        await atell(self, "task_enqueued", result)
+        await asend_task_signal(self, "task_enqueued", result)
         return result
 
     def _send(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -128,7 +127,9 @@ class BackendMixin:
             )
 
         # The options are those of this Task object, which ``using`` may have changed.
-        definition = dataclasses.replace(tasks.declare(task), **tasks.sending_options(task))
+        definition = dataclasses.replace(
+            tasks.register_definition(task), **tasks.sending_options(task)
+        )
         refuse_suppressed(definition.name, [definition])
         registry.warn_once(definition)
 
@@ -141,7 +142,7 @@ class BackendMixin:
             encode(definition, tuple(args), dict(kwargs))  # raises an error that names the argument
             raise
 
-        new = prepare(definition, SendOptions(), aware(task.run_after))
+        new = prepare_send(definition, SendOptions(), aware_run_after(task.run_after))
         options = {**json.loads(new.options or "{}"), BACKEND: self.alias}
         text = encode(definition, result.args, result.kwargs)
         sent = write_timed(new._replace(ids=[id_], kwargs=[text], options=json.dumps(options)))
@@ -162,10 +163,10 @@ class BackendMixin:
         except (ValueError, AttributeError, TypeError):
             raise self.api.does_not_exist(result_id) from None
 
-        stored = look(id_)
+        stored = stored_task(id_)
         if stored is None:
             raise self.api.does_not_exist(result_id)
-        task = tasks.find(stored.task_name, self.task_class)
+        task = tasks.find_or_placeholder(stored.task_name, self.task_class)
         if (alias_of(stored) or task.backend) != self.alias:
             raise self.api.does_not_exist(result_id)
 
@@ -206,7 +207,7 @@ class BackendMixin:
 
     def _problems(self) -> Iterator[CheckMessage]:
         if not apps.is_installed("horsies_django"):
-            yield error(
+            yield check_error(
                 "E027",
                 f"TASKS[{self.alias!r}] is a HorsiesBackend, but 'horsies_django' is not in "
                 "INSTALLED_APPS.",
@@ -217,7 +218,7 @@ class BackendMixin:
             return
 
         for key, problem in self.horsies_options.problems:
-            yield error(
+            yield check_error(
                 "E025",
                 f"{where(self.alias, key)} {problem}.",
                 "Correct it.",
@@ -226,7 +227,7 @@ class BackendMixin:
 
         conf, problems = read_settings()
         if not problems and (unknown := sorted(self.queues - conf.queues.keys())):
-            yield error(
+            yield check_error(
                 "E026",
                 f"TASKS[{self.alias!r}]['QUEUES'] names queues that are not declared: "
                 f"{', '.join(unknown)}.",
@@ -235,7 +236,9 @@ class BackendMixin:
             )
 
 
-def aware(run_after: dt.datetime | dt.timedelta | None) -> dt.datetime | dt.timedelta | None:
+def aware_run_after(
+    run_after: dt.datetime | dt.timedelta | None,
+) -> dt.datetime | dt.timedelta | None:
     """Return a naive datetime with the time zone of the settings if USE_TZ is off.
 
     All other values are returned unchanged.
@@ -251,5 +254,5 @@ def where(alias: str, key: str) -> str:
     return options if key == "OPTIONS" else f"{options}[{key!r}]"
 
 
-def error(id_: str, message: str, hint: str, place: str) -> CheckMessage:
-    return Error(message, hint=hint, obj=place, id=f"{TAG}.{id_}")
+def check_error(id_: str, message: str, hint: str, place: str) -> CheckMessage:
+    return Error(message, hint=hint, obj=place, id=f"{CHECK_TAG}.{id_}")

@@ -11,14 +11,14 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 import django
 
 from horsies_django.backends.options import BackoffFunction
-from horsies_django.core.retry import Kind
+from horsies_django.core.retry import FailureKind
 
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PACKAGE = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
-Backoff = float | list[float] | tuple[float, ...] | BackoffFunction
+BackoffArgument = float | list[float] | tuple[float, ...] | BackoffFunction
 
 
 class EnqueuedResult(Protocol[T_co]):
@@ -79,7 +79,7 @@ class EnqueuedTask(Protocol[P, T_co]):
     async def acall(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
 
 
-class Decorator(Protocol):
+class BackendDecorator(Protocol):
     """The type of ``@task(...)``."""
 
     @overload
@@ -114,10 +114,10 @@ def task(
     backend: str = ...,
     takes_context: Literal[False] = ...,
     max_attempts: int | None = ...,
-    backoff: Backoff | None = ...,
-    retry_on: Kind | Iterable[Kind] | None = ...,
+    backoff: BackoffArgument | None = ...,
+    retry_on: FailureKind | Iterable[FailureKind] | None = ...,
     timeout_ms: int | dt.timedelta | None = ...,
-) -> Decorator: ...
+) -> BackendDecorator: ...
 @overload
 def task(
     *,
@@ -126,8 +126,8 @@ def task(
     backend: str = ...,
     takes_context: Literal[True],
     max_attempts: int | None = ...,
-    backoff: Backoff | None = ...,
-    retry_on: Kind | Iterable[Kind] | None = ...,
+    backoff: BackoffArgument | None = ...,
+    retry_on: FailureKind | Iterable[FailureKind] | None = ...,
     timeout_ms: int | dt.timedelta | None = ...,
 ) -> ContextDecorator: ...
 def task(
@@ -139,8 +139,8 @@ def task(
     backend: str = "default",
     takes_context: bool = False,
     max_attempts: int | None = None,
-    backoff: Backoff | None = None,
-    retry_on: Kind | Iterable[Kind] | None = None,
+    backoff: BackoffArgument | None = None,
+    retry_on: FailureKind | Iterable[FailureKind] | None = None,
     timeout_ms: int | dt.timedelta | None = None,
 ) -> Any:
     """Turn a function into a Task of ``django.tasks``, with options that Django 6.0 does not have.

@@ -30,7 +30,7 @@ class WorkerCrashed(HorsiesError):  # noqa: N818 - a state of the process
 
 
 # error code -> class; the class of all other codes is TaskFailed
-CLASSES: Mapping[str, type[BaseException]] = {
+CLASSES_BY_CODE: Mapping[str, type[BaseException]] = {
     "POISON": WorkerCrashed,
     "TASK_CANCELLED": TaskCancelled,
     "TASK_EXPIRED": TaskExpired,

@@ -20,10 +20,10 @@ from django.utils.module_loading import import_string
 from horsies_django.conf import config
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.retry import (
-    LONGEST_DELAY,
+    LONGEST_RETRY_DELAY,
     MOST_RETRIES,
-    USUAL,
-    Kind,
+    USUAL_FAILURES,
+    FailureKind,
     RetryPolicy,
     mapped_code,
 )
@@ -31,13 +31,13 @@ from horsies_django.tasks.definition import timeout_problem
 
 logger = logging.getLogger("horsies.task")
 
-KEYS = ("MAX_ATTEMPTS", "BACKOFF", "RETRY_ON", "TIMEOUT_MS", "MODULES")
+OPTION_KEYS = ("MAX_ATTEMPTS", "BACKOFF", "RETRY_ON", "TIMEOUT_MS", "MODULES")
 MOST_ATTEMPTS = MOST_RETRIES + 1
 WITHOUT_EXCEPTION = (OperationalErrorCode.WORKER_CRASHED.value, OutcomeCode.TASK_TIMEOUT.value)
 
 # (exception, task_result) -> seconds until the next attempt, or None for no further attempt
 BackoffFunction = Callable[[Any, Any], float | None]
-Backoff = float | tuple[float, ...] | BackoffFunction
+BackoffSetting = float | tuple[float, ...] | BackoffFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Retries:
     """
 
     max_attempts: int = 1
-    backoff: Backoff | None = None
-    retry_on: tuple[Kind, ...] = USUAL
+    backoff: BackoffSetting | None = None
+    retry_on: tuple[FailureKind, ...] = USUAL_FAILURES
 
     def __post_init__(self) -> None:
         if problem := attempts_problem(self.max_attempts) or backoff_problem(self.backoff):
@@ -61,7 +61,7 @@ class Retries:
         object.__setattr__(self, "retry_on", policy.auto_retry_for)
 
     @property
-    def asks(self) -> bool:
+    def has_backoff_function(self) -> bool:
         return callable(self.backoff)
 
     def policy(self) -> RetryPolicy | None:
@@ -71,7 +71,7 @@ class Retries:
 
         kinds = (
             tuple(kind for kind in self.retry_on if kind in WITHOUT_EXCEPTION)
-            if self.asks
+            if self.has_backoff_function
             else self.retry_on
         )
 
@@ -91,7 +91,7 @@ class Retries:
             for kind in self.retry_on
         )
 
-    def ask(self, error: BaseException, result: Any) -> float | bool | None:
+    def call_backoff(self, error: BaseException, result: Any) -> float | bool | None:
         """Return the seconds that the function ``backoff`` returns, or None for no further attempt.
 
         Returns True, for the usual delay, if the function raises or returns another value.
@@ -103,18 +103,20 @@ class Retries:
             seconds = self.backoff(error, result)
         except Exception:
             logger.exception(
-                "the backoff function of %s raised; it is retried after the usual delay", name
+                "the backoff function of %s raised an exception; the task is retried after the "
+                "usual delay",
+                name,
             )
             return True
 
         if seconds is None or is_delay(seconds):
             return seconds
         logger.error(
-            "the backoff function of %s returned %.80r, not seconds from 0 to %s, or None; it is "
-            "retried after the usual delay",
+            "the backoff function of %s returned %.80r, which is neither seconds from 0 to %s nor "
+            "None; the task is retried after the usual delay",
             name,
             seconds,
-            LONGEST_DELAY,
+            LONGEST_RETRY_DELAY,
         )
         return True
 
@@ -130,9 +132,8 @@ def backoff_problem(value: object) -> str | None:
     if value is None or callable(value) or (delays and all(map(is_delay, delays))):
         return None
     return (
-        f"backoff must be seconds from 0 to {LONGEST_DELAY:_}, a list of them, or a function of "
-        "the exception and the task "
-        f"result that returns seconds or None, not {value!r:.80}"
+        f"backoff must be seconds from 0 to {LONGEST_RETRY_DELAY:_}, a list of them, or a function "
+        f"of the exception and the task result that returns seconds or None, not {value!r:.80}"
     )
 
 
@@ -140,7 +141,7 @@ def is_delay(value: object) -> bool:
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and 0 <= value <= LONGEST_DELAY
+        and 0 <= value <= LONGEST_RETRY_DELAY
     )
 
 
@@ -153,7 +154,7 @@ def hashable(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BackendOptions:
     """The options of a backend. Invalid ones have their defaults, and are in ``problems`` by key.
 
     ``modules`` are imported by workers, as are the ``tasks`` modules of apps. The other options are
@@ -166,21 +167,23 @@ class Options:
     problems: tuple[tuple[str, str], ...]
 
 
-def read(given: Any) -> Options:
+def read_backend_options(given: Any) -> BackendOptions:
     """Read the OPTIONS of a backend. Never raises."""
     if not isinstance(given, Mapping):
-        return Options(
+        return BackendOptions(
             Retries(), None, (), (("OPTIONS", f"must be a dict, not {type(given).__name__}"),)
         )
 
     problems = list(unknown(given))
-    attempts = checked(given, "MAX_ATTEMPTS", 1, attempts_problem, problems)
-    backoff = checked(imported(given, problems), "BACKOFF", None, backoff_problem, problems)
-    retry_on = checked(given, "RETRY_ON", USUAL, kinds_problem, problems)
-    timeout = checked(given, "TIMEOUT_MS", None, timeout_problem, problems)
-    modules = checked(given, "MODULES", (), modules_problem, problems)
+    attempts = valid_option(given, "MAX_ATTEMPTS", 1, attempts_problem, problems)
+    backoff = valid_option(imported(given, problems), "BACKOFF", None, backoff_problem, problems)
+    retry_on = valid_option(given, "RETRY_ON", USUAL_FAILURES, kinds_problem, problems)
+    timeout = valid_option(given, "TIMEOUT_MS", None, timeout_problem, problems)
+    modules = valid_option(given, "MODULES", (), modules_problem, problems)
 
-    return Options(Retries(attempts, backoff, retry_on), timeout, tuple(modules), tuple(problems))
+    return BackendOptions(
+        Retries(attempts, backoff, retry_on), timeout, tuple(modules), tuple(problems)
+    )
 
 
 def named_modules() -> Iterator[str]:
@@ -191,19 +194,20 @@ def named_modules() -> Iterator[str]:
         except (ImportError, KeyError, TypeError, AttributeError):  # Django reports the error
             continue
         if hasattr(backend, "horsies_options"):
-            yield from read(params.get("OPTIONS", {})).modules
+            yield from read_backend_options(params.get("OPTIONS", {})).modules
 
 
 def unknown(given: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
     """Yield each key that does not exist, and its problem."""
     for key in given:
-        if key not in KEYS:
-            near = get_close_matches(str(key).upper(), KEYS, 1)
-            known = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KEYS)}"
-            yield str(key), f"is no option; {known}"
+        if key not in OPTION_KEYS:
+            near = get_close_matches(str(key).upper(), OPTION_KEYS, 1)
+            hint = f"the options are {', '.join(OPTION_KEYS)}"
+            hint = f"did you mean {near[0]!r}?" if near else hint
+            yield str(key), f"is not an option; {hint}"
 
 
-def checked(
+def valid_option(
     given: Mapping[Any, Any],
     key: str,
     default: Any,

@@ -21,7 +21,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections
 
-from horsies_django.backends.exceptions import CLASSES
+from horsies_django.backends.exceptions import CLASSES_BY_CODE
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.codec.plain import normalized
@@ -33,7 +33,7 @@ from horsies_django.store.tasks import StoredTask, TaskStore
 logger = logging.getLogger("horsies.task")
 
 # The status of django.tasks for each status of horsies_django; all others are FAILED.
-STATUSES: Mapping[str, str] = {
+DJANGO_STATUSES: Mapping[str, str] = {
     Status.PENDING: "READY",
     Status.CLAIMED: "READY",
     Status.RUNNING: "RUNNING",
@@ -42,7 +42,7 @@ STATUSES: Mapping[str, str] = {
 ENDED_BY_OTHERS = (Status.CANCELLED, Status.EXPIRED)
 BACKEND = "backend"  # the key of the backend's alias in the options of a row
 # The fields that a process that runs the task has only after it has read the row.
-LAZY = (
+LAZY_FIELDS = (
     "enqueued_at",
     "started_at",
     "last_attempted_at",
@@ -71,26 +71,26 @@ class Api:
         self.error = base.TaskError
         self.status = base.TaskResultStatus
         self.refreshed = frozenset(base.TASK_REFRESH_ATTRS)
-        self.invalid_task = named(exceptions, "InvalidTask")
-        self.invalid_backend = named(exceptions, "InvalidTaskBackend")
+        self.invalid_task = backport_exception(exceptions, "InvalidTask")
+        self.invalid_backend = backport_exception(exceptions, "InvalidTaskBackend")
         self.does_not_exist: type[Exception] = exceptions.TaskResultDoesNotExist
 
 
-def named(exceptions: Any, name: str) -> type[Exception]:
+def backport_exception(exceptions: Any, name: str) -> type[Exception]:
     """Return an exception. Its name in the backport ends with "Error" before version 0.12."""
     found: type[Exception] = getattr(exceptions, name, None) or getattr(exceptions, f"{name}Error")
     return found
 
 
-def tell(backend: Any, name: str, result: Any) -> None:
+def send_task_signal(backend: Any, name: str, result: Any) -> None:
     """Send a signal about a task of a backend. Errors of receivers are logged."""
     log_failures(
         getattr(backend.api.signals, name).send_robust(type(backend), task_result=result), result
     )
 
 
-async def atell(backend: Any, name: str, result: Any) -> None:
-    """Send a signal about a task of a backend, as ``tell`` does, from async code."""
+async def asend_task_signal(backend: Any, name: str, result: Any) -> None:
+    """Send a signal about a task of a backend, as ``send_task_signal`` does, from async code."""
     log_failures(
         await getattr(backend.api.signals, name).asend_robust(type(backend), task_result=result),
         result,
@@ -151,11 +151,11 @@ class ResultMixin:
 
         Raises TaskResultDoesNotExist if the task was deleted.
         """
-        self._take(look(UUID(self.id)))
+        self._take(stored_task(UUID(self.id)))
 
     async def arefresh(self) -> None:
         """Read the fields again as ``refresh`` does, from async code."""
-        self._take(await sync_to_async(look)(UUID(self.id)))
+        self._take(await sync_to_async(stored_task)(UUID(self.id)))
 
     def _take(self, stored: StoredTask | None) -> None:
         api = self.task.get_backend().api
@@ -170,11 +170,11 @@ class ResultMixin:
 
         Python calls this only for fields without a value.
         """
-        if name not in LAZY:
+        if name not in LAZY_FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-        stored = look(UUID(self.id))
-        found: dict[str, Any] = dict.fromkeys(LAZY) | {
+        stored = stored_task(UUID(self.id))
+        found: dict[str, Any] = dict.fromkeys(LAZY_FIELDS) | {
             "errors": [],
             "worker_ids": [],
             BACKEND: self.task.backend,
@@ -183,7 +183,7 @@ class ResultMixin:
             found |= fields_of(stored, self.task.get_backend().api) | {"finished_at": stored.now}
             found[BACKEND] = alias_of(stored) or self.task.backend
 
-        for lazy in LAZY:
+        for lazy in LAZY_FIELDS:
             try:
                 object.__getattribute__(self, lazy)
             except AttributeError:
@@ -192,7 +192,7 @@ class ResultMixin:
         return object.__getattribute__(self, name)
 
 
-def look(task_id: UUID) -> StoredTask | None:
+def stored_task(task_id: UUID) -> StoredTask | None:
     return TaskStore(connections[config().database]).with_attempts(task_id)
 
 
@@ -219,7 +219,7 @@ def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
         workers.append(str(stored.claimed_by))
 
     return {
-        "status": api.status(STATUSES.get(stored.status, "FAILED")),
+        "status": api.status(DJANGO_STATUSES.get(stored.status, "FAILED")),
         "enqueued_at": stored.sent_at,
         "started_at": starts[0] if starts else None,
         "last_attempted_at": starts[-1] if starts else None,
@@ -247,29 +247,29 @@ def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:
         if attempt.exception_class is not None and attempt.traceback is not None:
             yield attempt.exception_class, attempt.traceback
         else:
-            yield described(attempt.error_code, attempt.error_message)
+            yield class_path_and_traceback(attempt.error_code, attempt.error_message)
 
     last = stored.attempts[-1].outcome if stored.attempts else None
     if stored.error_code is not None and (
         last is None or (stored.status in ENDED_BY_OTHERS and last != "CANCELLED")
     ):
         error = json_of(stored.result).get("err")
-        yield described(
+        yield class_path_and_traceback(
             stored.error_code, error.get("message") if isinstance(error, dict) else None
         )
 
 
-def described(code: str, message: object) -> tuple[str, str]:
+def class_path_and_traceback(code: str, message: object) -> tuple[str, str]:
     """Return the class path for an error code, and the last line of a traceback."""
-    kind = CLASSES.get(code, TaskFailed)
+    kind = CLASSES_BY_CODE.get(code, TaskFailed)
     if kind is not TaskFailed:
-        said = message
+        text = message
     elif message:
-        said = f"{code}: {message}"
+        text = f"{code}: {message}"
     else:
-        said = code
+        text = code
 
-    return class_name(kind), f"{kind.__qualname__}: {said}\n" if said else f"{kind.__qualname__}\n"
+    return class_name(kind), f"{kind.__qualname__}: {text}\n" if text else f"{kind.__qualname__}\n"
 
 
 def json_of(text: str | None) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from horsies_django.backends.options import Backoff, hashable, retries_of, timeout_of
-from horsies_django.backends.results import atell, strict, tell
+from horsies_django.backends.options import BackoffSetting, hashable, retries_of, timeout_of
+from horsies_django.backends.results import asend_task_signal, send_task_signal, strict
 from horsies_django.core.errors import (
     OperationalErrorCode,
     OutcomeCode,
@@ -32,9 +32,9 @@ from horsies_django.core.errors import (
     TaskTimeout,
 )
 from horsies_django.core.queues import stored_priority
-from horsies_django.core.retry import Kind, Retry, Snooze, class_name
+from horsies_django.core.retry import FailureKind, Retry, Snooze, class_name
 from horsies_django.tasks import registry
-from horsies_django.tasks.context import CurrentTask, running
+from horsies_django.tasks.context import CurrentTask, running_task
 from horsies_django.tasks.definition import TaskDefinition, define_plain
 from horsies_django.tasks.options import SendOptions
 
@@ -46,9 +46,9 @@ INTERRUPTED: Mapping[type[BaseException], str] = {
 }
 
 declared: dict[str, Any] = {}  # dotted path -> the Task that was declared first
-# Return values of backoff functions, until ``decide`` takes them:
+# Return values of backoff functions, until ``decide_retry`` takes them:
 # (task id, attempt) -> seconds or True
-_answers: dict[tuple[Any, int], float | bool] = {}
+_retry_decisions: dict[tuple[Any, int], float | bool] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,8 @@ class TaskMixin:
     __slots__ = ()
 
     max_attempts: int | None = None
-    backoff: Backoff | None = None
-    retry_on: Kind | Iterable[Kind] | None = None
+    backoff: BackoffSetting | None = None
+    retry_on: FailureKind | Iterable[FailureKind] | None = None
     timeout_ms: int | dt.timedelta | None = None
 
     def __post_init__(self) -> None:
@@ -71,12 +71,12 @@ class TaskMixin:
         super().__post_init__()  # type: ignore[misc]
         # Only a HorsiesBackend has these options.
         if hasattr(self.get_backend(), "horsies_options"):  # type: ignore[attr-defined]
-            declare(self)
+            register_definition(self)
 
     @property
     def definition(self) -> TaskDefinition:
         """The definition for workers, which workflows also use."""
-        return declare(self)
+        return register_definition(self)
 
     @property
     def send_options(self) -> SendOptions:
@@ -85,7 +85,7 @@ class TaskMixin:
         return SendOptions(**options, delay=self.run_after)  # type: ignore[attr-defined]
 
 
-def declare(task: Any) -> TaskDefinition:
+def register_definition(task: Any) -> TaskDefinition:
     """Register the definition of a task for the workers of this process, and return it.
 
     A definition that its function has already is returned. Raises InvalidTask if the function
@@ -104,11 +104,11 @@ def declare(task: Any) -> TaskDefinition:
             raise task.get_backend().api.invalid_task(
                 f"Two functions are tasks named {name}: one in {place(function)} and one in "
                 f"{place(task.func)}. "
-                "Workers find a task by that name: give one of them another name."
+                "Workers find a task by its name. Give one of the functions another name."
             )
 
     try:
-        definition = definition_of(task)
+        definition = define_backend_task(task)
     except TaskDefinitionError as error:
         raise task.get_backend().api.invalid_task(str(error)) from error
 
@@ -117,7 +117,7 @@ def declare(task: Any) -> TaskDefinition:
     return definition
 
 
-def definition_of(task: Any) -> TaskDefinition:
+def define_backend_task(task: Any) -> TaskDefinition:
     """Return the definition of a task with its own options and those of its backend.
 
     Raises TaskDefinitionError if the function cannot be a task or an option is invalid.
@@ -127,7 +127,10 @@ def definition_of(task: Any) -> TaskDefinition:
             f"{task.module_path} is a generator: a task returns one value, so it cannot yield"
         )
     definition = define_plain(
-        wrapped(task), takes_context=task.takes_context, decide=decide, **sending_options(task)
+        wrapped(task),
+        takes_context=task.takes_context,
+        decide=decide_retry,
+        **sending_options(task),
     )
     return dataclasses.replace(definition, exception_mapper=INTERRUPTED)
 
@@ -157,7 +160,7 @@ def rebuilt(task: Any, **changes: Any) -> Any:
     return copy
 
 
-def find(name: str, task_class: Any) -> Any:
+def find_or_placeholder(name: str, task_class: Any) -> Any:
     """Return the task with this dotted path, or a placeholder if there is none any more.
 
     A call of the placeholder raises LookupError.
@@ -166,13 +169,17 @@ def find(name: str, task_class: Any) -> Any:
         return declared[name]
 
     placeholder = object.__new__(task_class)
-    values: dict[str, Any] = {"func": gone(name), "backend": "default", "takes_context": False}
+    values: dict[str, Any] = {
+        "func": missing_function(name),
+        "backend": "default",
+        "takes_context": False,
+    }
     for field in dataclasses.fields(task_class):
         object.__setattr__(placeholder, field.name, values.get(field.name))
     return placeholder
 
 
-def gone(name: str) -> Any:
+def missing_function(name: str) -> Any:
     """Return a function that stands for one that does not exist, and raises LookupError."""
 
     def missing(*args: Any, **kwargs: Any) -> None:
@@ -195,18 +202,18 @@ def sync_wrapper(task: Any) -> Callable[..., Any]:
     @functools.wraps(task.func)
     def call(*args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(task, args, kwargs)
-        tell(attempt.backend, "task_started", attempt.result)
+        send_task_signal(attempt.backend, "task_started", attempt.result)
 
         try:
             value = strict(task.func(*attempt.context, *args, **kwargs))
         except KeyboardInterrupt:  # the process was interrupted, which is no failure of the task
             raise
         except BaseException as error:
-            attempt.failed(error, described(error))
+            attempt.failed(error, formatted_traceback(error))
             raise
 
         attempt.end("SUCCESSFUL", value)
-        tell(attempt.backend, "task_finished", attempt.result)
+        send_task_signal(attempt.backend, "task_finished", attempt.result)
         return value
 
     return call
@@ -218,7 +225,7 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
         attempt = Attempt(task, args, kwargs)
         if task.takes_context:  # async code of the task could not read the row
             await sync_to_async(getattr)(attempt.result, "enqueued_at")  # reads the row
-        await atell(attempt.backend, "task_started", attempt.result)
+        await asend_task_signal(attempt.backend, "task_started", attempt.result)
 
         try:
             value = strict(await task.func(*attempt.context, *args, **kwargs))
@@ -227,12 +234,12 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
         except BaseException as error:
             trace = error.__traceback__
             # asgiref raises the error again in its thread, which changes its traceback.
-            await sync_to_async(attempt.failed)(error, described(error))
+            await sync_to_async(attempt.failed)(error, formatted_traceback(error))
             BaseException.with_traceback(error, trace)
             raise
 
         attempt.end("SUCCESSFUL", value)
-        await atell(attempt.backend, "task_finished", attempt.result)
+        await asend_task_signal(attempt.backend, "task_finished", attempt.result)
         return value
 
     return call
@@ -247,7 +254,7 @@ class Attempt:
     def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.task = task
         self.backend = task.get_backend()
-        self.current = running.get() or CurrentTask()
+        self.current = running_task.get() or CurrentTask()
         worker = self.current.worker_id
         self.result = self.backend.result_class.of_running(
             task, str(self.current.task_id), self.current.attempt, worker, args, kwargs
@@ -274,12 +281,12 @@ class Attempt:
             )
             final = not self._is_retried(error)
         except Exception:  # the errors of earlier attempts cannot be read
-            logger.warning("%s: its earlier attempts cannot be read", self.current, exc_info=True)
+            logger.warning("the earlier attempts of %s cannot be read", self.current, exc_info=True)
             final = self.current.attempt >= retries_of(self.task).max_attempts
 
         if final:
             self.end("FAILED", None)
-            tell(self.backend, "task_finished", self.result)
+            send_task_signal(self.backend, "task_finished", self.result)
 
     def end(self, status: str, value: Any) -> None:
         object.__setattr__(self.result, "status", self.backend.api.status[status])
@@ -307,15 +314,15 @@ class Attempt:
 
         if not retries.includes(error):
             return False
-        if not retries.asks:
+        if not retries.has_backoff_function:
             return True
 
-        if (answer := retries.ask(error, self.result)) is not None:
-            _answers[self.current.task_id, self.current.attempt] = answer
-        return answer is not None
+        if (decision := retries.call_backoff(error, self.result)) is not None:
+            _retry_decisions[self.current.task_id, self.current.attempt] = decision
+        return decision is not None
 
 
-def described(error: BaseException) -> str:
+def formatted_traceback(error: BaseException) -> str:
     """Return the traceback of an exception as text. The methods of an exception are user code."""
     try:
         return "".join(format_exception(error))
@@ -327,12 +334,12 @@ def path_of(error: BaseException) -> str:
     return class_name(type(error))
 
 
-def decide(error: BaseException, attempt: int) -> float | bool | None:
+def decide_retry(error: BaseException, attempt: int) -> float | bool | None:
     """Return the seconds until another attempt, True for the usual delay, or None.
 
     None means that the retry policy in the row decides. This is the ``decide`` of a TaskDefinition.
     """
     if isinstance(error, KeyboardInterrupt):
         return 10.0  # seconds until a task runs again whose process was interrupted
-    current = running.get()
-    return None if current is None else _answers.pop((current.task_id, attempt), None)
+    current = running_task.get()
+    return None if current is None else _retry_decisions.pop((current.task_id, attempt), None)

@@ -1,8 +1,8 @@
 """The settings in ``settings.HORSIES``, as one frozen value or as a list of all problems.
 
-The running code calls ``config``, and the system checks call ``read``. Both use ``parse``, which
-does not depend on Django's settings. Problems have the ids of the system checks, which
-``docs/reference/checks.md`` explains.
+The running code calls ``config``, and the system checks call ``read_settings``. Both use
+``parse_settings``, which does not depend on Django's settings. Problems have the ids of the system
+checks, which ``docs/reference/checks.md`` explains.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from django.core.signals import setting_changed
 from django.db import connections
 from django.dispatch import receiver
 
-from horsies_django.conf.parsing import parse
-from horsies_django.conf.section import Problem
+from horsies_django.conf.parsing import parse_settings
+from horsies_django.conf.section import SettingProblem
 from horsies_django.conf.values import (
     DEFAULT_QUEUE,
     LARGEST_LIMIT,
@@ -37,14 +37,14 @@ __all__ = [
     "RANGES",
     "Config",
     "PartitionConfig",
-    "Problem",
+    "SettingProblem",
     "QueueConfig",
     "Recovery",
     "Resilience",
     "Retention",
     "config",
-    "parse",
-    "read",
+    "parse_settings",
+    "read_settings",
 ]
 
 
@@ -54,7 +54,7 @@ def config() -> Config:
 
     Raises ImproperlyConfigured, which lists all problems, if a setting is invalid.
     """
-    found, problems = read()
+    found, problems = read_settings()
     if problems:
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise ImproperlyConfigured(
@@ -65,21 +65,21 @@ def config() -> Config:
 
 
 @receiver(setting_changed, dispatch_uid="horsies_config")
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _clear_config(*, setting: str, **kwargs: Any) -> None:
     if setting in {"HORSIES", "DATABASES"}:
         config.cache_clear()
 
 
-def read() -> tuple[Config, list[Problem]]:
+def read_settings() -> tuple[Config, list[SettingProblem]]:
     """Return the settings and their problems.
 
     The engines of the databases are checked too, but no connection is opened.
     """
-    found, problems = parse(getattr(settings, "HORSIES", {}), databases=settings.DATABASES)
+    found, problems = parse_settings(getattr(settings, "HORSIES", {}), databases=settings.DATABASES)
     return found, problems + _backend_problems(found, {problem.where for problem in problems})
 
 
-def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
+def _backend_problems(found: Config, broken: Collection[str]) -> list[SettingProblem]:
     """Return the problems with the engines of the aliases.
 
     Settings in ``broken`` are skipped, because they do not name a valid alias.
@@ -94,7 +94,7 @@ def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
             engine = connections.settings[alias]["ENGINE"]
             message = f"The database {alias!r} uses {engine}, which is not PostgreSQL."
             problems.append(
-                Problem("E008", message, "Use an alias whose ENGINE is PostgreSQL.", where)
+                SettingProblem("E008", message, "Use an alias whose ENGINE is PostgreSQL.", where)
             )
             continue
 
@@ -108,6 +108,6 @@ def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
                 "imported."
             )
             hint = "Install psycopg 3 with its library: pip install 'psycopg[binary]'."
-            problems.append(Problem("E009", message, hint, where))
+            problems.append(SettingProblem("E009", message, hint, where))
 
     return problems

@@ -13,7 +13,7 @@ from typing import Any
 from django.utils.module_loading import import_string
 
 from horsies_django.conf.queues import read_queues
-from horsies_django.conf.section import Problem, Section, must_be
+from horsies_django.conf.section import Section, SettingProblem, must_be
 from horsies_django.conf.values import (
     CUT_OFF,
     RANGES,
@@ -24,17 +24,19 @@ from horsies_django.conf.values import (
     Retention,
 )
 from horsies_django.core.errors import code_problem
-from horsies_django.core.retry import EMPTY, Mapper, mapper_problems
-from horsies_django.core.texts import is_name, shown
+from horsies_django.core.retry import EMPTY_MAPPER, Mapper, mapper_problems
+from horsies_django.core.texts import is_name, short_repr
 
 
-def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Problem]]:
+def parse_settings(
+    raw: object, *, databases: Collection[str]
+) -> tuple[Config, list[SettingProblem]]:
     """Return a Config and the list of all problems.
 
     An invalid value is replaced by its default. The function has no side effects, except that it
     imports the classes that EXCEPTION_MAPPER names by dotted path.
     """
-    problems: list[Problem] = []
+    problems: list[SettingProblem] = []
     default = Config()
 
     top = Section(raw, "HORSIES", _keys(Config), problems, "{'DATABASE': 'default'}")
@@ -90,7 +92,7 @@ def _queue_retention(
             found[name] = inner.number(name, default, RANGES[key], nullable=True, unit_of=key)
         else:
             hint = f"Declare it in HORSIES['QUEUES'], or use one of: {', '.join(sorted(queues))}."
-            inner.report("E019", name, f"There is no queue {shown(name)}.", hint)
+            inner.report("E019", name, f"There is no queue {short_repr(name)}.", hint)
 
     return MappingProxyType(found)
 
@@ -98,7 +100,8 @@ def _queue_retention(
 def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
     """Return the schedules by name.
 
-    Their definitions are checked by ``schedules.problems``, after the tasks are imported.
+    Their definitions are checked by ``schedules.definition_problems``, after the tasks are
+    imported.
     """
     example = (
         "{'nightly': {'task': 'shop.tasks.tidy', 'pattern': 'daily at 04:30', 'zone': "
@@ -142,7 +145,10 @@ def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
             or "." not in path
         ):
             top.report(
-                "E001", key, f"{shown(path)} is not a dotted path.", f"Write it as in {example}."
+                "E001",
+                key,
+                f"{short_repr(path)} is not a dotted path.",
+                f"Write it as in {example}.",
             )
             return ()
 
@@ -166,7 +172,7 @@ def _token(top: Section, key: str) -> str:
         )
     elif not value.isascii() or not value.isprintable() or " " in value:
         message = (
-            "It contains a space, a line break or another character that a header cannot carry."
+            "It contains a space, a line break or another character that a header cannot contain."
         )
         top.report("E003", key, message, hint)
     else:
@@ -186,7 +192,7 @@ def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
         top.report("E001", key, must_be(value, "a str"), f"Use an alias of DATABASES: {aliases}.")
     elif value not in databases:
         top.report(
-            "E004", key, f"DATABASES has no alias {shown(value)}.", f"Use one of: {aliases}."
+            "E004", key, f"DATABASES has no alias {short_repr(value)}.", f"Use one of: {aliases}."
         )
     else:
         return value
@@ -200,11 +206,11 @@ def _on_cut_off(recovery: Section, default: Recovery) -> str:
         return str(value)
 
     hint = (
-        "Use 'wait' (tasks continue while the database cannot be reached) or 'kill' (they end "
-        "before others may run them)."
+        "Use 'wait' (tasks continue while the database cannot be reached) or 'kill' (they are "
+        "killed before other workers may run them)."
     )
     id_ = "E003" if isinstance(value, str) else "E001"
-    recovery.report(id_, "ON_CUT_OFF", f"{shown(value)} is not a valid choice.", hint)
+    recovery.report(id_, "ON_CUT_OFF", f"{short_repr(value)} is not a valid choice.", hint)
     return default.on_cut_off
 
 
@@ -231,11 +237,11 @@ def _exception_mapper(top: Section) -> Mapper:
 
     Paths that cannot be imported are reported.
     """
-    raw = top.values.get("EXCEPTION_MAPPER", EMPTY)
+    raw = top.values.get("EXCEPTION_MAPPER", EMPTY_MAPPER)
     hint = "Use {SomeError or 'package.module.SomeError': 'MY_CODE'}."
     if not isinstance(raw, Mapping):
         top.report("E001", "EXCEPTION_MAPPER", must_be(raw, "a dict"), hint)
-        return EMPTY
+        return EMPTY_MAPPER
 
     found = {}
     for key, code in raw.items():
@@ -243,7 +249,7 @@ def _exception_mapper(top: Section) -> Mapper:
             resolved = import_string(key) if isinstance(key, str) else key
         except ImportError as error:
             top.report(
-                "E020", "EXCEPTION_MAPPER", f"{shown(key)} cannot be imported: {error}.", hint
+                "E020", "EXCEPTION_MAPPER", f"{short_repr(key)} cannot be imported: {error}.", hint
             )
             continue
 
@@ -278,7 +284,7 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
             "PREFETCH_BUFFER",
             f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but tasks that workers prefetch can be "
             "neither ordered nor "
-            f"coalesced, as HORSIES['QUEUES'] says of {', '.join(names)}.",
+            f"coalesced, and HORSIES['QUEUES'] has such queues: {', '.join(names)}.",
             f"Remove PREFETCH_BUFFER, or 'ordered' and 'coalesce' of {', '.join(names)}.",
         )
 
@@ -286,9 +292,8 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
         top.report(
             "E015",
             "CLAIM_LEASE_MS",
-            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but CLAIM_LEASE_MS, how long a "
-            "prefetched task may wait before "
-            "another worker may take it, is not set.",
+            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but CLAIM_LEASE_MS is not set. It is "
+            "how long a prefetched task may wait before another worker may claim it.",
             "Set it, as in 'CLAIM_LEASE_MS': 60_000, or remove PREFETCH_BUFFER.",
         )
 

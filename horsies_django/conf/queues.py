@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 
-from horsies_django.conf.section import Problem, Section, must_be
+from horsies_django.conf.section import Section, SettingProblem, must_be
 from horsies_django.conf.values import (
     DEFAULT_QUEUE,
     MODES,
@@ -15,7 +15,7 @@ from horsies_django.conf.values import (
     QueueConfig,
 )
 from horsies_django.core.queues import CLUSTER
-from horsies_django.core.texts import shown
+from horsies_django.core.texts import short_repr
 
 QUEUE_KEYS = tuple(one.name for one in fields(QueueConfig) if one.name != "name")
 PARTITION_KEYS = tuple(one.name for one in fields(PartitionConfig))
@@ -32,7 +32,7 @@ def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
 
     if mode not in MODES:
         hint = "Use 'DEFAULT' or 'CUSTOM', or remove QUEUE_MODE: QUEUES alone means 'CUSTOM'."
-        top.report("E005", "QUEUE_MODE", f"{shown(mode)} is not a valid mode.", hint)
+        top.report("E005", "QUEUE_MODE", f"{short_repr(mode)} is not a valid mode.", hint)
     elif mode == "DEFAULT" and declared:
         hint = "Remove QUEUES or QUEUE_MODE."
         top.report(
@@ -65,11 +65,11 @@ def _declared_queues(top: Section) -> dict[str, QueueConfig]:
 
     queues = {}
     for name, options in raw.items():
-        where = f"{top.place('QUEUES')}[{shown(name)}]"
+        where = f"{top.place('QUEUES')}[{short_repr(name)}]"
         message = _name_problem(name)
         if message:
             hint = "Use 1 to 100 printable characters without spaces and commas, such as 'mail'."
-            top.problems.append(Problem("E006", message, hint, where))
+            top.problems.append(SettingProblem("E006", message, hint, where))
 
         section = Section(options, where, QUEUE_KEYS, top.problems, "{'priority': 50}")
         queue = section.filled(QueueConfig(name), partition=_partition(section))
@@ -140,13 +140,13 @@ def _on_failure(part: Section) -> str:
         return str(value)
 
     choices = (
-        "Use 'stop' (until the failed task is retried or skipped), 'continue', or 'cancel' (those "
-        "that wait behind it)."
+        "Use 'stop' (the later tasks of the key wait until the failed task is retried or skipped), "
+        "'continue' (they run), or 'cancel' (they are cancelled)."
     )
     part.report(
         "E018",
         "on_failure",
-        f"{shown(value)} is not what a failed task can do to those behind it.",
+        f"{short_repr(value)} is not a valid choice.",
         choices,
     )
     return "stop"
@@ -158,8 +158,8 @@ def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[st
         return
 
     if "on_failure" in part.values and not found.ordered:
-        message = "It says what a failed task of an ordered queue does to those behind it."
-        yield "on_failure", message, "Add 'ordered': True."
+        message = "on_failure applies only to ordered queues."
+        yield "on_failure", message, "Add 'ordered': True, or remove it."
 
     if found.policy is None:
         return
@@ -167,14 +167,14 @@ def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[st
     if found.ordered and found.coalesce:
         yield (
             "coalesce",
-            "Tasks that are merged have no order.",
-            "Use either 'ordered' or 'coalesce'.",
+            "A queue cannot be both ordered and coalesced, because merged tasks have no order.",
+            "Remove 'ordered' or 'coalesce'.",
         )
 
     if found.coalesce and not (found.by_task and found.by_args == ()):
-        message = "Only equal tasks can be merged: of others, a later one may have newer arguments."
+        message = "coalesce merges only equal tasks, so a partition must not contain others."
         hint = (
-            "Use 'by_task': True and 'by_args': 'all'; leave out arguments that make tasks differ."
+            "Use 'by_task': True and 'by_args': 'all', and remove arguments that make tasks differ."
         )
         yield "coalesce", message, hint
 
@@ -182,7 +182,7 @@ def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[st
         key = "local_limit" if found.local_limit is not None else "max_concurrency"
         yield (
             key,
-            "Tasks of one partition run one at a time here.",
+            "The tasks of a partition of an ordered or coalesced queue run one at a time.",
             "Remove it, or limit the queue instead.",
         )
 
@@ -201,20 +201,23 @@ def _by_args(part: Section) -> tuple[str, ...] | None:
 
     example = "Use a list of names, such as ['customer_id'], or 'all'."
     if isinstance(names, str):
-        message = f"{shown(names)} is a str, but must be a list of str."
-        part.report("E001", "by_args", message, f"Put it into a list: [{shown(names)}].")
+        message = f"{short_repr(names)} is a str, but must be a list of str."
+        part.report("E001", "by_args", message, f"Put it into a list: [{short_repr(names)}].")
     elif not isinstance(names, list | tuple):
         part.report("E001", "by_args", must_be(names, "a list or a tuple of str"), example)
     elif strange := [name for name in names if not isinstance(name, str)]:
         part.report("E001", "by_args", f"Invalid entry: {must_be(strange[0], 'a str')}", example)
     elif unusable := [name for name in names if not name or not name.isprintable()]:
-        message = f"{shown(unusable[0])} is not a valid argument name."
+        message = f"{short_repr(unusable[0])} is not a valid argument name."
         part.report(
             "E018", "by_args", message, "Use at least one character, and printable characters only."
         )
     elif twice := [name for place, name in enumerate(names) if name in names[:place]]:
         part.report(
-            "E018", "by_args", f"{shown(twice[0])} is listed twice.", "List each argument once."
+            "E018",
+            "by_args",
+            f"{short_repr(twice[0])} is listed twice.",
+            "List each argument once.",
         )
     else:
         # The names may be members of a str enum of the project.

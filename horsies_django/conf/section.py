@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 from django.utils.module_loading import import_string
 
-from horsies_django.core.texts import shown
+from horsies_django.core.texts import short_repr
 
 T = TypeVar("T")
 Keys = Iterable[str] | None  # the known keys, or None if any key is allowed
 
+CHECK_TAG = "horsies"  # of the system checks; their ids begin with it
 # The unit of a number by the suffix of its key. A timedelta is converted to that unit.
-UNITS = {
+SUFFIX_UNITS = {
     "_MS": ("milliseconds", timedelta(milliseconds=1)),
     "_S": ("seconds", timedelta(seconds=1)),
     "_HOURS": ("hours", timedelta(hours=1)),
@@ -24,7 +25,7 @@ UNITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingProblem:
     """A problem in the settings.
 
     ``id`` is the id of the system check, ``hint`` the remedy, and ``where`` the place of the
@@ -37,7 +38,7 @@ class Problem:
     where: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.message} {self.hint} (horsies.{self.id})"
+        return f"{self.where}: {self.message} {self.hint} ({CHECK_TAG}.{self.id})"
 
 
 class Section:
@@ -47,7 +48,7 @@ class Section:
     """
 
     def __init__(
-        self, raw: object, where: str, known: Keys, problems: list[Problem], example: str
+        self, raw: object, where: str, known: Keys, problems: list[SettingProblem], example: str
     ) -> None:
         self.where = where
         self.problems = problems
@@ -56,7 +57,9 @@ class Section:
 
         if not isinstance(raw, Mapping):
             problems.append(
-                Problem("E001", must_be(raw, "a dict"), f"Use a dict such as {example}.", where)
+                SettingProblem(
+                    "E001", must_be(raw, "a dict"), f"Use a dict such as {example}.", where
+                )
             )
 
         for key in self.values:
@@ -68,10 +71,10 @@ class Section:
         return Section(self.values.get(key, {}), self.place(key), known, self.problems, example)
 
     def report(self, id_: str, key: object, message: str, hint: str) -> None:
-        self.problems.append(Problem(id_, message, hint, self.place(key)))
+        self.problems.append(SettingProblem(id_, message, hint, self.place(key)))
 
     def place(self, key: object) -> str:
-        return f"{self.where}[{shown(key)}]"
+        return f"{self.where}[{short_repr(key)}]"
 
     def sound(self, *keys: str) -> bool:
         """Return whether the values of these keys have no problems so far.
@@ -126,16 +129,18 @@ class Section:
     ) -> int | None:
         """Return a number in a range, or the default if the value is invalid.
 
-        A timedelta is allowed if the key, or ``unit_of``, has a suffix in ``UNITS``. None is
+        A timedelta is allowed if the key, or ``unit_of``, has a suffix in ``SUFFIX_UNITS``. None is
         allowed if ``nullable`` is true.
         """
         value = self.values.get(key, default)
         if value is None and nullable:
             return None
 
-        was = shown(value)
+        was = short_repr(value)
         expected = "an int"
-        for unit, span_of_one in (UNITS[end] for end in UNITS if (unit_of or key).endswith(end)):
+        for unit, span_of_one in (
+            SUFFIX_UNITS[end] for end in SUFFIX_UNITS if (unit_of or key).endswith(end)
+        ):
             expected = f"an int ({unit}) or a timedelta"
             if isinstance(value, timedelta):
                 value, rest = divmod(value, span_of_one)
@@ -167,7 +172,7 @@ class Section:
 
 
 def must_be(value: object, expected: str) -> str:
-    return f"{shown(value)} is of type {type(value).__name__}, but must be {expected}."
+    return f"{short_repr(value)} is of type {type(value).__name__}, but must be {expected}."
 
 
 def did_you_mean(key: object, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from horsies_django.core.errors import OperationalErrorCode
-from horsies_django.core.retry import EMPTY, Mapper
+from horsies_django.core.retry import EMPTY_MAPPER, Mapper
 
 DEFAULT_QUEUE = "default"
 MODES = ("DEFAULT", "CUSTOM")
@@ -204,7 +204,7 @@ class Config:
     child_conn_max_age: int = whole(60, 0, 86_400)
     unknown_task_grace_ms: int = whole(300_000, 0, 7 * 24 * 60 * 60 * 1_000)
     report_running_after_ms: int | None = whole(60 * 60 * 1_000, 1_000, HUNDRED_YEARS_MS)
-    exception_mapper: Mapper = field(default_factory=lambda: EMPTY)
+    exception_mapper: Mapper = field(default_factory=lambda: EMPTY_MAPPER)
     recovery: Recovery = field(default_factory=Recovery)
     resilience: Resilience = field(default_factory=Resilience)
     retention: Retention = field(default_factory=Retention)
@@ -218,7 +218,7 @@ class Config:
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_ERROR.value
 
 
-NAMED: tuple[tuple[Any, Callable[[str], str]], ...] = (
+CONFIG_KEYS: tuple[tuple[Any, Callable[[str], str]], ...] = (
     (QueueConfig, str),
     (PartitionConfig, "partition.{}".format),
     (Config, str.upper),
@@ -230,7 +230,7 @@ NAMED: tuple[tuple[Any, Callable[[str], str]], ...] = (
 RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
     {
         key(one.name): one.metadata["range"]
-        for owner, key in NAMED
+        for owner, key in CONFIG_KEYS
         for one in fields(owner)
         if one.metadata
     }

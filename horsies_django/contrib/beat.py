@@ -16,14 +16,13 @@ from django.apps import apps
 from django.conf import settings
 
 from horsies_django.core.codec import CodecError
-from horsies_django.core.patterns import Cron, Every, Pattern, PatternError
+from horsies_django.core.patterns import SECOND, Cron, Every, Pattern, PatternError
 from horsies_django.core.schedules import as_texts
-from horsies_django.schedules import in_wire_form, problems
+from horsies_django.schedules import definition_problems, in_wire_form
 from horsies_django.tasks import registry
 
-SECOND = dt.timedelta(seconds=1)
 # The fields of a crontab in the order of a cron expression, with their least and greatest values.
-FIELDS = (
+CRONTAB_FIELDS = (
     ("minute", 0, 59),
     ("hour", 0, 23),
     ("day_of_month", 1, 31),
@@ -60,9 +59,11 @@ class Untranslatable(Exception):
 
 def kinds(schedule: Any) -> set[str]:
     """Return the names of those classes of a schedule that are defined by Celery."""
-    ours = ("celery", "django_celery_beat")
+    packages = ("celery", "django_celery_beat")
     return {
-        cls.__name__ for cls in type(schedule).__mro__ if cls.__module__.partition(".")[0] in ours
+        cls.__name__
+        for cls in type(schedule).__mro__
+        if cls.__module__.partition(".")[0] in packages
     }
 
 
@@ -87,7 +88,7 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
 
     if found & {"solar", "SolarSchedule"}:
         raise Untranslatable(
-            "it follows the sun: let a daily task compute the moment and send the task with "
+            "it follows the sun: write a daily task that computes the time and sends the task with "
             ".schedule(when, ...)"
         )
 
@@ -96,12 +97,13 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
         length = dt.timedelta(seconds=length)
     if not isinstance(length, dt.timedelta):
         raise Untranslatable(
-            f"{type(schedule).__name__} has no counterpart: see the patterns that there are"
+            f"{type(schedule).__name__} has no counterpart: use a cron string, or a pattern such "
+            "as 'hourly at :00'"
         )
 
     if length % SECOND:
         raise Untranslatable(
-            f"it fires every {length.total_seconds():g} s, and an interval here has whole seconds"
+            f"it fires every {length.total_seconds():g} s, but an interval here has whole seconds"
         )
 
     return Every(seconds=length // SECOND)
@@ -115,7 +117,7 @@ def cron(crontab: Any, zone: str) -> Cron:
     PatternError if the crontab has no counterpart.
     """
     minute, hour, day_of_month, month, day_of_week = (
-        cron_field(crontab, place, *described) for place, described in enumerate(FIELDS)
+        cron_field(crontab, place, *described) for place, described in enumerate(CRONTAB_FIELDS)
     )
 
     if not (day_of_month.startswith("*") or day_of_week.startswith("*")):
@@ -136,7 +138,7 @@ def cron_field(crontab: Any, place: int, name: str, least: int, greatest: int) -
         return "*"
 
     written = str(getattr(crontab, f"_orig_{name}", "")).replace(" ", "").lower()
-    fields = ["*"] * len(FIELDS)
+    fields = ["*"] * len(CRONTAB_FIELDS)
     fields[place] = written
     try:
         if set(croniter.expand(" ".join(fields))[0][place]) == values:
@@ -157,8 +159,8 @@ def in_weeks(days_of_month: set[int], days_of_week: set[int]) -> str:
     if days_of_month != {day for week in whole for day in week}:
         raise Untranslatable(
             "it fires on days that match both day_of_month and day_of_week; in a cron expression "
-            "one of them is enough. Fire on "
-            "one of them, and let the task look at the other"
+            "one of them is enough. Use one of them in the schedule, and check the other in the "
+            "task"
         )
 
     return ",".join(
@@ -242,14 +244,17 @@ def of_rows(zone: Any) -> Iterator[Entry]:
     model: Any = apps.get_app_config("django_celery_beat").get_model("PeriodicTask")
     for row in model.objects.order_by("name"):
         given = {key: getattr(row, key) for key in ("queue", "exchange", "routing_key", "priority")}
-        given |= {"expires": row.expire_seconds, "headers": read(row.headers or "{}") or None}
+        given |= {
+            "expires": row.expire_seconds,
+            "headers": json_or_text(row.headers or "{}") or None,
+        }
 
         yield Entry(
             row.name,
             row.task,
             row.solar or row.schedule,  # Celery's own object for the sun needs a library
-            read(row.args or "[]"),
-            read(row.kwargs or "{}"),
+            json_or_text(row.args or "[]"),
+            json_or_text(row.kwargs or "{}"),
             {key: value for key, value in given.items() if value is not None},
             row.crontab.timezone if row.crontab and aware else zone,
             in_rows=True,
@@ -260,7 +265,7 @@ def of_rows(zone: Any) -> Iterator[Entry]:
         )
 
 
-def read(text: str) -> Any:
+def json_or_text(text: str) -> Any:
     """Return the value of a JSON text, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
@@ -273,13 +278,13 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
     if entry.task == CLEANUP:
         return Translation(entry, done="retention deletes finished tasks")
     if entry.one_off and not entry.enabled:
-        return Translation(entry, done="it was to run once, and is switched off")
+        return Translation(entry, done="it runs only once, and it is disabled")
 
     wrong = (
         []
         if not entry.one_off or "clocked" in kinds(entry.schedule)
         else [
-            "it is to run once, and a schedule here repeats: send the task with .schedule(when, "
+            "it runs only once, but a schedule here repeats: send the task with .schedule(when, "
             "...)"
         ]
     )
@@ -298,14 +303,14 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
         definition["enabled"] = False
     if entry.begins and entry.begins > now:
         wrong.append(
-            f"it starts to fire at {entry.begins.isoformat()}, and a schedule here fires at once: "
-            "import it then"
+            f"it starts to fire at {entry.begins.isoformat()}, but a schedule here fires at once: "
+            "import it at that time"
         )
     if entry.ends and entry.ends > now:
         until = entry.ends.isoformat()
         wrong.append(
-            f"it stops to fire at {until}, and a schedule here has no end: create it, and disable "
-            "it then"
+            f"it stops firing at {until}, but a schedule here has no end: create it, and disable "
+            "it at that time"
         )
 
     options, more, notes = options_of(entry.options)
@@ -319,7 +324,7 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
         wrong.append(str(error))
 
     if pattern is not None:
-        wrong += as_texts(problems(entry.name, definition, as_json=entry.in_rows))
+        wrong += as_texts(definition_problems(entry.name, definition, as_json=entry.in_rows))
     if wrong:
         return Translation(entry, pattern, problems=wrong)
     return Translation(entry, pattern, *both_forms(definition, entry.in_rows), notes=notes)
@@ -374,8 +379,8 @@ def options_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], lis
             definition["good_for_ms"] = span // dt.timedelta(milliseconds=1)
         elif key == "expires":
             wrong.append(
-                f"its tasks expire at {value}, one moment for all fire times: give the seconds "
-                "after a fire time"
+                f"its tasks expire at {value}, which is the same time for all fire times: give the "
+                "number of seconds after a fire time"
             )
         elif key in DROPPED:
             notes.append(f"dropped {key}={value!r}: {DROPPED[key]}")

@@ -49,18 +49,18 @@ def tracing(call: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def middleware(current: CurrentTask, args: Any, kwargs: Any) -> Any:
-        with attempt(current):
+        with attempt_span(current):
             return call(current, args, kwargs)
 
     async def async_middleware(current: CurrentTask, args: Any, kwargs: Any) -> Any:
-        with attempt(current):
+        with attempt_span(current):
             return await call(current, args, kwargs)
 
     return async_middleware if iscoroutinefunction(call) else middleware
 
 
 @contextmanager
-def attempt(current: CurrentTask) -> Iterator[None]:
+def attempt_span(current: CurrentTask) -> Iterator[None]:
     """Run a block in the span of an attempt.
 
     The span fails if the block raises an exception other than Skip and Snooze.

@@ -48,7 +48,7 @@ FRAME = re.compile(
 LAST_LINE = re.compile(r"^(?:  \| )?([\w.<>]+)(?:: (.*))?$", re.MULTILINE)
 # In "sentry-trace", and in the "traceparent" of OpenTelemetry
 TRACE = re.compile(r"\b([0-9a-f]{32})-([0-9a-f]{16})\b")
-INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+INSTALLED_PATH = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 NOT_IN_APP = (
     "<",
     os.path.join(os.path.dirname(signals.__file__), ""),
@@ -87,18 +87,18 @@ def scoped(call: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def middleware(current: Any, args: Any, kwargs: Any) -> Any:
-        with attempt(current):
+        with attempt_scope(current):
             return call(current, args, kwargs)
 
     async def async_middleware(current: Any, args: Any, kwargs: Any) -> Any:
-        with attempt(current):
+        with attempt_scope(current):
             return await call(current, args, kwargs)
 
     return async_middleware if iscoroutinefunction(call) else middleware
 
 
 @contextmanager
-def attempt(current: Any) -> Iterator[None]:
+def attempt_scope(current: Any) -> Iterator[None]:
     with sentry_sdk.isolation_scope() as isolation, sentry_sdk.new_scope() as scope:
         try:
             yield
@@ -292,12 +292,12 @@ def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[
     for cause in causes:
         frames = [*FRAME.finditer(cause)]
         if frames and (line := LAST_LINE.search(cause, frames[-1].end())):
-            found.append(described(line[1], line[2] or "", frames, listed))
+            found.append(exception_entry(line[1], line[2] or "", frames, listed))
 
-    return [*found, described(path, text, [*FRAME.finditer(last)], listed)]
+    return [*found, exception_entry(path, text, [*FRAME.finditer(last)], listed)]
 
 
-def described(
+def exception_entry(
     path: str, message: str, frames: list[re.Match[str]], listed: tuple[str, ...]
 ) -> dict[str, Any]:
     module, _, name = path.rpartition(".")
@@ -335,5 +335,5 @@ def frame_of(found: re.Match[str], listed: tuple[str, ...]) -> dict[str, Any]:
     if source:
         frame["context_line"] = source
     if not f"{module}.".startswith(tuple(f"{name}." for name in listed)):
-        frame["in_app"] = not (path.startswith(NOT_IN_APP) or INSTALLED.search(path))
+        frame["in_app"] = not (path.startswith(NOT_IN_APP) or INSTALLED_PATH.search(path))
     return frame

@@ -125,21 +125,22 @@ def pick(facts: Facts, *names: str) -> dict[str, Any]:
     return {name: facts[name] for name in names}
 
 
-FIRST = dt.datetime(2, 1, 2, tzinfo=dt.UTC)
-LAST = dt.datetime(9999, 12, 30, tzinfo=dt.UTC)
+EARLIEST_TIME = dt.datetime(2, 1, 2, tzinfo=dt.UTC)
+LATEST_TIME = dt.datetime(9999, 12, 30, tzinfo=dt.UTC)
 
 
-def moment(text: str | dt.datetime) -> dt.datetime:
+def parse_time(text: str | dt.datetime) -> dt.datetime:
     """Return the datetime of a text that PostgreSQL has written in JSON.
 
-    A time that Python cannot represent, such as infinity, becomes ``FIRST`` or ``LAST``.
+    A time that Python cannot represent, such as infinity, becomes ``EARLIEST_TIME`` or
+    ``LATEST_TIME``.
     """
     if isinstance(text, dt.datetime):
         return text
     try:
         return dt.datetime.fromisoformat(text)
     except ValueError:
-        return FIRST if text.startswith("-") or text.endswith("BC") else LAST
+        return EARLIEST_TIME if text.startswith("-") or text.endswith("BC") else LATEST_TIME
 
 
 def at_limit(room: int | None) -> bool:
@@ -159,5 +160,5 @@ def level_name(row: Facts) -> str:
 
 def clock_time(when: str | dt.datetime, now: dt.datetime, zone: dt.tzinfo) -> str:
     """Return a datetime as text in a time zone, without the date if it is today."""
-    told, today = (moment(one).astimezone(zone) for one in (when, now))
-    return f"{told:%H:%M:%S}" if told.date() == today.date() else f"{told:%Y-%m-%d %H:%M:%S}"
+    local, today = (parse_time(one).astimezone(zone) for one in (when, now))
+    return f"{local:%H:%M:%S}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M:%S}"

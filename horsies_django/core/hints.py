@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-VERBS = {
+ATTRIBUTE_HINTS = {
     **dict.fromkeys(("delay", "enqueue", "defer"), "use send(...)"),
     **dict.fromkeys(("aenqueue", "defer_async"), "use asend(...)"),
     "apply_async": (
@@ -23,7 +23,7 @@ VERBS = {
     ),
     **dict.fromkeys(
         ("delay_on_commit", "apply_async_on_commit"),
-        "use send(...), which is part of the open transaction: the task exists once it commits",
+        "use send(...): the task is part of the open transaction, and exists once that commits",
     ),
     "send_with_options": "use with_options(...).send(...)",
     **dict.fromkeys(("using", "configure"), "use with_options(...)"),
@@ -51,14 +51,14 @@ OF_RETRIES = (
 )
 OPTIONS = {
     "base": (
-        "wrap the function in a decorator of your own below @task, for what the methods of the "
-        "class did around each run"
+        "replace the methods of the class, which run around each attempt, by a decorator of your "
+        "own below @task"
     ),
     "bind": (
-        "leave it out: inside the task, current_task() has its id and attempt, and 'raise "
+        "remove it: inside the task, current_task() has its id and attempt, and 'raise "
         "Retry(...)' retries it"
     ),
-    "takes_context": "leave it out: inside the task, current_task() has its id and attempt",
+    "takes_context": "remove it: inside the task, current_task() has its id and attempt",
     "rate_limit": (
         "there are no rate limits; max_concurrency in HORSIES['QUEUES'] limits how many tasks run "
         "at once"
@@ -73,12 +73,12 @@ OPTIONS = {
         "use delay= of with_options(...), or schedule(when, ...), at the send",
     ),
     "expires": "use good_until= of with_options(...), at the send",
-    "metadata": "use it at the send, with_options(metadata=...)",
+    "metadata": "pass it at the send, as with_options(metadata=...)",
     "headers": (
         "use metadata= of with_options(...), at the send; inside the task, current_task().metadata "
         "has it"
     ),
-    "good_until": "use it at the send, with_options(good_until=...)",
+    "good_until": "pass it at the send, as with_options(good_until=...)",
     **dict.fromkeys(("time_limit", "soft_time_limit", "timeout"), "use timeout_ms="),
     **dict.fromkeys(
         ("ignore_result", "store_errors_even_if_ignored"),
@@ -86,16 +86,16 @@ OPTIONS = {
     ),
     **dict.fromkeys(
         ("result_ttl", "result_expires"),
-        "use keep_result=timedelta(...); without it, HORSIES['RETENTION'] says when rows are "
+        "use keep_result=timedelta(...); without it, HORSIES['RETENTION'] sets when rows are "
         "deleted",
     ),
     **dict.fromkeys(
         ("acks_late", "acks_on_failure_or_timeout", "reject_on_worker_lost"),
-        "leave it out: the retry_policy decides whether a task is retried after a crash "
+        "remove it: the retry_policy decides whether a task is retried after a crash "
         "(WORKER_CRASHED)",
     ),
-    "track_started": "leave it out: RUNNING and started_at are always recorded",
-    "serializer": "leave it out: arguments and results are stored as JSON, by their annotations",
+    "track_started": "remove it: RUNNING and started_at are always recorded",
+    "serializer": "remove it: arguments and results are stored as JSON, by their annotations",
     "throws": "use exception_mapper={SomeError: 'SOME_CODE'}",
     **dict.fromkeys(("queue_name", "routing_key"), "use queue="),
     "crontab": "use schedule='0 3 * * *'",
@@ -104,7 +104,7 @@ OPTIONS = {
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
     """Return the AttributeError for a missing attribute, with a hint if there is one."""
-    hint = f": {VERBS[name]}" if name in VERBS else ""
+    hint = f": {ATTRIBUTE_HINTS[name]}" if name in ATTRIBUTE_HINTS else ""
     return AttributeError(
         f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Kind:
+class NodeKind:
     """A kind of nodes.
 
     ``name`` is the value of the column ``kind``, and is shown to people. ``verb`` is the method
@@ -30,7 +30,7 @@ class Kind:
     waits: bool = False
     outline: str = "task"
     sends: str = "sends its task"
-    awaits: str = "what it waits for"
+    awaits: str = "its event"
 
     @property
     def outlined(self) -> bool:
@@ -38,39 +38,41 @@ class Kind:
         return self.outline != "task"
 
 
-TASK = Kind("task")
-MAP = Kind("map", "map", many=True, outline="map", sends="sends its tasks")
-WORKFLOW = Kind("workflow", runs=True, outline="workflow", sends="sends its run")
-CONTINUE = Kind("continue", "continue_as", runs=True, sends="sends the next run")
-INPUT = Kind("input", "input", outline="input")
-TIMER = Kind("timer", "sleep", waits=True, outline="timer", sends="lets it wait", awaits="its time")
-SIGNAL = Kind(
+TASK = NodeKind("task")
+MAP = NodeKind("map", "map", many=True, outline="map", sends="sends its tasks")
+WORKFLOW = NodeKind("workflow", runs=True, outline="workflow", sends="sends its run")
+CONTINUE = NodeKind("continue", "continue_as", runs=True, sends="sends the next run")
+INPUT = NodeKind("input", "input", outline="input")
+TIMER = NodeKind(
+    "timer", "sleep", waits=True, outline="timer", sends="starts its wait", awaits="its time"
+)
+SIGNAL = NodeKind(
     "signal",
     "signal",
     waits=True,
     outline="signal",
-    sends="lets it wait",
+    sends="starts its wait",
     awaits="the signal {signal!r}{keyed}",
 )
-GATE = Kind(
+GATE = NodeKind(
     "gate",
     "gate",
     waits=True,
     outline="gate",
-    sends="lets it wait",
+    sends="starts its wait",
     awaits="the decision of a person{allowed}",
 )
 # The database adds the nodes of this kind. A node has a task per task that it undoes.
-UNDO = Kind("undo", "undo", outline="undo", sends="sends its tasks")
+UNDO = NodeKind("undo", "undo", outline="undo", sends="sends its tasks")
 
 KINDS = {
     kind.name: kind for kind in (TASK, MAP, WORKFLOW, CONTINUE, INPUT, TIMER, SIGNAL, GATE, UNDO)
 }
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> NodeKind:
     """Return the kind of a name.
 
     For a name of a newer version, return a kind with the default values.
     """
-    return KINDS.get(name) or Kind(name)
+    return KINDS.get(name) or NodeKind(name)

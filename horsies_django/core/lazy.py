@@ -1,6 +1,6 @@
 """Names of a package that are imported from its modules when they are used first.
 
-The ``__getattr__`` of the package calls ``load``.
+The ``__getattr__`` of the package calls ``import_name``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 
-def load(namespace: dict[str, Any], homes: Mapping[str, str], name: str) -> Any:
+def import_name(namespace: dict[str, Any], homes: Mapping[str, str], name: str) -> Any:
     """Import a name of a package, and return its value.
 
     ``namespace`` has the globals of the package, to which the value is added. ``homes`` has the

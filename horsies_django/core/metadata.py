@@ -14,7 +14,7 @@ from horsies_django.core.codec import CodecError, shape_of
 from horsies_django.core.codec.jsondata import write_json
 
 MOST_BYTES = 4_096
-MOST_BRACKETS = 400  # options with more than core.options.MOST_BRACKETS are not read
+MOST_METADATA_BRACKETS = 400  # options with more than core.options.MOST_BRACKETS are not read
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 _shape = shape_of(dict, "metadata")
@@ -28,16 +28,16 @@ def encode_metadata(given: Mapping[str, Any]) -> str:
     text = write_json(_shape.encode(dict(given), "metadata"))
     if (size := len(text.encode())) > MOST_BYTES:
         raise CodecError(
-            f"it takes {size:,} bytes of JSON, and at most {MOST_BYTES:,} travel with a task: pass "
+            f"it has {size:,} bytes of JSON, and at most {MOST_BYTES:,} are allowed: pass "
             "larger data as an argument, "
             "or store it and pass its key",
             "value",
             subject="metadata",
         )
 
-    if text.count("[") + text.count("{") > MOST_BRACKETS:
+    if text.count("[") + text.count("{") > MOST_METADATA_BRACKETS:
         raise CodecError(
-            f"its JSON has more than {MOST_BRACKETS} opening brackets and braces",
+            f"its JSON has more than {MOST_METADATA_BRACKETS} opening brackets and braces",
             "value",
             subject="metadata",
         )

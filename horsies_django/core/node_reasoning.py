@@ -15,13 +15,13 @@ from horsies_django.core.explanations import (
     NodeExplanation,
     NodeReasonCode,
     Reason,
-    moment,
+    parse_time,
     pick,
 )
-from horsies_django.core.reasoning import Moment, Timing
+from horsies_django.core.reasoning import BaseCase, Timing
 
-WAIT_COLUMNS = ("kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
-MOVES_ON = "; the run moves on as soon as a worker advances it"
+WAIT_FACTS = ("kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
+MOVES_ON = "; the run continues when a worker advances it"
 AFTER_TIMEOUT = {
     "fail": "then it fails",
     "skip": "then it is skipped",
@@ -46,7 +46,7 @@ def node_reasoned(facts: Facts, timing: Timing) -> NodeExplanation:
     )
 
 
-class NodeCase(Moment):
+class NodeCase(BaseCase):
     """One node at one moment."""
 
     def __init__(self, facts: Facts, timing: Timing) -> None:
@@ -94,7 +94,7 @@ class NodeCase(Moment):
         if node["by_hand"]:
             text = (
                 "It was skipped by hand at "
-                f"{self.at(node['finished_at'])}{self.said(self.facts['change'])}."
+                f"{self.at(node['finished_at'])}{self.actor_and_reason(self.facts['change'])}."
             )
             return Reason(NodeReasonCode.SKIPPED_BY_HAND, text, {"change": self.facts["change"]})
 
@@ -107,10 +107,10 @@ class NodeCase(Moment):
 
         if node["error_code"] == "WAIT_TIMED_OUT":
             text = (
-                f"It was skipped because {self.awaited()} did not come until "
+                f"It was skipped because {self.awaited()} did not arrive before "
                 f"{self.at(node['due_at'])}."
             )
-            return Reason(NodeReasonCode.TIMED_OUT, text, pick(node, *WAIT_COLUMNS))
+            return Reason(NodeReasonCode.TIMED_OUT, text, pick(node, *WAIT_FACTS))
 
         columns = ("workflow_id", "rule", "needs", "allow_failed", "ok", "bad")
         details = {"upstream": self.facts["bad"], **pick(node, *columns)}
@@ -118,7 +118,7 @@ class NodeCase(Moment):
 
         if node["rule"] == "quorum" and node["ok"] + passed < node["needs"]:
             text = (
-                f"It was skipped because {node['needs']} of its branches had to "
+                f"It was skipped because fewer than {node['needs']} of its branches could "
                 f"complete{self.because()}."
             )
         elif node["rule"] == "all" and node["bad"] and not node["allow_failed"]:
@@ -142,7 +142,7 @@ class NodeCase(Moment):
     def run_ended(self) -> Reason:
         text = f"Its run ended as {self.run['status']} at {self.at(self.run['finished_at'])}"
         text += (
-            ": its task is asked to stop."
+            ": its task is being cancelled."
             if self.node["status"] == "ENQUEUED"
             else ": it will be cancelled."
         )
@@ -157,13 +157,15 @@ class NodeCase(Moment):
             failed = (
                 f"node {self.facts['error_node']!r}" if run["error_node"] is not None else "a node"
             )
-            why = f" since {failed} failed with {run['error_code']}"
+            cause = f" because {failed} failed with {run['error_code']}"
         else:
             change = self.facts["change"]
-            why = f" since {self.at(change['at'])}{self.said(change)}" if change else ""
+            cause = (
+                f" since {self.at(change['at'])}{self.actor_and_reason(change)}" if change else ""
+            )
 
         text = (
-            f"The run is paused{why.removesuffix('.')}. No other node starts until it is resumed."
+            f"The run is paused{cause.removesuffix('.')}. No other node starts until it is resumed."
         )
         return Reason(
             NodeReasonCode.RUN_PAUSED,
@@ -180,15 +182,15 @@ class NodeCase(Moment):
         )
 
     def compensating(self) -> Reason:
-        text = "The run is to be undone: its task is asked to stop."
+        text = "The run will be undone: the task of this node is being cancelled."
         return Reason(
             NodeReasonCode.RUN_ENDED, text, pick(self.run, "status", "error_node", "error_code")
         )
 
     def not_admitted(self) -> Reason:
         text = (
-            f"Node {self.facts['added_by']!r} added it. It takes part as soon as a worker advances "
-            "the run."
+            f"Node {self.facts['added_by']!r} added it. It becomes part of the run when a worker "
+            "advances the run."
         )
         return Reason(NodeReasonCode.NOT_ADMITTED, text, pick(self.node, "added_by"))
 
@@ -234,7 +236,7 @@ class NodeCase(Moment):
 
         if self.kind is kinds.TIMER:
             yield Reason(
-                NodeReasonCode.WAITING_FOR_TIME, f"It waits{until}.", pick(node, *WAIT_COLUMNS)
+                NodeReasonCode.WAITING_FOR_TIME, f"It waits{until}.", pick(node, *WAIT_FACTS)
             )
         else:
             decided = self.kind is kinds.GATE
@@ -245,7 +247,7 @@ class NodeCase(Moment):
             )
             then = f"; {AFTER_TIMEOUT[node['on_timeout']]}" if until else ""
             yield Reason(
-                code, f"It waits for {self.awaited()}{until}{then}.", pick(node, *WAIT_COLUMNS)
+                code, f"It waits for {self.awaited()}{until}{then}.", pick(node, *WAIT_FACTS)
             )
 
         if self.run["status"] == "PAUSED" and not self.run["finished_at"]:
@@ -272,8 +274,8 @@ class NodeCase(Moment):
 
         if limit is not None and taken >= limit and not self.kind.waits:
             text = (
-                f"The run may have {limit:,} tasks sent and not finished (max_in_flight), and it "
-                f"has {taken:,}."
+                f"The run is at its limit: max_in_flight is {limit:,}, and it has {taken:,} "
+                "tasks that were sent and have not finished."
             )
             yield Reason(
                 NodeReasonCode.MAX_IN_FLIGHT, text, {"max_in_flight": limit, "in_flight": taken}
@@ -287,10 +289,10 @@ class NodeCase(Moment):
             yield Reason(NodeReasonCode.READY, text, {})
 
     def unattended(self) -> Iterator[Reason]:
-        heard = self.facts["heard_at"]
-        if heard is None or moment(heard) < self.now - self.timing.threshold:
+        last_heartbeat = self.facts["heard_at"]
+        if last_heartbeat is None or parse_time(last_heartbeat) < self.now - self.timing.threshold:
             text = "There is no live worker to advance the run: start one."
-            yield Reason(NodeReasonCode.NO_WORKER, text, {"heard_at": heard})
+            yield Reason(NodeReasonCode.NO_WORKER, text, {"heard_at": last_heartbeat})
 
     def sent(self) -> Reason:
         node = self.node
@@ -321,7 +323,7 @@ class NodeCase(Moment):
         )
         text += f", {node['items_bad']:,} without completing." if node["items_bad"] else "."
         if self.facts["task"] is not None:
-            text += f" The first that has not finished is {self.facts['task']}."
+            text += f" The first task that has not finished is {self.facts['task']}."
 
         details = pick(node, "task_name", "total", "in_flight", "items_ok", "items_bad")
         return Reason(NodeReasonCode.MAP_RUNNING, text, {"task_id": self.facts["task"], **details})
@@ -339,7 +341,7 @@ class NodeCase(Moment):
         more = count - len(shown)
         return ", ".join([*shown, *([f"and {more:,} more"] if shown and more > 0 else [])])
 
-    def said(self, change: Any) -> str:
+    def actor_and_reason(self, change: Any) -> str:
         """Return a phrase with the actor and the reason of a change, or "" without a change."""
         if not change:
             return ""

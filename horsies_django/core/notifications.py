@@ -49,7 +49,7 @@ class Stalled(NamedTuple):
     at_once: bool
 
 
-class Told(NamedTuple):
+class Notification(NamedTuple):
     """A notification to a worker.
 
     ``word`` is a queue, "*", a lane and a queue, "behind" and a queue, "advance", "stalled", or the
@@ -64,7 +64,7 @@ class Told(NamedTuple):
     stalled: Stalled | None = None
 
 
-def read_told(payload: str) -> Told | None:
+def read_notification(payload: str) -> Notification | None:
     """Return the notification in a payload for workers, or None if the payload is invalid."""
     if len(payload) > 1_000:  # valid payloads have at most about 250 characters
         return None
@@ -73,14 +73,16 @@ def read_told(payload: str) -> Told | None:
         word = found["word"]
         if found["lane"] and not word.startswith("behind "):
             word = f"{found['lane']} {word}"
-        return Told(word, min(max(float(found["moment"]), 0.0), LATEST))
+        return Notification(word, min(max(float(found["moment"]), 0.0), LATEST))
 
     if DIRECT.fullmatch(payload):
-        return Told(payload)
+        return Notification(payload)
     if found := ADVANCE.fullmatch(payload):
-        return Told("advance", run=uuid.UUID(found["run"]))
+        return Notification("advance", run=uuid.UUID(found["run"]))
     if found := STALLED.fullmatch(payload):
-        return Told("stalled", stalled=Stalled(uuid.UUID(found["task"]), found["how"] == "now"))
+        return Notification(
+            "stalled", stalled=Stalled(uuid.UUID(found["task"]), found["how"] == "now")
+        )
 
     return None
 

@@ -28,17 +28,18 @@ RULES = 1
 SECOND = dt.timedelta(seconds=1)
 DAY = dt.timedelta(days=1)
 HOUR = dt.timedelta(hours=1)
-LONGEST = dt.timedelta(days=365)
+LONGEST_INTERVAL = dt.timedelta(days=365)
 LONGEST_CRON = 500  # characters, because croniter takes seconds for a list of thousands of minutes
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 # The longest unit is first.
-UNITS = {
+UNIT_LENGTHS = {
     "day": DAY,
     "hour": HOUR,
     "minute": dt.timedelta(minutes=1),
     "second": SECOND,
 }
-BEGINNING = dt.datetime(2000, 1, 1)  # any pattern that fires at all fires in the fifty years after
+# Any pattern that fires at all fires in the fifty years after this time.
+CHECKED_FROM = dt.datetime(2000, 1, 1)
 # Steps, and days such as fri#2 and L, in a list, which cron_descriptor does not describe well
 SEVERAL = re.compile(r",\S*(#|/|\bl)|(#|/|\bl\b)\S*,", re.IGNORECASE)
 FIELD = re.compile(r"(?:[0-9*,/#-]|[a-z]{3}|l)+", re.IGNORECASE)
@@ -65,7 +66,7 @@ FORMS: tuple[tuple[str, Callable[..., Pattern]], ...] = (
     ),
     (rf"monthly on the last day at {TIME}", lambda at, zone: Monthly(at, day="last", zone=zone)),
 )
-EXAMPLES = (
+PATTERN_EXAMPLES = (
     "30 4 * * mon-fri",
     "every 15 minutes",
     "hourly at :05",
@@ -305,10 +306,11 @@ class Every(Pattern):
 
     def _check(self) -> None:
         for name in ("seconds", "minutes", "hours", "days"):
-            check_number(name, getattr(self, name), 0, LONGEST // SECOND)
-        if not SECOND <= self.length <= LONGEST:
+            check_number(name, getattr(self, name), 0, LONGEST_INTERVAL // SECOND)
+        if not SECOND <= self.length <= LONGEST_INTERVAL:
             raise PatternError(
-                f"an interval must be 1 second to {LONGEST.days} days long, not {self.length}"
+                f"an interval must be 1 second to {LONGEST_INTERVAL.days} days long, not "
+                f"{self.length}"
             )
 
     def next(self, after: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
@@ -317,7 +319,7 @@ class Every(Pattern):
 
     def __str__(self) -> str:
         unit, length = next(
-            (unit, length) for unit, length in UNITS.items() if not self.length % length
+            (unit, length) for unit, length in UNIT_LENGTHS.items() if not self.length % length
         )
         count = self.length // length
         return f"every {unit}" if count == 1 else f"every {count} {unit}s"
@@ -346,9 +348,9 @@ class Cron(WallPattern):
         parts = self.expression.split() if isinstance(self.expression, str) else []
         if len(parts) != 5 or not all(FIELD.fullmatch(part) for part in parts):
             raise PatternError(
-                f"{self.expression!r} is not a cron expression: it has five fields, minute, hour, "
-                "day of month, month and day of "
-                'week, such as "30 4 * * mon-fri"; for seconds use Every'
+                f"{self.expression!r} is not a cron expression: it must have five fields (minute, "
+                "hour, day of month, month and day of week), such as "
+                '"30 4 * * mon-fri". Use Every for seconds'
             )
 
         # Imported here, because the import is slow and most processes do not need it.
@@ -359,7 +361,7 @@ class Cron(WallPattern):
         except (CroniterError, ValueError) as error:
             raise PatternError(f"{self.expression!r} is not a cron expression: {error}") from error
 
-        if self._follow(BEGINNING) is None:
+        if self._follow(CHECKED_FROM) is None:
             raise PatternError(f"{self.expression!r} never fires: no such day exists")
 
     @property
@@ -403,10 +405,10 @@ class Cron(WallPattern):
         found: list[dt.datetime] = []
         for of_month, of_week in days:
             with suppress(CroniterBadDateError):
-                asked = croniter(
+                fire_times = croniter(
                     f"{minute} {hour} {of_month} {month} {of_week}", local, day_or=False
                 )
-                found.append(asked.get_next(dt.datetime))
+                found.append(fire_times.get_next(dt.datetime))
 
         return min(found, default=None)
 
@@ -587,8 +589,8 @@ def _time_text(time: dt.time) -> str:
     return time.isoformat("seconds" if time.second else "minutes")
 
 
-def parse(text: str, zone: str = "UTC") -> Pattern:
-    """Return the pattern of a text, such as those in ``EXAMPLES``.
+def parse_pattern(text: str, zone: str = "UTC") -> Pattern:
+    """Return the pattern of a text, such as those in ``PATTERN_EXAMPLES``.
 
     The text may be the ``str`` of a pattern or a cron string. Raises PatternError if it is invalid.
     """
@@ -599,7 +601,8 @@ def parse(text: str, zone: str = "UTC") -> Pattern:
 
     if words.partition(" ")[0] in ("every", "hourly", "daily", "weekly", "monthly"):
         raise PatternError(
-            f"{text!r:.200} is not a pattern; write it like one of: {'; '.join(EXAMPLES[1:])}"
+            f"{text!r:.200} is not a pattern; write it like one of: "
+            f"{'; '.join(PATTERN_EXAMPLES[1:])}"
         )
 
     return Cron(words, zone=zone)

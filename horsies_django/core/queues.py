@@ -18,8 +18,8 @@ LANES = ("sync", "async")
 # equal tasks are merged.
 POLICIES = {
     "stop": gettext_noop("ordered, a failed task stops its key"),
-    "continue": gettext_noop("ordered, a failed task stops nothing"),
-    "cancel": gettext_noop("ordered, a failed task cancels those behind it"),
+    "continue": gettext_noop("ordered, the next task follows a failed task"),
+    "cancel": gettext_noop("ordered, a failed task cancels the later tasks of its key"),
     "coalesce": gettext_noop("waiting tasks are merged into an equal one that starts"),
 }
 
@@ -29,7 +29,7 @@ class QueueColumn(NamedTuple):
 
     ``setting`` is its place in ``HORSIES["QUEUES"][name]``, where ``partition.`` is the partition
     rule. ``help`` is the help text of its option on the command line. A limit has ``words``, a
-    template that tells people what is limited.
+    template of the text that names what is limited.
     """
 
     name: str
@@ -41,12 +41,12 @@ class QueueColumn(NamedTuple):
 # A queue's columns, in the order in which they are shown. ``conf.values`` has their defaults and
 # ranges, the models their types and labels.
 COLUMNS = (
-    QueueColumn("priority", "priority", "1 is served first, 100 last"),
+    QueueColumn("priority", "priority", "priority of the queue: 1 is served first, 100 last"),
     QueueColumn(
         "max_concurrency",
         "max_concurrency",
-        "running tasks in the whole cluster; 0 lets none start",
-        gettext_noop("%(n)s in all"),
+        "running tasks in the whole cluster; 0 means that no task starts",
+        gettext_noop("%(n)s in total"),
     ),
     QueueColumn(
         "local_limit",
@@ -79,8 +79,9 @@ COLUMNS = (
     QueueColumn(
         "partition_policy",
         "partition.policy",
-        "run the tasks of a partition in order, and what a failed one does to the others; or merge "
-        "equal ones",
+        "run the tasks of a partition one after another, where a failed task stops its key (stop), "
+        "stops nothing (continue) or cancels the tasks behind it (cancel); or merge equal waiting "
+        "tasks (coalesce)",
     ),
 )
 DECLARED = tuple(column.name for column in COLUMNS)

@@ -20,7 +20,7 @@ from horsies_django.core.explanations import (
     at_limit,
     clock_time,
     level_name,
-    moment,
+    parse_time,
     pick,
     worker_name,
 )
@@ -48,13 +48,13 @@ def reasoned(facts: Facts, timing: Timing) -> Explanation:
     return Explanation(uuid.UUID(task["id"]), task["status"], tuple(Case(facts, timing).reasons()))
 
 
-class Moment:
+class BaseCase:
     """Facts about a task or a node at one moment."""
 
     def __init__(self, facts: Facts, timing: Timing) -> None:
         self.facts = facts
         self.timing = timing
-        self.now = moment(facts["now"])
+        self.now = parse_time(facts["now"])
 
     def at(self, text: str | dt.datetime) -> str:
         """Return a datetime as text in the time zone, without the date if it is today."""
@@ -66,25 +66,25 @@ class Moment:
         return f"It ended as {row['status']}{code} at {self.at(row['finished_at'])}."
 
 
-class Case(Moment):
+class Case(BaseCase):
     """One task at one moment."""
 
     def __init__(self, facts: Facts, timing: Timing) -> None:
         super().__init__(facts, timing)
         self.task: Facts = facts["task"]
 
-        heard = [
+        living = [
             one
             for one in facts.get("workers", ())
             if not self.silent_since(one["beat_at"], timing.threshold)
         ]
-        self.workers: Sequence[Facts] = heard
+        self.workers: Sequence[Facts] = living
 
         # Until then, workers that do not have the task skip it.
-        self.left_until = moment(self.task["enqueued_at"]) + timing.grace
-        left = self.left_until > self.now
+        self.skipped_until = parse_time(self.task["enqueued_at"]) + timing.grace
+        skipped = self.skipped_until > self.now
         # The workers that would claim the task now
-        self.takers = [one for one in heard if one["knows"] or not left] or heard
+        self.takers = [one for one in living if one["knows"] or not skipped] or living
 
     def reasons(self) -> Iterator[Reason]:
         """Yield all reasons, the most decisive first."""
@@ -102,7 +102,7 @@ class Case(Moment):
             yield self.silent_holder() or self.buffered()
 
         yield from self.expired()
-        yield from self.run_stands()
+        yield from self.run_halted()
         for name in ("cluster", "queue"):
             yield from self.paused(name)
 
@@ -121,7 +121,7 @@ class Case(Moment):
         task = self.task
         text = self.ended_as(task)
         if task["order_stop"] == "stop":
-            text += " It stops its key: the tasks behind it wait until it is retried or skipped."
+            text += " The later tasks of its key wait until it is retried or skipped."
         return Reason(
             ReasonCode.FINISHED,
             text,
@@ -136,9 +136,10 @@ class Case(Moment):
             f"{worker_name(self.facts['holder'])}{where}."
         )
 
-        if asked := self.task["cancel_requested_at"]:
-            text += f" It was asked to stop at {self.at(asked)}"
-            text += ", and its process is killed if it does not." if self.task["terminate"] else "."
+        if requested_at := self.task["cancel_requested_at"]:
+            text += f" Its cancellation was requested at {self.at(requested_at)}"
+            killed = ", and its process is killed if it does not stop"
+            text += f"{killed}." if self.task["terminate"] else "."
 
         return Reason(ReasonCode.RUNNING, text, {**self.holder(), "since": self.task["started_at"]})
 
@@ -156,7 +157,7 @@ class Case(Moment):
                 f"Worker {where} claimed it at {self.at(self.task['claimed_at'])} and is about to "
                 "start it."
             )
-        elif moment(ends) > self.now:
+        elif parse_time(ends) > self.now:
             text = (
                 f"Worker {where} has prefetched it, and it waits for a free slot there; its lease "
                 f"ends at {self.at(ends)}."
@@ -176,11 +177,11 @@ class Case(Moment):
         """
         holder = self.facts["holder"]
         task = self.task
-        heard = holder["beat_at"] or task["claimed_at"]
-        if not (holder["orphaned"] or self.silent_since(heard, self.timing.silence)):
+        last_seen = holder["beat_at"] or task["claimed_at"]
+        if not (holder["orphaned"] or self.silent_since(last_seen, self.timing.silence)):
             return None
 
-        rescue = moment(holder["died_at"] or heard)
+        rescue = parse_time(holder["died_at"] or last_seen)
         if not holder["died_at"]:
             rescue += self.timing.threshold
 
@@ -192,8 +193,8 @@ class Case(Moment):
             else "at the next check by a live worker"
         )
         text = (
-            f"Worker {worker_name(holder)}, which {does} it, was last seen at {self.at(heard)}; "
-            f"the task {becomes} {when}."
+            f"Worker {worker_name(holder)}, which {does} it, was last seen at "
+            f"{self.at(last_seen)}; the task {becomes} {when}."
         )
 
         reapers = bool(holder["heard_at"]) and not self.silent_since(
@@ -211,14 +212,14 @@ class Case(Moment):
 
     def expired(self) -> Iterator[Reason]:
         until = self.task["good_until"]
-        if until and moment(until) <= self.now:
+        if until and parse_time(until) <= self.now:
             text = (
                 f"Its good_until passed at {self.at(until)}: it will not run, and becomes EXPIRED "
                 "when a worker finds it."
             )
             yield Reason(ReasonCode.EXPIRED, text, {"good_until": until})
 
-    def run_stands(self) -> Iterator[Reason]:
+    def run_halted(self) -> Iterator[Reason]:
         """Yield a reason if the workflow run of the task is paused or starts no more tasks."""
         if run := self.facts.get("run"):
             text = "starts no more tasks: it was cancelled, stopped or continued."
@@ -236,22 +237,23 @@ class Case(Moment):
         if row["paused_at"]:
             by = row["paused_by"]
             since = row["paused_at"]
-            why = row["paused_reason"]
-            said = f"has been paused since {self.at(since)} by {by}"
+            reason = row["paused_reason"]
+            state = f"has been paused since {self.at(since)} by {by}"
         elif (row["override"] or {}).get("max_concurrency") == 0:
             by = row["override_by"]
             since = row["override_at"]
-            why = row["override_reason"]
-            said = f"has been overridden with a cap of 0 since {self.at(since)} by {by}"
+            reason = row["override_reason"]
+            state = f"has been overridden with a cap of 0 since {self.at(since)} by {by}"
             details["until"] = row["override_until"]
         else:
-            by = since = why = None
-            said = "is declared with a cap of 0"
+            by = since = reason = None
+            state = "is declared with a cap of 0"
 
-        told = f"{said}: {why.removesuffix('.')}" if why else said
-        text = f"{level_name(row)} {told}. None of its tasks start."
+        if reason:
+            state += f": {reason.removesuffix('.')}"
+        text = f"{level_name(row)} {state}. None of its tasks start."
         yield Reason(
-            ReasonCode.QUEUE_PAUSED, text, {**details, "by": by, "since": since, "reason": why}
+            ReasonCode.QUEUE_PAUSED, text, {**details, "by": by, "since": since, "reason": reason}
         )
 
     def unserved(self) -> Iterator[Reason]:
@@ -277,7 +279,7 @@ class Case(Moment):
                 f"{self.end_of(former[0])}."
             )
         else:
-            text = f"No worker serves the queue {queue!r}, and none ever has: start one that does."
+            text = f"No worker has ever served the queue {queue!r}: start one that serves it."
 
         yield Reason(ReasonCode.NO_LIVE_WORKER, text, details)
 
@@ -286,7 +288,7 @@ class Case(Moment):
         if worker["stopped_at"]:
             return f"stopped at {self.at(worker['seen_at'])}"
         if worker["stopping_at"]:
-            return f"is stopping since {self.at(worker['stopping_at'])}"
+            return f"has been stopping since {self.at(worker['stopping_at'])}"
         return f"was last seen at {self.at(worker['seen_at'])}"
 
     def unknown_name(self) -> Iterator[Reason]:
@@ -299,18 +301,18 @@ class Case(Moment):
 
         name = self.task["task_name"]
         wire = self.task["wire"]
-        until = self.left_until
+        until = self.skipped_until
         held = until > self.now
         newest = max(one["wire"] for one in self.workers)
 
         newer = (
             f" in the format of a newer release (format version {wire})" if wire > newest else ""
         )
-        wait = f"they leave it to others until {self.at(until)}; after that, " if held else ""
+        wait = f"workers skip it until {self.at(until)}; after that, " if held else ""
         text = (
-            f"No live worker of its queue knows the task {name!r}{newer}: {wait}the first to claim "
-            "it fails it with "
-            "WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
+            f"No live worker of its queue can run the task {name!r}{newer}: {wait}it fails with "
+            "WORKER_RESOLUTION_ERROR when a worker claims it. Deploy the code that defines it to "
+            "the workers."
         )
 
         details = {
@@ -323,11 +325,11 @@ class Case(Moment):
     def not_due(self) -> Iterator[Reason]:
         task = self.task
         due = self.task["enqueued_at"]
-        if moment(due) <= self.now:
+        if parse_time(due) <= self.now:
             return
 
         if task["snoozed"]:
-            text = f"It is snoozed until {self.at(due)}, as its code has asked."
+            text = f"It is snoozed until {self.at(due)}, as its code requested."
             yield Reason(ReasonCode.SNOOZED, text, {"due_at": due, **pick(task, "snooze_count")})
         elif task["retry_count"]:
             text = (
@@ -372,8 +374,8 @@ class Case(Moment):
 
         if ((self.facts.get("queue") or {}).get("sweep") or {}).get("rule"):
             text = (
-                f"The queue {queue!r} starts nothing until workers have put all tasks that wait in "
-                "order by its new rule."
+                f"The queue {queue!r} starts no tasks until workers have ordered all waiting tasks "
+                "by its new rule."
             )
             yield Reason(ReasonCode.ORDER_PENDING, text, {"queue": queue})
 
@@ -382,17 +384,17 @@ class Case(Moment):
 
         if first["status"] == "FAILED" and first["order_stop"] == "stop":
             does = (
-                f"it is FAILED since {self.at(first['finished_at'])} and stops the key until it is "
-                "retried or skipped"
+                f"it has been FAILED since {self.at(first['finished_at'])}, and the later tasks of "
+                "the key wait until it is retried or skipped"
             )
         elif first["finished_at"]:
             does = (
-                f"it is {first['status']} since {self.at(first['finished_at'])}, and what was sent "
-                "until then is cancelled"
+                f"it has been {first['status']} since {self.at(first['finished_at'])}, and the "
+                "tasks that were sent until then are being cancelled"
             )
         elif first["started_at"]:
-            does = f"it is {first['status']} since {self.at(first['started_at'])}"
-        elif moment(first["enqueued_at"]) > self.now:
+            does = f"it has been {first['status']} since {self.at(first['started_at'])}"
+        elif parse_time(first["enqueued_at"]) > self.now:
             does = f"it waits for its next attempt until {self.at(first['enqueued_at'])}"
         else:
             does = f"it is {first['status']}"
@@ -437,7 +439,7 @@ class Case(Moment):
             )
 
             if idle := [f"{one['hostname']}:{one['pid']}" for one in busy if not one["slots"]]:
-                text += f" The log of {', '.join(idle[:3])} says why its processes are not ready."
+                text += f" The log of {', '.join(idle[:3])} has the reason."
             details = {"lane": lane, "workers": self.crew(busy, "slots", "busy")}
             yield Reason(ReasonCode.NO_FREE_SLOT, text, details)
 
@@ -474,8 +476,8 @@ class Case(Moment):
             text = f"{name} is at its limit of {limit} in each worker{longest}."
         else:
             text = (
-                f"{name} was at its limit when a worker last checked. A permit is free now; the "
-                "task is freed within 30 s."
+                f"{name} was at its limit when a worker last checked. A permit is free now, "
+                "and the task becomes available within 30 s."
             )
 
         details = {"queue": queue, **pick(found, "partition", "taken", "holders"), "limit": limit}
@@ -511,8 +513,8 @@ class Case(Moment):
     def holder(self) -> dict[str, Any]:
         return pick(self.facts["holder"], "worker_id", "hostname", "pid", "child_pid")
 
-    def silent_since(self, heard: str, patience: dt.timedelta) -> bool:
-        return moment(heard) < self.now - patience
+    def silent_since(self, last_seen: str, patience: dt.timedelta) -> bool:
+        return parse_time(last_seen) < self.now - patience
 
     def longest(self, holders: Sequence[Facts]) -> str:
         """Return a phrase about the task with the oldest permit, or "" if there is none."""
@@ -530,9 +532,12 @@ class Case(Moment):
         few = len(self.takers) < len(self.workers)
 
         if many == 1:
-            return f"The only live worker that serves its queue{' and knows it' if few else ''} is"
-        who = f"All {many}" if len(some) == many else f"{len(some)} of the {many}"
-        return f"{who} live workers that serve its queue{' and know it' if few else ''} are"
+            code = " and has its code" if few else ""
+            return f"The only live worker that serves its queue{code} is"
+        counted = f"All {many}" if len(some) == many else f"{len(some)} of the {many}"
+        return (
+            f"{counted} live workers that serve its queue{' and have its code' if few else ''} are"
+        )
 
     def crew(self, workers: Sequence[Facts], *more: str) -> list[dict[str, Any]]:
         return [pick(one, "worker_id", "hostname", "pid", *more) for one in workers]

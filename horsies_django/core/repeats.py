@@ -22,9 +22,9 @@ class Repeats:
         Return None if a line of its kind was logged in the last minute. ``now`` is the time of a
         monotonic clock, in seconds.
         """
-        said_at, more = self.kinds.get(kind, (-math.inf, 0))
-        if now < said_at + 60.0:
-            self.kinds[kind] = said_at, more + 1
+        logged_at, more = self.kinds.get(kind, (-math.inf, 0))
+        if now < logged_at + 60.0:
+            self.kinds[kind] = logged_at, more + 1
             return None
 
         self.kinds[kind] = now, 0

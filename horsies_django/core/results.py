@@ -133,7 +133,7 @@ class TaskResult(Generic[T, E]):
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "a TaskResult has no truth value (an error would be true): ask is_ok() or is_err()"
+            "a TaskResult has no truth value (an error would be true): call is_ok() or is_err()"
         )
 
     def __eq__(self, other: object) -> bool:

@@ -31,16 +31,16 @@ from horsies_django.core.errors import (
 )
 
 MOST_RETRIES = 100
-LONGEST_DELAY = 30 * 86_400  # seconds
-Kind = str | type[BaseException]
+LONGEST_RETRY_DELAY = 30 * 86_400  # seconds
+FailureKind = str | type[BaseException]
 # The failures that a policy without a list retries: all except errors that the task returned.
-USUAL: tuple[Kind, ...] = (
+USUAL_FAILURES: tuple[FailureKind, ...] = (
     Exception,
     OperationalErrorCode.WORKER_CRASHED.value,
     OutcomeCode.TASK_TIMEOUT.value,
 )
 Mapper = Mapping[type[BaseException], str]
-EMPTY: Mapper = MappingProxyType({})
+EMPTY_MAPPER: Mapper = MappingProxyType({})
 
 
 class Retry(HorsiesError):  # noqa: N818 - a request, not an error
@@ -62,9 +62,9 @@ class Retry(HorsiesError):  # noqa: N818 - a request, not an error
         data: Any = None,
     ) -> None:
         super().__init__(message or "the task requested a retry")
-        if delay_seconds is not None and not _is_number(delay_seconds, 0, LONGEST_DELAY):
+        if delay_seconds is not None and not _is_number(delay_seconds, 0, LONGEST_RETRY_DELAY):
             raise ValueError(
-                f"delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not "
+                f"delay_seconds must be from 0 to {LONGEST_RETRY_DELAY:_} (30 days), not "
                 f"{delay_seconds!r}"
             )
         if code is not None and (problem := code_problem(code)):
@@ -87,7 +87,7 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
     """
 
     def __init__(self, until: float | dt.timedelta | dt.datetime, message: str = "") -> None:
-        super().__init__(message or "the task asked to run again later")
+        super().__init__(message or "the task requested to run again later")
         self.until = until
 
         if isinstance(until, dt.datetime):
@@ -95,7 +95,7 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
                 raise ValueError(
                     f"Snooze() takes an aware datetime, and {until.isoformat()} has no time zone"
                 )
-            if until - dt.datetime.now(dt.UTC) > dt.timedelta(seconds=LONGEST_DELAY):
+            if until - dt.datetime.now(dt.UTC) > dt.timedelta(seconds=LONGEST_RETRY_DELAY):
                 raise ValueError(
                     f"Snooze() takes a time within 30 days from now, not {until.isoformat()}"
                 )
@@ -104,10 +104,10 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
             return
 
         seconds = until.total_seconds() if isinstance(until, dt.timedelta) else until
-        if not _is_number(seconds, 0, LONGEST_DELAY):
+        if not _is_number(seconds, 0, LONGEST_RETRY_DELAY):
             raise ValueError(
-                f"Snooze() takes from 0 to {LONGEST_DELAY:_} seconds (30 days), or a timedelta, "
-                f"not {until!r:.100}"
+                f"Snooze() takes from 0 to {LONGEST_RETRY_DELAY:_} seconds (30 days), or a "
+                f"timedelta, not {until!r:.100}"
             )
         self.stored = {"seconds": float(seconds)}
 
@@ -130,7 +130,7 @@ class RetryPolicy:
     strategy: str
     intervals: tuple[float, ...]
     max_retries: int
-    auto_retry_for: tuple[Kind, ...] = USUAL
+    auto_retry_for: tuple[FailureKind, ...] = USUAL_FAILURES
     jitter: bool = True
     max_delay_seconds: float | None = None
 
@@ -143,7 +143,7 @@ class RetryPolicy:
         cls,
         intervals: Sequence[float],
         *,
-        auto_retry_for: Kind | Iterable[Kind] = USUAL,
+        auto_retry_for: FailureKind | Iterable[FailureKind] = USUAL_FAILURES,
         jitter: bool = True,
     ) -> RetryPolicy:
         """Return a policy that retries once per delay in ``intervals``, in seconds.
@@ -160,7 +160,7 @@ class RetryPolicy:
         base_seconds: float = 60,
         max_retries: int = 3,
         max_delay_seconds: float | None = None,
-        auto_retry_for: Kind | Iterable[Kind] = USUAL,
+        auto_retry_for: FailureKind | Iterable[FailureKind] = USUAL_FAILURES,
         jitter: bool = True,
     ) -> RetryPolicy:
         """Return a policy that retries ``max_retries`` times, after delays that double each time.
@@ -184,10 +184,10 @@ class RetryPolicy:
                 "900]"
             )
         for delay in self.intervals:
-            if not _is_number(delay, 0, LONGEST_DELAY):
+            if not _is_number(delay, 0, LONGEST_RETRY_DELAY):
                 yield (
-                    f"a retry delay must be from 0 to {LONGEST_DELAY:_} seconds (30 days), not "
-                    f"{delay!r}"
+                    f"a retry delay must be from 0 to {LONGEST_RETRY_DELAY:_} seconds (30 days), "
+                    f"not {delay!r}"
                 )
 
         if (
@@ -200,10 +200,10 @@ class RetryPolicy:
             yield f"max_retries must be from 1 to {MOST_RETRIES}, not {self.max_retries}"
 
         if self.max_delay_seconds is not None and not _is_number(
-            self.max_delay_seconds, 0, LONGEST_DELAY
+            self.max_delay_seconds, 0, LONGEST_RETRY_DELAY
         ):
             yield (
-                f"max_delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not "
+                f"max_delay_seconds must be from 0 to {LONGEST_RETRY_DELAY:_} (30 days), not "
                 f"{self.max_delay_seconds!r}"
             )
 
@@ -229,10 +229,11 @@ class RetryPolicy:
         if self.strategy == "fixed":
             seconds = self.intervals[min(retry, len(self.intervals)) - 1]
         else:
-            # After 40 doublings, every delay is longer than LONGEST_DELAY.
+            # After 40 doublings, every delay is longer than LONGEST_RETRY_DELAY.
             seconds = self.intervals[0] * 2 ** min(retry - 1, 40)
         return min(
-            seconds, LONGEST_DELAY if self.max_delay_seconds is None else self.max_delay_seconds
+            seconds,
+            LONGEST_RETRY_DELAY if self.max_delay_seconds is None else self.max_delay_seconds,
         )
 
     def stored(self) -> dict[str, Any]:
@@ -261,7 +262,7 @@ def class_names(error: BaseException) -> tuple[str, ...]:
     )
 
 
-def _kinds(given: Kind | Iterable[Kind]) -> tuple[Kind, ...]:
+def _kinds(given: FailureKind | Iterable[FailureKind]) -> tuple[FailureKind, ...]:
     """Return the entries of ``auto_retry_for``, with classes in place of dotted paths.
 
     A single entry is accepted too.
@@ -270,7 +271,7 @@ def _kinds(given: Kind | Iterable[Kind]) -> tuple[Kind, ...]:
     return tuple(_resolved(str.__str__(kind)) if isinstance(kind, str) else kind for kind in kinds)
 
 
-def _resolved(text: str) -> Kind:
+def _resolved(text: str) -> FailureKind:
     """Return the class at a dotted path, or a text without a dot unchanged.
 
     Raises ValueError if the import fails.
@@ -280,7 +281,7 @@ def _resolved(text: str) -> Kind:
         return text
 
     try:
-        found: Kind = getattr(import_module(module), name)
+        found: FailureKind = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"RetryPolicy: auto_retry_for: {text[:120]!r} cannot be imported: {error}"

@@ -14,24 +14,23 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, takewhile
 from typing import Any, Literal
 
-from horsies_django.core.patterns import Pattern, PatternError, parse
+from horsies_django.core.options import MILLISECOND
+from horsies_django.core.patterns import SECOND, Pattern, PatternError, parse_pattern
 
 CatchUp = Literal["latest", "all", "none"]
 CATCH_UP: tuple[CatchUp, ...] = ("latest", "all", "none")
 Overlap = Literal["allow", "skip"]
-OVERLAP: tuple[Overlap, ...] = ("allow", "skip")
+OVERLAPS: tuple[Overlap, ...] = ("allow", "skip")
 MOST_FIRE_TIMES = 1_000  # the most fire times of a schedule that are sent in one transaction
 # A fire time that is at most this late does not count as missed.
 PUNCTUAL = dt.timedelta(seconds=60)
-SECOND = dt.timedelta(seconds=1)
 DAY_MS = 86_400_000
-MILLISECOND = dt.timedelta(milliseconds=1)
-BEGINNING = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
-LOOKED_AT = 100  # the number of fire times that are compared with the jitter
+COMPARED_FROM = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+COMPARED_FIRE_TIMES = 100  # the number of fire times that are compared with the jitter
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class FireTimes:
     """The fire times of a schedule.
 
     ``since`` is the time at which the schedule came into force, when its intervals begin. With
@@ -78,7 +77,7 @@ class Due:
         return self.first is not None and self.fire_times[:1] != [self.first]
 
 
-def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
+def due_fire_times(timing: FireTimes, last: dt.datetime | None, now: dt.datetime) -> Due:
     """Return the fire times that are due at ``now``, after the last settled fire time.
 
     ``last`` is the last settled fire time, or None if there is none. The fire times are in order
@@ -86,7 +85,7 @@ def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
     """
     begin = timing.since if last is None else max(last, timing.since)
     most = timing.most if timing.catch_up == "all" else 1
-    sure = newest(timing, begin, now - dt.timedelta(milliseconds=timing.jitter_ms), most)
+    sure = last_fire_times(timing, begin, now - dt.timedelta(milliseconds=timing.jitter_ms), most)
     later = timing.pattern.fire_times(sure[-1] if sure else begin, now, timing.since)
     found = [*sure, *takewhile(lambda fire_time: timing.moment(fire_time) <= now, later)]
 
@@ -102,7 +101,9 @@ def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
     return Due(fire_times, timing.following(begin), found[-1])
 
 
-def newest(timing: Timing, begin: dt.datetime, until: dt.datetime, most: int) -> list[dt.datetime]:
+def last_fire_times(
+    timing: FireTimes, begin: dt.datetime, until: dt.datetime, most: int
+) -> list[dt.datetime]:
     """Return the last ``most`` fire times after ``begin`` and up to ``until``.
 
     The function does not iterate over all of them.
@@ -124,7 +125,7 @@ class ScheduleConfig:
     ``priority`` default to those of the task. A task that has not started ``good_for_ms``
     milliseconds after its fire time expires. None means no limit. With ``overlap`` "skip", a fire
     time sends nothing while the last task of the schedule has not finished. For the other fields,
-    see ``Timing``.
+    see ``FireTimes``.
     """
 
     task: str
@@ -139,9 +140,9 @@ class ScheduleConfig:
     overlap: Overlap = "allow"
     enabled: bool = True
 
-    def timing(self, name: str, since: dt.datetime) -> Timing:
+    def timing(self, name: str, since: dt.datetime) -> FireTimes:
         """Return the fire times of the schedule if it came into force at ``since``."""
-        return Timing(name, self.pattern, since, self.catch_up, self.most, self.jitter_ms)
+        return FireTimes(name, self.pattern, since, self.catch_up, self.most, self.jitter_ms)
 
     def overtaking(self) -> str | None:
         """Return the problem with a jitter that could reorder fire times, or None if it cannot.
@@ -151,26 +152,26 @@ class ScheduleConfig:
         if not self.jitter_ms or self.catch_up == "all":
             return None
 
-        fire_times = self.pattern.coming(BEGINNING, LOOKED_AT, BEGINNING)
+        fire_times = self.pattern.coming(COMPARED_FROM, COMPARED_FIRE_TIMES, COMPARED_FROM)
         gaps = ((after - before) // MILLISECOND for before, after in pairwise(fire_times))
         gap = min(gaps, default=self.jitter_ms + 1)
 
         if self.jitter_ms < gap:
             return None
         return (
-            f"must be less than the {gap:_} ms between two fire times unless catch_up is all: some "
-            "would be skipped"
+            f"must be less than the {gap:_} ms between two fire times unless catch_up is all: "
+            "otherwise some fire times would be skipped"
         )
 
     def definition(self) -> dict[str, Any]:
         """Return the definition as a JSON object, which ``read_definition`` reads."""
         own = {"pattern": str(self.pattern), "zone": self.pattern.zone, "kwargs": dict(self.kwargs)}
         # Release 0.1 refuses the key "overlap".
-        keys = [key for key in KEYS if key != "overlap" or self.overlap != "allow"]
+        keys = [key for key in SCHEDULE_KEYS if key != "overlap" or self.overlap != "allow"]
         return {key: own[key] if key in own else getattr(self, key) for key in keys}
 
 
-KEYS = ("task", "pattern", "zone", *(one.name for one in fields(ScheduleConfig)[2:]))
+SCHEDULE_KEYS = ("task", "pattern", "zone", *(one.name for one in fields(ScheduleConfig)[2:]))
 
 
 def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list[tuple[str, str]]]:
@@ -180,9 +181,9 @@ def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list
     its own zone.
     """
     problems = [
-        (key, f"unknown key {key!r}; the keys are {', '.join(KEYS)}")
+        (key, f"unknown key {key!r}; the keys are {', '.join(SCHEDULE_KEYS)}")
         for key in raw
-        if key not in KEYS
+        if key not in SCHEDULE_KEYS
     ]
 
     def take(key: str, default: Any, fits: Callable[[Any], bool], expected: str) -> Any:
@@ -220,7 +221,7 @@ def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list
             "jitter_ms", 0, _whole(0, DAY_MS), "a whole number from 0 to a day of milliseconds"
         ),
         overlap=take(
-            "overlap", "allow", lambda value: value in OVERLAP, f"one of {', '.join(OVERLAP)}"
+            "overlap", "allow", lambda value: value in OVERLAPS, f"one of {', '.join(OVERLAPS)}"
         ),
         enabled=take("enabled", True, lambda value: isinstance(value, bool), "True or False"),
     )
@@ -236,7 +237,7 @@ def as_texts(problems: Iterable[tuple[str, str]]) -> list[str]:
 
 
 # This pattern replaces an invalid one, so that the rest of the definition is still checked.
-UNREADABLE = parse("daily at 00:00")
+SUBSTITUTE_PATTERN = parse_pattern("daily at 00:00")
 
 
 def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern:
@@ -252,15 +253,15 @@ def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern
         problems.append(
             (
                 "pattern",
-                f"must be a cron string, a text such as {str(UNREADABLE)!r}, or a pattern, not "
-                f"{given!r:.80}",
+                f"must be a cron string, a text such as {str(SUBSTITUTE_PATTERN)!r}, or a pattern, "
+                f"not {given!r:.80}",
             )
         )
-        given = str(UNREADABLE)
+        given = str(SUBSTITUTE_PATTERN)
 
-    found = UNREADABLE
+    found = SUBSTITUTE_PATTERN
     try:
-        found = parse(given)
+        found = parse_pattern(given)
     except PatternError as error:
         problems.append(("pattern", str(error)))
 

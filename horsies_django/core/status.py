@@ -20,7 +20,8 @@ class Status(enum.StrEnum):
 TERMINAL: frozenset[Status] = frozenset(
     {Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED}
 )
-FINAL = frozenset(status.value for status in TERMINAL)  # the same as TERMINAL, as plain texts
+# The same as TERMINAL, as plain texts
+FINAL_STATUSES = frozenset(status.value for status in TERMINAL)
 
 UNFINISHED_RUNS = ("RUNNING", "PAUSED", "COMPENSATING")
 RUN_STATUSES = (*UNFINISHED_RUNS, "COMPLETED", "FAILED", "CANCELLED")

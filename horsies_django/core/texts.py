@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-LONGEST = 255  # the most characters of names, keys and actors
+LONGEST_NAME = 255  # the most characters of names, keys and actors
 LONGEST_REASON = 10_000
 LONGEST_IN_LOG = 200  # the most characters of a name in a log line
-LAZY = "a lazy text, which means another one in each language: give str() of it"
+LAZY_TEXT = "a lazy text, which differs between languages: pass str() of it"
 NEEDS_REASON = (
     "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
 )
@@ -53,14 +53,14 @@ def as_text(value: Any) -> Any:
     return str(value) if is_lazy(value) else value
 
 
-def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:
+def text_problem(what: str, value: object, most: int = LONGEST_NAME) -> str | None:
     """Return the problem with a value that must be a text, or None if it is valid.
 
     A valid text has 1 to ``most`` characters, and PostgreSQL can store it. ``what`` is the name of
     the value in the message.
     """
     if is_lazy(value):
-        return f"{what} is {LAZY}"
+        return f"{what} is {LAZY_TEXT}"
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         return f"{what} must be a str of 1 to {most:,} characters, not {value!r:.80}"
     if "\x00" in value or (
@@ -74,12 +74,12 @@ def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:
     return None
 
 
-def is_name(value: object, most: int = LONGEST) -> bool:
+def is_name(value: object, most: int = LONGEST_NAME) -> bool:
     """Return whether a value is a text of 1 to ``most`` printable characters."""
     return isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()
 
 
-def name_problem(what: str, value: object, most: int = LONGEST) -> str | None:
+def name_problem(what: str, value: object, most: int = LONGEST_NAME) -> str | None:
     """Return the problem with a value that must be a name, or None if it is valid.
 
     A valid name has 1 to ``most`` printable characters. ``what`` is the name of the value in the
@@ -88,17 +88,19 @@ def name_problem(what: str, value: object, most: int = LONGEST) -> str | None:
     if is_name(value, most):
         return None
     if is_lazy(value):
-        return f"{what} is {LAZY}"
-    return f"{what} must be a str of 1 to {most} printable characters, not {shown(value, 80)}"
+        return f"{what} is {LAZY_TEXT}"
+    return f"{what} must be a str of 1 to {most} printable characters, not {short_repr(value, 80)}"
 
 
-def shown(value: object, most: int = 100) -> str:
+def short_repr(value: object, most: int = 100) -> str:
     """Return the repr of a value, which is cut off if it has more than ``most`` characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 20]}... ({len(text):,} characters)"
 
 
-def storable_who(error: type[Exception], refused: str, actor: Any, reason: Any) -> tuple[str, Any]:
+def storable_actor(
+    error: type[Exception], refused: str, actor: Any, reason: Any
+) -> tuple[str, Any]:
     """Return an actor and a reason as they are stored.
 
     Lazy texts are stored in the active language. The reason may be None or empty. Raises an
@@ -116,7 +118,7 @@ def storable_who(error: type[Exception], refused: str, actor: Any, reason: Any) 
     return actor, reason
 
 
-def name_of(user: Any) -> str:
+def name_of_user(user: Any) -> str:
     """Return the name of a Django user as the audit stores it.
 
     The names of a project's own user model may be empty, too long for a column, or not texts. An
@@ -127,12 +129,12 @@ def name_of(user: Any) -> str:
     text = "" if name is None else str(name)
 
     if not text.strip():
-        return f"user {user.pk}"[:LONGEST]
-    if len(text) <= LONGEST:
+        return f"user {user.pk}"[:LONGEST_NAME]
+    if len(text) <= LONGEST_NAME:
         return text
 
     end = f"… (user {user.pk})"[:100]
-    return text[: LONGEST - len(end)] + end
+    return text[: LONGEST_NAME - len(end)] + end
 
 
 def amount(count: int, noun: str, more: bool = False) -> str:

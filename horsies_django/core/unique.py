@@ -63,8 +63,8 @@ class Unique:
         for name in self.args:
             if name not in names:
                 yield (
-                    f"unique names {name!r}, which is no parameter of it: it has "
-                    f"{', '.join(sorted(names)) or 'none'}"
+                    f"unique refers to {name!r}, which is not a parameter of the task; its "
+                    f"parameters: {', '.join(sorted(names)) or 'none'}"
                 )
 
         for option, value, allowed in (
@@ -80,14 +80,14 @@ class Unique:
     def digest(self, task_name: str, kwargs: str, defaults: str) -> bytes:
         """Return the digest of a task, by which duplicates are found.
 
-        For the comparison of arguments, see ``counted``.
+        For the comparison of arguments, see ``comparable_arguments``.
         """
-        found = counted(kwargs, defaults)
+        found = comparable_arguments(kwargs, defaults)
         chosen = {name: found[name] for name in self.args if name in found} if self.args else found
         return digest_of("unique", task_name, chosen)
 
 
-def counted(kwargs: str, defaults: str) -> dict[str, Any]:
+def comparable_arguments(kwargs: str, defaults: str) -> dict[str, Any]:
     """Return the arguments of a send in the form in which they are compared.
 
     ``kwargs`` is the JSON text of the given arguments, and ``defaults`` that of all defaults. An
@@ -116,9 +116,9 @@ def key_digest(task_name: str, key: str) -> bytes:
 def arguments_digest(kwargs: str, defaults: str) -> bytes:
     """Return a digest of arguments, which does not depend on their order.
 
-    For the comparison of arguments, see ``counted``.
+    For the comparison of arguments, see ``comparable_arguments``.
     """
-    return digest_of(counted(kwargs, defaults))
+    return digest_of(comparable_arguments(kwargs, defaults))
 
 
 def digest_of(*parts: Any) -> bytes:

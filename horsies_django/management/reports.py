@@ -22,7 +22,7 @@ from horsies_django.monitoring.health import (
     QueueHealth,
     Severity,
     WorkerHealth,
-    named,
+    holder_name,
 )
 
 COUNTS = ("lately", "day")  # left out of the JSON, because they belong to the history
@@ -54,7 +54,7 @@ def page(title: str, rows: Iterable[tuple[str, Any]]) -> str:
     return "\n".join([title, *(f"  {label:<16}{visible(value)}" for label, value in rows)])
 
 
-def bounded(count: int, more: bool) -> str:
+def bounded_count(count: int, more: bool) -> str:
     """Return a number, with "+" if counting stopped at its bound."""
     return f"{count:,}{'+' if more else ''}"
 
@@ -64,7 +64,7 @@ def title(name: str) -> str:
     return "whole cluster" if name == CLUSTER else name
 
 
-def moment(value: dt.datetime | None) -> str:
+def timestamp(value: dt.datetime | None) -> str:
     """Return a datetime to the second with its time zone, or "-" for None."""
     return "-" if value is None else aware(value).isoformat(sep=" ", timespec="seconds")
 
@@ -79,13 +79,13 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def as_text(health: Health, problems: Sequence[Problem]) -> str:
+def report_text(health: Health, problems: Sequence[Problem]) -> str:
     """Return a report of queues, workers, database and problems as text."""
     blocks = [
         queue_table(health.queues),
         worker_table(health.workers),
         database_page(health),
-        verdict(problems),
+        problem_lines(problems),
     ]
     return "\n\n".join(blocks)
 
@@ -108,7 +108,7 @@ def queue_table(queues: Sequence[QueueHealth]) -> str:
             title(queue.name),
             queue.running,
             queue.claimed,
-            bounded(queue.pending, queue.pending_more),
+            bounded_count(queue.pending, queue.pending_more),
             duration_or_none(queue.oldest_seconds),
             queue.workers,
             "paused" if queue.paused else None,
@@ -141,19 +141,19 @@ def worker_table(workers: Sequence[WorkerHealth]) -> str:
             one.state,
             f"{duration(one.silent_seconds)} ago",
             one.version,
-            processes(one),
+            process_count(one),
             one.running_sync,
             one.running_async,
             one.holds,
-            megabytes(one.memory_mb),
-            megabytes(one.children_memory_mb),
+            memory_text(one.memory_mb),
+            memory_text(one.children_memory_mb),
         )
         for one in workers
     )
     return table(headings, rows)
 
 
-def processes(worker: WorkerHealth) -> str:
+def process_count(worker: WorkerHealth) -> str:
     """Return the number of processes of a worker, and how many are ready if that is fewer."""
     if worker.state != "living" or worker.ready >= worker.processes:
         return str(worker.processes)
@@ -169,7 +169,7 @@ def database_page(health: Health) -> str:
     ahead = health.clock_skew_seconds
     role = "a replica" if database.in_recovery else "the primary"
     by = f"{abs(ahead):.1f} s {'ahead of' if ahead >= 0 else 'behind'} the database"
-    told = (
+    note = (
         "" if abs(ahead) < 5.0 else "; tasks use the database's clock, logs the clock of this host"
     )
 
@@ -179,24 +179,27 @@ def database_page(health: Health) -> str:
             f"PostgreSQL {database.version}, {role}, "
             f"{'read-only' if database.read_only else 'writable'}",
         ),
-        ("clock", f"this host is {by}{told}"),
+        ("clock", f"this host is {by}{note}"),
         ("connections", f"{database.connections:,} of {database.max_connections:,}"),
         ("notify queue", f"{database.notify_queue:.1%} used"),
         ("rows of tasks", f"{database.live_rows:,} live, {database.dead_rows:,} dead (estimated)"),
-        ("autovacuum", f"last of tasks: {moment(database.last_autovacuum)}"),
+        ("autovacuum", f"last of tasks: {timestamp(database.last_autovacuum)}"),
     ]
 
     for one in database.xmin_holders:
         state = f" ({one.state})" if one.state else ""
-        seen = "start time not visible" if one.seconds is None else f"for {duration(one.seconds)}"
+        since = "start time not visible" if one.seconds is None else f"for {duration(one.seconds)}"
         rows.append(
-            ("xmin held by", f"{named(one)}{state}: {one.transactions:,} transactions old, {seen}")
+            (
+                "xmin held by",
+                f"{holder_name(one)}{state}: {one.transactions:,} transactions old, {since}",
+            )
         )
 
     return page("DATABASE", rows if database.xmin_holders else [*rows, ("xmin held by", "nobody")])
 
 
-def verdict(problems: Sequence[Problem]) -> str:
+def problem_lines(problems: Sequence[Problem]) -> str:
     headings = {Severity.CRITICAL: "UNHEALTHY", Severity.WARNING: "WARNINGS"}
     lines = []
     for severity, heading in headings.items():
@@ -212,6 +215,6 @@ def duration_or_none(seconds: float | None) -> str | None:
     return None if seconds is None else duration(seconds)
 
 
-def megabytes(count: float | None) -> str | None:
+def memory_text(count: float | None) -> str | None:
     """Return an amount of memory, or None before the first heartbeat. ``count`` is in megabytes."""
     return None if count is None else f"{count:,.0f}"

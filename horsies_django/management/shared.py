@@ -18,7 +18,7 @@ from django.db import DatabaseError
 
 from horsies_django.core.texts import visible
 
-UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+UNIT_LETTERS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
 class Terminal(OutputWrapper):
@@ -63,7 +63,7 @@ def parse_duration(text: str) -> dt.timedelta | None:
     if not re.fullmatch(r"(\d+[wdhms])+", text):
         return None
     return dt.timedelta(
-        **{UNITS[unit]: int(count) for count, unit in re.findall(r"(\d+)([wdhms])", text)}
+        **{UNIT_LETTERS[unit]: int(count) for count, unit in re.findall(r"(\d+)([wdhms])", text)}
     )
 
 
@@ -111,7 +111,7 @@ def read_moment(text: str, sign: int, wrong: str) -> dt.datetime:
     return moment
 
 
-def whole(least: int) -> Callable[[str], int]:
+def whole_number_type(least: int) -> Callable[[str], int]:
     """Return the type of an option that takes a whole number of at least ``least``."""
 
     def parse(text: str) -> int:
@@ -122,7 +122,7 @@ def whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-def number(unit: str, *, or_zero: bool) -> Callable[[str], float]:
+def number_type(unit: str, *, or_zero: bool) -> Callable[[str], float]:
     """Return the type of an option that takes a positive number that is not very large.
 
     With ``or_zero``, the number may also be zero.
@@ -141,8 +141,8 @@ def number(unit: str, *, or_zero: bool) -> Callable[[str], float]:
     return parse
 
 
-seconds = number("seconds", or_zero=True)
-megabytes = number("megabytes", or_zero=False)
+seconds_type = number_type("seconds", or_zero=True)
+megabytes_type = number_type("megabytes", or_zero=False)
 
 
 def port(text: str) -> int:
@@ -152,7 +152,7 @@ def port(text: str) -> int:
     return int(text)
 
 
-def read_json(option: str, text: str) -> Any:
+def read_json_option(option: str, text: str) -> Any:
     """Return the value of an option that takes JSON. Raises ValueError if the text is not JSON."""
     try:
         return json.loads(text)
@@ -208,5 +208,5 @@ def refusing(command: str, *kinds: type[Exception]) -> Iterator[None]:
     except DatabaseError as error:
         advice = "Check that it is running and that 'migrate' has been run"
         raise CommandError(
-            f"{command}: the database refused: {str(error).strip()}. {advice}"
+            f"{command}: the database refused the command: {str(error).strip()}. {advice}"
         ) from error

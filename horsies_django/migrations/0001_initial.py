@@ -116,7 +116,7 @@ class Migration(migrations.Migration):
                 ("partition_key", models.TextField(null=True, verbose_name="partition")),
                 (
                     "partition_version",
-                    models.IntegerField(null=True, verbose_name="partition rule version"),
+                    models.IntegerField(null=True, verbose_name="version of the partition rule"),
                 ),
                 (
                     "parked",
@@ -541,14 +541,12 @@ class Migration(migrations.Migration):
                 ("memory_usage_mb", models.FloatField(null=True, verbose_name="memory, MB")),
                 (
                     "children_memory_mb",
-                    models.FloatField(null=True, verbose_name="memory of its children, MB"),
+                    models.FloatField(null=True, verbose_name="memory of children, MB"),
                 ),
-                ("task_names", models.JSONField(null=True, verbose_name="tasks that it knows")),
+                ("task_names", models.JSONField(null=True, verbose_name="names of its tasks")),
                 (
                     "wire",
-                    models.SmallIntegerField(
-                        null=True, verbose_name="version of tasks that it reads"
-                    ),
+                    models.SmallIntegerField(null=True, verbose_name="version of the task format"),
                 ),
             ],
             options={
@@ -614,12 +612,12 @@ class Migration(migrations.Migration):
                 ),
                 ("running_sync", models.IntegerField(verbose_name="running, sync")),
                 ("running_async", models.IntegerField(verbose_name="running, async")),
-                ("buffered", models.IntegerField(verbose_name="in the buffer")),
+                ("buffered", models.IntegerField(verbose_name="prefetched")),
                 ("children", models.IntegerField(verbose_name="children")),
                 ("memory_usage_mb", models.FloatField(verbose_name="memory, MB")),
                 (
                     "children_memory_mb",
-                    models.FloatField(verbose_name="memory of its children, MB"),
+                    models.FloatField(verbose_name="memory of children, MB"),
                 ),
                 ("cpu_percent", models.FloatField(null=True, verbose_name="CPU, %")),
             ],
@@ -784,7 +782,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("at", models.DateTimeField(verbose_name="at")),
-                ("what", models.TextField(verbose_name="what")),
+                ("what", models.TextField(verbose_name="name")),
                 ("error", models.TextField(verbose_name="error")),
             ],
             options={
@@ -980,9 +978,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "opening",
-                    models.IntegerField(
-                        db_default=0, default=0, verbose_name="times it began to wait"
-                    ),
+                    models.IntegerField(db_default=0, default=0, verbose_name="number of waits"),
                 ),
                 ("decided_by", models.TextField(null=True, verbose_name="decided by")),
                 ("undo", models.JSONField(null=True, verbose_name="undo")),
@@ -1061,7 +1057,10 @@ class Migration(migrations.Migration):
                 ),
                 ("on_error", models.CharField(max_length=5, verbose_name="on error")),
                 ("output", models.BigIntegerField(null=True, verbose_name="output node")),
-                ("max_in_flight", models.IntegerField(null=True, verbose_name="tasks in flight")),
+                (
+                    "max_in_flight",
+                    models.IntegerField(null=True, verbose_name="maximum tasks in flight"),
+                ),
                 ("good_until", models.DateTimeField(null=True, verbose_name="good until")),
                 ("parent_id", models.UUIDField(null=True, verbose_name="parent run")),
                 (
@@ -1081,11 +1080,11 @@ class Migration(migrations.Migration):
                 (
                     "resuming",
                     models.BooleanField(
-                        db_default=False, default=False, verbose_name="has held tasks"
+                        db_default=False, default=False, verbose_name="has tasks to resume"
                     ),
                 ),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished")),
-                ("advanced_at", models.DateTimeField(null=True, verbose_name="told to the parent")),
+                ("advanced_at", models.DateTimeField(null=True, verbose_name="counted by parent")),
                 ("error_node", models.BigIntegerField(null=True, verbose_name="first failed node")),
                 (
                     "error_code",

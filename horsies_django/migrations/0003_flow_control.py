@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "task",
             "attempts_before",
-            models.SmallIntegerField(null=True, verbose_name="attempts before somebody retried it"),
+            models.SmallIntegerField(null=True, verbose_name="attempts before a manual retry"),
         ),
         migrations.AddField(
             "task", "snooze_count", models.SmallIntegerField(null=True, verbose_name="snoozes")
@@ -51,8 +51,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "horsies_send_keys",
-                "verbose_name": "key of a send",
-                "verbose_name_plural": "keys of sends",
+                "verbose_name": "task key",
+                "verbose_name_plural": "task keys",
                 "default_permissions": (),
                 "indexes": [
                     models.Index(
@@ -72,7 +72,9 @@ class Migration(migrations.Migration):
             "scheduletick", "task_id", models.UUIDField(null=True, verbose_name="task")
         ),
         migrations.AddField(
-            "scheduletick", "skipped_for", models.UUIDField(null=True, verbose_name="skipped for")
+            "scheduletick",
+            "skipped_for",
+            models.UUIDField(null=True, verbose_name="skipped because of task"),
         ),
         *(
             migrations.AddField(
@@ -85,7 +87,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "task",
             "ordered",
-            models.BooleanField(null=True, verbose_name="in the order of its partition"),
+            models.BooleanField(null=True, verbose_name="ordered"),
         ),
         migrations.AddField(
             "task",
@@ -107,7 +109,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "worker",
             "counted",
-            models.IntegerField(default=0, db_default=0, verbose_name="written counts"),
+            models.IntegerField(default=0, db_default=0, verbose_name="writes to the history"),
         ),
         migrations.CreateModel(
             "History",
@@ -127,12 +129,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("width", models.IntegerField(verbose_name="width")),
-                ("at", models.DateTimeField(verbose_name="begin")),
+                ("at", models.DateTimeField(verbose_name="start")),
                 ("queue", models.CharField(max_length=100, verbose_name="queue")),
                 ("task", models.CharField(max_length=255, verbose_name="name")),
                 ("result", models.CharField(max_length=100, verbose_name="result")),
                 ("n", models.IntegerField(verbose_name="number")),
-                ("seconds", models.FloatField(verbose_name="seconds in all")),
+                ("seconds", models.FloatField(verbose_name="total seconds")),
                 ("buckets", IntegerArray(verbose_name="histogram")),
             ],
             options={
@@ -148,7 +150,7 @@ class Migration(migrations.Migration):
             models.DateTimeField(null=True, verbose_name="missed fire times at"),
         ),
         migrations.AddField(
-            "worker", "stopping_at", models.DateTimeField(null=True, verbose_name="began to stop")
+            "worker", "stopping_at", models.DateTimeField(null=True, verbose_name="stopping since")
         ),
         migrations.AddField(
             "pruning", "done_at", models.DateTimeField(db_default=Now(), verbose_name="done")

@@ -43,7 +43,7 @@ class LostRecord(models.Model):
 
     kind = models.CharField(_("kind"), max_length=10, primary_key=True)
     at = models.DateTimeField(_("at"))
-    what = models.TextField(_("what"))
+    what = models.TextField(_("name"))
     error = models.TextField(_("error"))
 
     class Meta:

@@ -73,7 +73,7 @@ class ScheduleTick(ReadOnlyRow):
     fire_at = models.DateTimeField(_("fire time"))
     task_id = models.UUIDField(_("task"), null=True)  # NULL: skipped
     # The earlier task that had not finished.
-    skipped_for = models.UUIDField(_("skipped for"), null=True)
+    skipped_for = models.UUIDField(_("skipped because of task"), null=True)
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
 
     class Meta(ReadOnlyRow.Meta):

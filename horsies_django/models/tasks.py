@@ -21,11 +21,11 @@ from horsies_django.models.fields import KeptJSON, Moment, StoredJSON
 
 PENDING = Q(claimed_by__isnull=True, finished_at__isnull=True)  # claimable
 IN_FLIGHT = Q(claimed_by__isnull=False, finished_at__isnull=True)
-FINISHED = Q(finished_at__isnull=False)
+IS_FINISHED = Q(finished_at__isnull=False)
 UNADVANCED = Q(workflow_id__isnull=False, finished_at__isnull=False, advanced_at__isnull=True)
 IN_ORDER = Q(Q(finished_at__isnull=True) | Q(order_stop__isnull=False), ordered=True)
 BEGUN = Least(F("claim_generation"), 1)
-UNSUCCESSFUL = Q(error_code__isnull=False, finished_at__isnull=False)
+NOT_COMPLETED = Q(error_code__isnull=False, finished_at__isnull=False)
 
 
 class ReadOnlyRow(models.Model):
@@ -49,7 +49,8 @@ class ReadOnlyRow(models.Model):
     def _refuse(self, by: str) -> NoReturn:
         name = type(self).__name__
         raise TypeError(
-            f"{name} rows change only through the queue's own statements, never through {by}()"
+            f"{name} rows cannot be changed by {by}(). Use the functions, handles and commands of "
+            "horsies_django"
         )
 
 
@@ -68,9 +69,9 @@ class Task(ReadOnlyRow):
         _("status"), max_length=10, default=Status.PENDING.value, db_default=Status.PENDING.value
     )
     partition_key = models.TextField(_("partition"), null=True)  # noqa: DJ001 - NULL: no partition
-    partition_version = models.IntegerField(_("partition rule version"), null=True)
+    partition_version = models.IntegerField(_("version of the partition rule"), null=True)
     parked = models.BooleanField(_("parked"), default=False, db_default=False)
-    ordered = models.BooleanField(_("in the order of its partition"), null=True)
+    ordered = models.BooleanField(_("ordered"), null=True)
     order_stop = models.CharField(_("stops its partition"), max_length=10, null=True)  # noqa: DJ001 - NULL: it does not
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     enqueued_at = Moment(_("eligible from"), db_default=Now())
@@ -86,7 +87,7 @@ class Task(ReadOnlyRow):
     retry_count = models.SmallIntegerField(_("retries"), default=0, db_default=0)
     max_retries = models.SmallIntegerField(_("retries allowed"), default=0, db_default=0)
     snooze_count = models.SmallIntegerField(_("snoozes"), null=True)
-    attempts_before = models.SmallIntegerField(_("attempts before somebody retried it"), null=True)
+    attempts_before = models.SmallIntegerField(_("attempts before a manual retry"), null=True)
     next_retry_at = Moment(_("next retry"), null=True)
     result = KeptJSON(_("result"), null=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
@@ -140,9 +141,9 @@ class Task(ReadOnlyRow):
                 condition=PENDING & Q(good_until__isnull=False),
                 name="horsies_tasks_deadline",
             ),
-            models.Index(F("finished_at"), condition=FINISHED, name="horsies_tasks_finished"),
+            models.Index(F("finished_at"), condition=IS_FINISHED, name="horsies_tasks_finished"),
             models.Index(
-                F("finished_at"), condition=UNSUCCESSFUL, name="horsies_tasks_unsuccessful"
+                F("finished_at"), condition=NOT_COMPLETED, name="horsies_tasks_unsuccessful"
             ),
             models.Index(
                 F("copy_of"), condition=Q(copy_of__isnull=False), name="horsies_tasks_copies"
@@ -228,8 +229,8 @@ class SendKey(ReadOnlyRow):
 
     class Meta(ReadOnlyRow.Meta):
         db_table = "horsies_send_keys"
-        verbose_name = _("key of a send")
-        verbose_name_plural = _("keys of sends")
+        verbose_name = _("task key")
+        verbose_name_plural = _("task keys")
         indexes = (
             models.Index(
                 "task_id", condition=Q(arguments__isnull=False), name="horsies_send_keys_task"

@@ -22,21 +22,21 @@ class Worker(models.Model):
     pid = models.IntegerField(_("process"))
     version = models.CharField(_("version"), max_length=50)
     queues = StoredJSON(_("queues"))
-    task_names = StoredJSON(_("tasks that it knows"), null=True)
-    wire = models.SmallIntegerField(_("version of tasks that it reads"), null=True)
+    task_names = StoredJSON(_("names of its tasks"), null=True)
+    wire = models.SmallIntegerField(_("version of the task format"), null=True)
     processes = models.IntegerField(_("processes"))
     threads = models.IntegerField(_("threads"))
     async_concurrency = models.IntegerField(_("coroutines"))
     started_at = models.DateTimeField(_("started"), db_default=Now())
     seen_at = models.DateTimeField(_("last seen"), db_default=Now())
-    stopping_at = models.DateTimeField(_("began to stop"), null=True)
+    stopping_at = models.DateTimeField(_("stopping since"), null=True)
     stopped_at = models.DateTimeField(_("stopped"), null=True)
     running_sync = models.IntegerField(_("running, sync"), default=0, db_default=0)
     running_async = models.IntegerField(_("running, async"), default=0, db_default=0)
     memory_usage_mb = models.FloatField(_("memory, MB"), null=True)
-    children_memory_mb = models.FloatField(_("memory of its children, MB"), null=True)
+    children_memory_mb = models.FloatField(_("memory of children, MB"), null=True)
     # How often the worker wrote to the history.
-    counted = models.IntegerField(_("written counts"), default=0, db_default=0)
+    counted = models.IntegerField(_("writes to the history"), default=0, db_default=0)
 
     class Meta:
         db_table = "horsies_workers"
@@ -103,10 +103,10 @@ class WorkerState(models.Model):
     snapshot_at = models.DateTimeField(_("taken"), db_default=Now())
     running_sync = models.IntegerField(_("running, sync"))
     running_async = models.IntegerField(_("running, async"))
-    buffered = models.IntegerField(_("in the buffer"))
+    buffered = models.IntegerField(_("prefetched"))
     children = models.IntegerField(_("children"))
     memory_usage_mb = models.FloatField(_("memory, MB"))
-    children_memory_mb = models.FloatField(_("memory of its children, MB"))
+    children_memory_mb = models.FloatField(_("memory of children, MB"))
     cpu_percent = models.FloatField(_("CPU, %"), null=True)
 
     class Meta:
@@ -148,12 +148,12 @@ class History(ReadOnlyRow):
 
     pk = models.CompositePrimaryKey("width", "at", "queue", "task", "result")
     width = models.IntegerField(_("width"))
-    at = models.DateTimeField(_("begin"))
+    at = models.DateTimeField(_("start"))
     queue = models.CharField(_("queue"), max_length=100)
     task = models.CharField(_("name"), max_length=255)
     result = models.CharField(_("result"), max_length=100)
     n = models.IntegerField(_("number"))
-    seconds = models.FloatField(_("seconds in all"))
+    seconds = models.FloatField(_("total seconds"))
     longest = models.FloatField(_("longest, seconds"), null=True)
     buckets = IntegerArray(_("histogram"))
 

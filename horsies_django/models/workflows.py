@@ -33,7 +33,7 @@ class WorkflowRun(ReadOnlyRow):
     status = models.CharField(_("status"), max_length=12, default="RUNNING", db_default="RUNNING")
     on_error = models.CharField(_("on error"), max_length=5)
     output = models.BigIntegerField(_("output node"), null=True)
-    max_in_flight = models.IntegerField(_("tasks in flight"), null=True)
+    max_in_flight = models.IntegerField(_("maximum tasks in flight"), null=True)
     good_until = models.DateTimeField(_("good until"), null=True)
     parent_id = models.UUIDField(_("parent run"), null=True)
     parent_node = models.BigIntegerField(_("node of the parent run"), null=True)
@@ -42,9 +42,9 @@ class WorkflowRun(ReadOnlyRow):
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     owed_at = models.DateTimeField(_("to be advanced"), null=True)
     retrying = models.BigIntegerField(_("retried up to node"), null=True)
-    resuming = models.BooleanField(_("has held tasks"), default=False, db_default=False)
+    resuming = models.BooleanField(_("has tasks to resume"), default=False, db_default=False)
     finished_at = models.DateTimeField(_("finished"), null=True)
-    advanced_at = models.DateTimeField(_("told to the parent"), null=True)
+    advanced_at = models.DateTimeField(_("counted by parent"), null=True)
     error_node = models.BigIntegerField(_("first failed node"), null=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     result = StoredJSON(_("result"), null=True)
@@ -161,7 +161,7 @@ class WorkflowNode(ReadOnlyRow):
     due_at = Moment(_("waits until"), null=True)
     on_timeout = models.CharField(_("after the timeout"), max_length=8, null=True)  # noqa: DJ001 - NULL: not a wait
     permission = models.CharField(_("permission"), max_length=255, null=True)  # noqa: DJ001 - NULL: not a gate
-    opening = models.IntegerField(_("times it began to wait"), default=0, db_default=0)
+    opening = models.IntegerField(_("number of waits"), default=0, db_default=0)
     decided_by = models.TextField(_("decided by"), null=True)  # noqa: DJ001 - NULL: nobody decided
     undo = StoredJSON(_("undo"), null=True)
     undoes = models.BigIntegerField(_("undoes node"), null=True)

@@ -54,8 +54,8 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
     facts = store.facts(id_, claimed=not conf.prefetch_buffer, threshold=limits.threshold)
     if facts is None:
         raise LookupError(
-            f"there is no task {id_} in the database {conf.database!r}: never sent, rolled back, "
-            "or deleted since"
+            f"there is no task {id_} in the database {conf.database!r}: it was deleted, rolled "
+            "back, or never sent"
         )
 
     return reasoned(facts, limits)

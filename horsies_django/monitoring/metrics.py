@@ -21,17 +21,21 @@ from horsies_django.core.counts import BOUNDS
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import UNFINISHED_RUNS
 from horsies_django.monitoring.health import Health, ProblemCode, examine, problems
-from horsies_django.monitoring.reading import MOST_WAITING, Cached
+from horsies_django.monitoring.reading import MOST_WAITING_REQUESTS, Cached
 from horsies_django.store.base import Connection
 from horsies_django.store.health import HealthStore
 
 BOUND_TEXTS = ["+Inf" if bound == math.inf else str(bound) for bound in BOUNDS]
 Figures = Mapping[Any, float]  # by the value of the label, or a tuple of values of the labels
-Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
+MetricFamily = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 def gauge(
-    name: str, text: str, labels: Sequence[str], figures: Figures, kind: Kind = GaugeMetricFamily
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    figures: Figures,
+    kind: MetricFamily = GaugeMetricFamily,
 ) -> Metric:
     """Return a gauge, or a metric of another ``kind``, with a value for each figure."""
     family = kind(name, text, labels=labels)
@@ -95,7 +99,7 @@ def escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def of_site(connection: Connection) -> Iterator[Metric]:
+def site_metrics(connection: Connection) -> Iterator[Metric]:
     """Yield the metrics of the system, or only its problems if a lock hides the tables.
 
     Raises the errors of the driver.
@@ -110,25 +114,31 @@ def of_site(connection: Connection) -> Iterator[Metric]:
     if not health.complete:
         return
 
-    yield from of_queues(health)
+    yield from queue_metrics(health)
 
     states = Counter(worker.state for worker in health.workers)
     workers = {state: states[state] for state in ("living", "stopping", "stale", "dead", "stopped")}
     yield gauge(
-        "horsies_workers", "Workers; those that ended, for ten minutes.", ("state",), workers
+        "horsies_workers",
+        "Workers by state; ended workers are counted for ten minutes.",
+        ("state",),
+        workers,
     )
 
     name = "horsies_schedule_next_fire_timestamp_seconds"
-    text = "When schedules fire next."
+    text = "Next fire times of schedules."
     yield gauge(name, text, ("schedule",), store.fire_times())
 
     runs = dict.fromkeys(UNFINISHED_RUNS, 0) | store.runs()
     yield gauge(
-        "horsies_workflow_runs", "Unfinished workflow runs, up to 10,000.", ("status",), runs
+        "horsies_workflow_runs",
+        "Unfinished workflow runs, counted up to 10,000.",
+        ("status",),
+        runs,
     )
 
 
-def of_queues(health: Health) -> Iterator[Metric]:
+def queue_metrics(health: Health) -> Iterator[Metric]:
     """Yield the metrics of the tasks of queues, and of their limits.
 
     The whole cluster has only its limit and its pause, so that sums count no task twice.
@@ -147,21 +157,21 @@ def of_queues(health: Health) -> Iterator[Metric]:
     limits = {queue.name: queue.limit for queue in health.queues if queue.limit is not None}
     paused = {queue.name: queue.paused for queue in health.queues}
 
-    yield gauge("horsies_queue_due_tasks", "Due tasks that wait, up to 10,000.", labels, due)
+    yield gauge("horsies_queue_due_tasks", "Waiting due tasks, counted up to 10,000.", labels, due)
     name = "horsies_queue_oldest_due_timestamp_seconds"
-    text = "Since when the oldest due task has been due."
+    text = "Due time of the oldest due task."
     yield gauge(name, text, labels, oldest)
 
-    yield gauge("horsies_queue_running_tasks", "Tasks that run.", labels, running)
-    text = "Tasks of the queue that may run at once; none: any number."
+    yield gauge("horsies_queue_running_tasks", "Running tasks.", labels, running)
+    text = "Limit of the running tasks of the queue; absent if there is no limit."
     yield gauge("horsies_queue_limit_tasks", text, labels, limits)
-    yield gauge("horsies_queue_paused", "1: the queue is paused.", labels, paused)
+    yield gauge("horsies_queue_paused", "1 if the queue is paused.", labels, paused)
 
 
-texts: Cached[bytes | psycopg.Error] = Cached(MOST_WAITING)
+cached_metrics: Cached[bytes | psycopg.Error] = Cached(MOST_WAITING_REQUESTS)
 
 
-def rendered(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes:
+def read_metrics(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes:
     """Return the metrics as text, read on a new connection if the last text is too old.
 
     An error is kept like a text. Otherwise all requests that waited for it would try again, one
@@ -171,11 +181,11 @@ def rendered(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes
     def make() -> bytes | psycopg.Error:
         try:
             with connect() as connection:
-                return generate_latest(Families(of_site(connection)))
+                return generate_latest(Families(site_metrics(connection)))
         except psycopg.Error as error:
             return error
 
-    found = texts.read("", make)
+    found = cached_metrics.read("", make)
     if isinstance(found, psycopg.Error):
         raise found
     return found

@@ -26,7 +26,7 @@ from horsies_django.store.overviews import (
     QueueOverview,
 )
 from horsies_django.store.schedules import Recent, ScheduleStore
-from horsies_django.tasks.selection import Selection, newest
+from horsies_django.tasks.selection import Selection, newest_tasks
 
 __all__ = [
     "OrderedKey",
@@ -229,6 +229,6 @@ def tasks(chosen: Selection, limit: int = 50) -> TaskList:
     For a final status, the tasks that finished last are first. Waiting tasks are in the order in
     which they will start, queue by queue.
     """
-    found, bounded = newest(chosen)
+    found, bounded = newest_tasks(chosen)
     listed = list(found.values_list(*LISTED, named=True)[:limit])
     return TaskList(listed, bounded and len(listed) < limit)

@@ -18,17 +18,17 @@ from horsies_django.store.notify import direct_connection
 
 STATEMENT_TIMEOUT_MS = 3_000
 # Lists show the newest rows. At most this many are searched if no index has the conditions.
-DEEPEST = 100_000
+DEEPEST_ROW = 100_000
 CACHED_SECONDS = 5.0
 SCRAPED_SECONDS = 1.0  # how long a text for machines is kept
-MOST_WAITING = 8  # the most requests that wait for such a text in a process of the site
+MOST_WAITING_REQUESTS = 8  # the most requests that wait for such a text in a process of the site
 WAITING_SECONDS = 5.0  # how long such a request waits for a text that is being made
 
 T = TypeVar("T")
 
 
 def alias() -> str:
-    """Return the alias of the database that ``connected`` uses.
+    """Return the alias of the database that ``status_connection`` uses.
 
     It is the one for listening, because a pooler would not pass on the timeout.
     """
@@ -36,7 +36,7 @@ def alias() -> str:
     return conf.listen_database or conf.database
 
 
-def connected(timeout_ms: int = STATEMENT_TIMEOUT_MS) -> psycopg.Connection[Any]:
+def status_connection(timeout_ms: int = STATEMENT_TIMEOUT_MS) -> psycopg.Connection[Any]:
     """Return a connection in autocommit mode whose statements have a timeout.
 
     Raises the errors of the driver.

@@ -20,18 +20,18 @@ from django.db.models.functions import Cast, Coalesce
 
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
-from horsies_django.core.codec.advice import name_of
+from horsies_django.core.codec.advice import annotation_name
 from horsies_django.core.status import UNFINISHED_RUNS
 from horsies_django.core.texts import close_to, text_problem
 from horsies_django.models import WorkflowNode, WorkflowRun, WorkflowSignal
-from horsies_django.monitoring.reading import DEEPEST
+from horsies_django.monitoring.reading import DEEPEST_ROW
 from horsies_django.store.workflows import OpenCalls, Progress
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
-from horsies_django.workflows.arguments import hints, way
+from horsies_django.workflows.arguments import form_and_type, hints
 from horsies_django.workflows.operations import reading
 
-GIVEN = {
+GIVEN_TEXTS = {
     "value": "a value",
     "result": "a TaskResult",
     "list": "a list of values",
@@ -58,7 +58,7 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
     task = registry.find(calls.task)
     if task is not None and calls.codec != task.codec:
         form = "typed arguments by name" if task.codec is None else "the arguments of django.tasks"
-        wrong = f"it takes {form} now, and they are written for what it was before"
+        wrong = f"it takes {form} now, but the calls were stored in another form"
         yield Misfit(
             "OTHER_FORM",
             None,
@@ -72,7 +72,7 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
             "UNDECLARED_QUEUE",
             None,
             wrong,
-            "Keep it in HORSIES['QUEUES'] until these runs have ended",
+            "Keep the queue in HORSIES['QUEUES'] until these runs have ended",
         )
 
     if task is None:
@@ -81,7 +81,7 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
             "UNKNOWN_TASK",
             None,
             wrong,
-            f"Keep one until these runs have ended: @task(name={calls.task!r})",
+            f"Keep a task of this name until these runs have ended: @task(name={calls.task!r})",
         )
     else:
         arguments = task.arguments
@@ -89,14 +89,14 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
             yield Misfit(
                 "UNKNOWN_ARGUMENT",
                 name,
-                f"it takes no {name!r}",
-                "Take it until these runs have ended",
+                f"it has no argument {name!r}",
+                "Keep the argument until these runs have ended",
             )
 
         for name in arguments.signature.parameters:
             if name in arguments.names - arguments.optional - calls.given.keys():
-                wrong = f"it needs {name!r}, which they do not give"
-                yield Misfit("MISSING_ARGUMENT", name, wrong, "Give it a default")
+                wrong = f"it requires the argument {name!r}, which the calls do not pass"
+                yield Misfit("MISSING_ARGUMENT", name, wrong, "Give the argument a default")
 
         yield from of_values(task, calls.given, calls.constants)
 
@@ -110,16 +110,17 @@ def of_values(
     for another annotation.
     """
     types = hints(task) if task.codec is None else dict.fromkeys(given, Any)
-    advice = "Take both until these runs have ended, or add a parameter with a default"
+    advice = "Accept both types until these runs have ended, or add a parameter with a default"
 
     for name in sorted(given.keys() & types.keys()):
         many = given[name] in ("list", "results")
-        if given[name] not in GIVEN:
+        if given[name] not in GIVEN_TEXTS:
             continue
 
-        form, wanted = way(types[name], many=many)
+        form, wanted = form_and_type(types[name], many=many)
         if form != given[name] or wanted is None:
-            problem = f"{name!r} is annotated {name_of(types[name])}, and gets {GIVEN[given[name]]}"
+            annotated = annotation_name(types[name])
+            problem = f"{name!r} is annotated {annotated}, and gets {GIVEN_TEXTS[given[name]]}"
             yield Misfit("OTHER_TYPE", name, problem, advice)
 
     found = {}
@@ -187,7 +188,7 @@ WAIT_COLUMNS = (
     "permission",
 )
 SIGNAL_COLUMNS = ("id", "name", "key", "sent_at", "actor", "data")
-MOST = 500
+MOST_PER_RUN = 500
 
 
 def runs(
@@ -203,12 +204,12 @@ def runs(
         }
         found = rows.filter(pk__in=keyed(rows.db, key), **chosen).order_by("key", "-sent_at")
     else:
-        found, _partial = newest(rows, status=status, name=name)
+        found, _partial = newest_runs(rows, status=status, name=name)
 
     return overviews(found, limit)
 
 
-def run(id_: uuid.UUID) -> RunOverview | None:
+def read_run(id_: uuid.UUID) -> RunOverview | None:
     """Return a run, or None if it does not exist."""
     return next(
         iter(overviews(WorkflowRun.objects.using(config().database).filter(pk=id_), 1)), None
@@ -226,27 +227,29 @@ def progress(ids: list[uuid.UUID]) -> dict[uuid.UUID, Progress]:
     return reading().progress(ids) if ids else {}
 
 
-def nodes(id_: uuid.UUID, limit: int = MOST) -> list[Any]:
+def nodes(id_: uuid.UUID, limit: int = MOST_PER_RUN) -> list[Any]:
     """Return the first nodes of a run, by number, as named tuples with the NODE_COLUMNS."""
     rows = WorkflowNode.objects.using(config().database).filter(workflow_id=id_).order_by("number")
     return list(rows.values_list(*NODE_COLUMNS, named=True)[:limit])
 
 
-def waits(id_: uuid.UUID) -> list[Any]:
+def waiting_nodes(id_: uuid.UUID) -> list[Any]:
     """Return the first nodes of a run that wait, by number, with the WAIT_COLUMNS."""
     rows = WorkflowNode.objects.using(config().database).filter(
         workflow_id=id_, status="WAITING", finished_at=None
     )
-    return list(rows.order_by("number").values_list(*WAIT_COLUMNS, named=True)[:MOST])
+    return list(rows.order_by("number").values_list(*WAIT_COLUMNS, named=True)[:MOST_PER_RUN])
 
 
 def unused_signals(id_: uuid.UUID) -> list[Any]:
     """Return the oldest signals to a run that no node has taken, with the SIGNAL_COLUMNS."""
     rows = WorkflowSignal.objects.using(config().database).filter(workflow_id=id_, used_at=None)
-    return list(rows.order_by("sent_at", "pk").values_list(*SIGNAL_COLUMNS, named=True)[:MOST])
+    return list(
+        rows.order_by("sent_at", "pk").values_list(*SIGNAL_COLUMNS, named=True)[:MOST_PER_RUN]
+    )
 
 
-def names(limit: int) -> list[str]:
+def run_names(limit: int) -> list[str]:
     """Return up to ``limit`` names of runs, in order."""
     return reading().names(limit)
 
@@ -261,7 +264,7 @@ def keyed(alias: str, key: str) -> list[uuid.UUID]:
     return [] if text_problem("key", key) else list(found[:1_000])
 
 
-def newest(
+def newest_runs(
     rows: QuerySet[WorkflowRun],
     *,
     status: str | None = None,
@@ -298,7 +301,7 @@ def newest(
             .values("sent_at")
         )
         oldest = Coalesce(
-            Subquery(last[DEEPEST - 1 : DEEPEST]), Cast(Value("-infinity"), DateTimeField())
+            Subquery(last[DEEPEST_ROW - 1 : DEEPEST_ROW]), Cast(Value("-infinity"), DateTimeField())
         )
         rows = rows.filter(sent_at__gte=oldest)
 
@@ -361,14 +364,16 @@ def check_code() -> CodeCheck:
             nodes += 0 if calls.undo else calls.nodes
             for misfit in misfits(calls, conf.queues):
                 key = (calls.task, calls.undo, misfit)
-                known = found.get(key) or CodeProblem(
+                problem = found.get(key) or CodeProblem(
                     calls.task, calls.undo, *misfit, 0, 0, calls.run, calls.node
                 )
 
                 # Each run is in only one chunk, so the numbers of chunks can be added up.
                 more = len(affected[key].union(calls.runs)) - len(affected[key])
                 affected[key].update(calls.runs)
-                found[key] = known._replace(nodes=known.nodes + calls.nodes, runs=known.runs + more)
+                found[key] = problem._replace(
+                    nodes=problem.nodes + calls.nodes, runs=problem.runs + more
+                )
 
     return CodeCheck(
         nodes,

@@ -15,7 +15,7 @@ logger = logging.getLogger("horsies.audit")
 repeats = Repeats()
 
 
-def tell_lost(
+def log_lost_record(
     lost: str | None, action: str, actor: str, subject: uuid.UUID | str, reason: str | None = None
 ) -> None:
     """Log a change whose audit entry could not be written, because of the error ``lost``.

@@ -9,20 +9,23 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import resources
 from typing import Any, Protocol
 
 import psycopg
 from django.db import ProgrammingError
+from django.dispatch import Signal
 
 from horsies_django.core.errors import Restorable
+from horsies_django.core.records import NewTasks
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 PLANS_SECONDS = 10.0  # how long a session keeps the plans of its statements
 UNDEFINED = ("42P01", "42883", "42703", "42704")  # SQLSTATEs: no such table, function, column, type
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE: a statement has waited for a lock for too long
+QUERY_CANCELED = "57014"  # SQLSTATE: a statement has taken too long, or was canceled
 
 
 class NotMigrated(Restorable, ProgrammingError):  # noqa: N818 - a state of the database
@@ -31,11 +34,11 @@ class NotMigrated(Restorable, ProgrammingError):  # noqa: N818 - a state of the 
     The message contains the command that creates them.
     """
 
-    def __init__(self, alias: str, said: str) -> None:
+    def __init__(self, alias: str, problem: str) -> None:
         where = "" if alias == "default" else f" --database={alias}"
         super().__init__(
             f"the database {alias!r} does not have the tables and functions of this release of "
-            f"horsies_django ({said}): "
+            f"horsies_django ({problem}): "
             f"run 'python manage.py migrate{where}'"
         )
 
@@ -66,12 +69,19 @@ class Store:
         self.now = now
 
     def run(self, name: str, /, **params: Any) -> list[Any]:
-        """Run a statement or call a function by name, and return its rows; see ``run``."""
-        return run(self.connection, name, params or None)
+        """Run a statement or call a function by name, and return its rows.
+
+        See ``run_statement``.
+        """
+        return run_statement(self.connection, name, params or None)
 
     def execute(self, name: str, /, **params: Any) -> int:
         """Run a statement by name, and return the number of changed rows; see ``execute``."""
         return execute(self.connection, name, params or None)
+
+    def report_written(self, sent: NewTasks | None = None) -> None:
+        """Send ``tasks_written``."""
+        tasks_written.send(type(self), connection=self.connection, sent=sent)
 
 
 class OneCursor:
@@ -94,12 +104,13 @@ class OneCursor:
         return nullcontext(self.shared)
 
 
-# functions that are called after each statement
-watchers: list[Callable[[Connection, str, Any], None]] = []
+# Sent after a statement that may have made tasks due, or asked running ones to stop, for the test
+# kit. ``sent`` are the tasks that it has inserted, or None.
+tasks_written = Signal()
 
 
 @functools.cache
-def load(name: str) -> str:
+def sql_text(name: str) -> str:
     """Return the text of ``sql/<name>.sql``.
 
     Raises FileNotFoundError if there is no such file.
@@ -116,15 +127,17 @@ def calling(function: str, names: tuple[str, ...]) -> str:
     return f"SELECT * FROM {function}({', '.join(f'p_{name} => %({name})s' for name in names)})"
 
 
-def text_of(name: str, params: Mapping[str, Any] | None = None) -> str:
+def statement_text(name: str, params: Mapping[str, Any] | None = None) -> str:
     """Return the statement in ``sql/<name>.sql``, or a call of the function ``name``.
 
     The names of functions begin with "horsies_".
     """
-    return calling(name, tuple(params or ())) if name.startswith("horsies_") else load(name)
+    return calling(name, tuple(params or ())) if name.startswith("horsies_") else sql_text(name)
 
 
-def run(connection: Connection, name: str, params: Mapping[str, Any] | None = None) -> list[Any]:
+def run_statement(
+    connection: Connection, name: str, params: Mapping[str, Any] | None = None
+) -> list[Any]:
     """Run a statement or call a function by name, and return its rows.
 
     Raises Django's errors, including NotMigrated, on a Django connection, and the driver's errors
@@ -146,26 +159,8 @@ def executed(
 ) -> Iterator[Cursor]:
     with connection.cursor() as cursor:
         with migrated(connection):
-            cursor.execute(text_of(name, params), params)
+            cursor.execute(statement_text(name, params), params)
         yield cursor
-
-    for watch in watchers:
-        watch(connection, name, params)
-
-
-@contextmanager
-def watching(connection: Connection, watch: Callable[[str, Any], None]) -> Iterator[None]:
-    """Call ``watch`` after each statement on a connection, with its name and its parameters."""
-
-    def on_that(used: Connection, name: str, params: Any) -> None:
-        if used is connection:
-            watch(name, params)
-
-    watchers.append(on_that)
-    try:
-        yield
-    finally:
-        watchers.remove(on_that)
 
 
 @contextmanager
@@ -185,10 +180,10 @@ def not_migrated(connection: Any, error: ProgrammingError) -> NotMigrated | None
     It is the error of a Django connection.
     """
     undefined = getattr(error.__cause__, "sqlstate", None) in UNDEFINED
-    return NotMigrated(connection.alias, said(error)) if undefined else None
+    return NotMigrated(connection.alias, error_text(error)) if undefined else None
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the message of an error of Django or the driver, without its detail and context.
 
     These contain values of rows and the text of functions.
@@ -223,7 +218,7 @@ def forget_plans(connection: Connection, planned_at: float) -> float:
 
 def now(connection: Connection) -> dt.datetime:
     """Return the time of the database's clock."""
-    ((microseconds,),) = run(connection, "sessions/clock")
+    ((microseconds,),) = run_statement(connection, "sessions/clock")
     return EPOCH + dt.timedelta(microseconds=microseconds)
 
 
@@ -235,5 +230,5 @@ def next_due(
     Only times after ``after`` and up to ``until`` count.
     """
     params = {"queues": list(queues), "after": after, "until": until}
-    ((microseconds,),) = run(connection, "tasks/next_due", params)
+    ((microseconds,),) = run_statement(connection, "tasks/next_due", params)
     return None if microseconds is None else EPOCH + dt.timedelta(microseconds=microseconds)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from horsies_django.store.base import Store
 from horsies_django.store.overviews import BOUND, PENDING_BOUND
 
-MOST = 20  # the most problems of a kind that are returned
+MOST_PROBLEMS = 20  # the most problems of a kind that are returned
 MOST_WORKERS = 500  # the most workers that are returned
 
 
@@ -165,7 +165,7 @@ class WaitingGates(NamedTuple):
     number: int
 
 
-class LostRecord(NamedTuple):
+class RecordLoss(NamedTuple):
     """The last audit entry or snapshot of a worker that could not be written, and the error.
 
     ``kind`` is audit or snapshot. ``what`` is the action and subject of the entry, or the id of the
@@ -212,7 +212,10 @@ class HealthStore(Store):
 
         They are older than ``older``; None means of any age.
         """
-        return [Blocker(*row) for row in self.run("monitoring/blockers", older=older, many=MOST)]
+        return [
+            Blocker(*row)
+            for row in self.run("monitoring/blockers", older=older, many=MOST_PROBLEMS)
+        ]
 
     def schedules(self, late: dt.timedelta, missed: dt.timedelta) -> list[ScheduleHealth]:
         """Return the schedules with a problem.
@@ -236,7 +239,7 @@ class HealthStore(Store):
         """Return the schedules whose last two tasks failed, in the order of the failures."""
         return [
             FailingSchedule(*row)
-            for row in self.run("horsies_failing_schedules", recent=1_000, many=MOST)
+            for row in self.run("horsies_failing_schedules", recent=1_000, many=MOST_PROBLEMS)
         ]
 
     def halted_runs(self) -> list[HaltedRuns]:
@@ -266,10 +269,10 @@ class HealthStore(Store):
         """
         return dict(self.run("horsies_parked_waits", names=list(queues), many=BOUND))
 
-    def lost(self) -> list[LostRecord]:
+    def lost(self) -> list[RecordLoss]:
         """Return the last audit entry and the last snapshot that were lost in the last hour."""
         return [
-            LostRecord(*row) for row in self.run("monitoring/lost", recent=dt.timedelta(hours=1))
+            RecordLoss(*row) for row in self.run("monitoring/lost", recent=dt.timedelta(hours=1))
         ]
 
     def late_retentions(self, keys: Iterable[str], late: dt.timedelta) -> list[LateRetention]:
@@ -277,7 +280,7 @@ class HealthStore(Store):
 
         Only the kinds with these ``keys`` and the retentions by ``keep_result`` are checked.
         """
-        rows = self.run("monitoring/retention", keys=list(keys), late=late, many=MOST)
+        rows = self.run("monitoring/retention", keys=list(keys), late=late, many=MOST_PROBLEMS)
         return [LateRetention(*row) for row in rows]
 
     def stopped(self, queues: Iterable[str]) -> dict[str, tuple[int, float]]:

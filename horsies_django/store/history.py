@@ -13,8 +13,8 @@ from horsies_django.core.counts import COMPLETED, NO_FAILURE, RETURNED, Total
 from horsies_django.store.base import Store
 
 # the widths of rows, in seconds
-MINUTE = 60
-HOUR = 3_600
+MINUTE_SECONDS = 60
+HOUR_SECONDS = 3_600
 LONGEST_BY_MINUTES = timedelta(hours=2)
 
 
@@ -26,12 +26,12 @@ class Failures(NamedTuple):
     n: int
 
 
-def width(span: timedelta) -> int:
+def row_width(span: timedelta) -> int:
     """Return the width, in seconds, of the rows that are read for a span.
 
     It is a minute for spans of up to two hours, else an hour.
     """
-    return MINUTE if span <= LONGEST_BY_MINUTES else HOUR
+    return MINUTE_SECONDS if span <= LONGEST_BY_MINUTES else HOUR_SECONDS
 
 
 class HistoryStore(Store):
@@ -55,7 +55,7 @@ class HistoryStore(Store):
 
         Results in ``but`` are omitted.
         """
-        rows = self.run("horsies_totals", width=width(span), span=span, but=sorted(but))
+        rows = self.run("horsies_totals", width=row_width(span), span=span, but=sorted(but))
         return [
             Total._make((*columns, tuple(map(int, buckets)), None)) for *columns, buckets in rows
         ]
@@ -68,7 +68,7 @@ class HistoryStore(Store):
         Each row ends with the number, the longest duration and the histogram.
         """
         params = {
-            "width": width(span),
+            "width": row_width(span),
             "span": span,
             "steps": steps,
             "completed": [COMPLETED, RETURNED],

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from horsies_django.store.base import run
-from horsies_django.store.opening import ending_after, opened, wrapper_of
+from horsies_django.store.base import run_statement
+from horsies_django.store.opening import ending_after, open_connection, wrapper_of
 
 # Defaults that OPTIONS in DATABASES may override. A dead network link is noticed after half a
 # minute, not after TCP's fifteen.
@@ -33,7 +33,7 @@ LINK = {
 # fewer digits, times would be rounded up, past due tasks. The last three would end sessions that
 # wait, as our sessions do by design. Sessions through a pooler cannot be set up, so there the first
 # settings are only checked.
-SESSION = {
+SESSION_SETTINGS = {
     "default_transaction_isolation": "read committed",
     "DateStyle": "ISO, MDY",
     "IntervalStyle": "postgres",
@@ -81,7 +81,7 @@ def _opened(
     # A pooler accepts connections while its server is away; then the first statement waits for it.
     with ending_after(SET_UP_SECONDS, wrapper, shut_down):
         try:
-            connection = opened(wrapper)
+            connection = open_connection(wrapper)
             if through_pooler(connection):
                 _refuse_unfit_session(connection, alias)
             else:
@@ -91,7 +91,7 @@ def _opened(
                 own = {"application_name": str(options["application_name"])}
                 if statement_timeout_ms is not None:
                     own["statement_timeout"] = str(statement_timeout_ms)
-                _set_up(connection, SESSION | own)
+                _set_up(connection, SESSION_SETTINGS | own)
         except BaseException:
             if wrapper.connection is not None:
                 wrapper.connection.close()
@@ -149,15 +149,14 @@ def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> No
         if not fit:
             raise psycopg.OperationalError(
                 f"the database {alias!r} is reached through a connection pooler, and its {name} is "
-                f"{found!r}: workers need "
-                f"{SESSION[name]!r}. Set it with ALTER ROLE or ALTER DATABASE, or connect without "
-                "the pooler"
+                f"{found!r}: workers need {SESSION_SETTINGS[name]!r}. Set it with ALTER ROLE or "
+                "ALTER DATABASE, or connect without the pooler"
             )
 
 
 def channel_prefix(connection: Any) -> str:
     """Return the prefix of this installation's channels; "_new" and "_done" complete it."""
-    return str(run(connection, "horsies_channel", {})[0][0])
+    return str(run_statement(connection, "horsies_channel", {})[0][0])
 
 
 class Listener:
@@ -167,7 +166,7 @@ class Listener:
     notifications: behind a pooler, over a dead link, from a server process that hangs. So each
     listener also listens on a channel of its own, to which ``self_test`` sends a notification from
     another connection. ``own`` is the suffix of that channel, if others send to it, too. While
-    ``hears`` is False it does not listen on other channels.
+    ``listens`` is False it does not listen on other channels.
     """
 
     def __init__(self, alias: str, suffix: str, *, application_name: str, own: str = "") -> None:
@@ -176,7 +175,7 @@ class Listener:
         self.application_name = application_name
         self.own = own or f"_{uuid.uuid4().hex[:16]}"
 
-        self.hears = True
+        self.listens = True
         self.prefix = ""
         self.channels: frozenset[str] = frozenset()  # the channels that it listens on
         self.received = False  # whether a notification arrived since this was set to False
@@ -194,7 +193,7 @@ class Listener:
             self.prefix = channel_prefix(connection)
             own = self.prefix + self.own
             self.channels = frozenset({self.prefix + self.suffix, own})
-            for channel in self.channels if self.hears else [own]:
+            for channel in self.channels if self.listens else [own]:
                 connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         except BaseException:
             connection.close()
@@ -203,14 +202,14 @@ class Listener:
         self.connection = connection
         self.received = False
 
-    def hear(self, wanted: bool) -> None:
+    def listen(self, wanted: bool) -> None:
         """Begin, or stop, to listen on the channel that is shared with other listeners.
 
         Raises psycopg.Error.
         """
         verb = sql.SQL("LISTEN {}" if wanted else "UNLISTEN {}")
         self._connection_or_raise().execute(verb.format(sql.Identifier(self.prefix + self.suffix)))
-        self.hears = wanted
+        self.listens = wanted
 
     def self_test(self, connection: psycopg.Connection[Any], prefix: str) -> None:
         """Send a notification on ``connection`` that must arrive here.

@@ -51,7 +51,7 @@ def wrapper_of(alias: str, defaults: Mapping[str, Any], options: Mapping[str, An
     return type(own)(settings, alias)
 
 
-def opened(wrapper: Any) -> psycopg.Connection[Any]:
+def open_connection(wrapper: Any) -> psycopg.Connection[Any]:
     """Open the connection of a wrapper, and return it in autocommit mode.
 
     Its cursors, rows and loaders are psycopg's own, not Django's. Raises psycopg's errors. If a
@@ -110,9 +110,8 @@ def unwrapped(connection: Any, alias: str) -> psycopg.Connection[Any]:
         kind = type(connection)
         raise psycopg.NotSupportedError(
             f"the ENGINE of the database {alias!r} opens a {kind.__module__}.{kind.__qualname__}, "
-            "and horsies_django needs a "
-            "connection of psycopg 3: use another backend, or name an alias with one in "
-            "HORSIES['DATABASE'] and 'LISTEN_DATABASE'"
+            "but horsies_django needs a connection of psycopg 3: use another ENGINE, or set "
+            "HORSIES['DATABASE'] and HORSIES['LISTEN_DATABASE'] to an alias that opens one"
         )
 
     return found
@@ -141,11 +140,10 @@ def naming_receivers(alias: str) -> Iterator[None]:
         if receiver is None:
             raise kind(f"the database backend of {alias!r} raised {what}") from error
         raise kind(
-            f"the receiver {receiver} of connection_created raised {what}. It is called for the "
-            "connections of the queue to "
-            f"the database {alias!r}, too, whose OPTIONS have an application_name that begins with "
-            "'horsies': correct it, "
-            "or let it leave these out"
+            f"the receiver {receiver} of connection_created raised {what}. It is also called "
+            f"for the connections of horsies to the database {alias!r}, whose OPTIONS have an "
+            "application_name that begins with 'horsies': correct the receiver, or ignore these "
+            "connections in it"
         ) from error
 
 

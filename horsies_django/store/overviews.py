@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from horsies_django.store.base import Store
-from horsies_django.store.queues import declared_columns
+from horsies_django.store.queues import read_declared
 
 PENDING_BOUND = 10_000  # due tasks, runs and nodes are counted up to it
 BOUND = 1_000  # other rows are counted up to it
@@ -140,10 +140,10 @@ class OverviewStore(Store):
 
             stored = (
                 name,
-                declared_columns(declared),
+                read_declared(declared),
                 parsed(override),
                 *changes,
-                declared_columns(effective),
+                read_declared(effective),
             )
             found.append(QueueOverview._make((*stored, *counts)))
 

@@ -56,18 +56,18 @@ class Passed:
     in_runs: list[tuple[uuid.UUID, uuid.UUID]] = field(default_factory=list)
 
 
-SAID = ("due_in", "limited", "again", "dead", "report")
+PASS_COLUMNS = ("due_in", "limited", "again", "dead", "report")
 
 
 @functools.cache
-def reading(*columns: bytes) -> tuple[Callable[[Sequence[Any]], Any], ...]:
+def row_readers(*columns: bytes) -> tuple[Callable[[Sequence[Any]], Any], ...]:
     """Return three functions that read parts of a row of ``horsies_passed`` with these columns.
 
-    They return the kind of the row, the columns of ``SAID``, and the columns of a claim.
+    They return the kind of the row, the ``PASS_COLUMNS``, and the columns of a claim.
     """
     names = [column.decode() for column in columns]
     return itemgetter(names.index("kind")), *(
-        itemgetter(*map(names.index, one)) for one in (SAID, Claim._fields)
+        itemgetter(*map(names.index, one)) for one in (PASS_COLUMNS, Claim._fields)
     )
 
 
@@ -77,14 +77,14 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
     ``written`` are the outcomes and releases that were sent to the pass.
     """
     result = cursor.pgresult
-    kind, said, claim = reading(*map(result.fname, range(result.nfields)))
+    kind, summary, claim = row_readers(*map(result.fname, range(result.nfields)))
     *rows, last = cursor.fetchall()
 
     found: dict[str, list[Claim]] = {"start": [], "prefetch": [], "late": []}
     for row in rows:
         found[kind(row)].append(Claim._make(claim(row)))
 
-    due_in, limited, again, dead, report = said(last)
+    due_in, limited, again, dead, report_text = summary(last)
     passed = Passed(
         written,
         claims=found["start"],
@@ -98,26 +98,26 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
         short=kind(last) == "short",
     )
 
-    if report is not None:  # there is a report only if the pass had an unusual result
-        told = json.loads(report)
-        passed.landed = passed.landed.difference(ids(told, "missed"))
-        passed.decided = told.get("decided") or {}
-        passed.started = ids(told, "started")
-        passed.returned = ids(told, "returned")
-        passed.expired = ids(told, "expired") + passed.expired
-        passed.firsts = [firsts for firsts in (told.get("idle"), told.get("firsts")) if firsts]
-        passed.held = told.get("held") or {}
-        passed.now = told.get("looked_at", 0.0)
-        passed.far = "far" in told
+    if report_text is not None:  # there is a report only if the pass had an unusual result
+        report = json.loads(report_text)
+        passed.landed = passed.landed.difference(ids(report, "missed"))
+        passed.decided = report.get("decided") or {}
+        passed.started = ids(report, "started")
+        passed.returned = ids(report, "returned")
+        passed.expired = ids(report, "expired") + passed.expired
+        passed.firsts = [firsts for firsts in (report.get("idle"), report.get("firsts")) if firsts]
+        passed.held = report.get("held") or {}
+        passed.now = report.get("looked_at", 0.0)
+        passed.far = "far" in report
         passed.in_runs = [
-            (uuid.UUID(run), uuid.UUID(task)) for run, task in told.get("in_runs") or ()
+            (uuid.UUID(run), uuid.UUID(task)) for run, task in report.get("in_runs") or ()
         ]
 
     return passed
 
 
-def ids(told: Mapping[str, Any], name: str) -> list[uuid.UUID]:
-    return [uuid.UUID(text) for text in told.get(name) or ()]
+def ids(report: Mapping[str, Any], name: str) -> list[uuid.UUID]:
+    return [uuid.UUID(text) for text in report.get(name) or ()]
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:

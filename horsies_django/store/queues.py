@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.core.queues import DECLARED
-from horsies_django.store.audit import tell_lost
+from horsies_django.store.audit import log_lost_record
 from horsies_django.store.base import Store
 from horsies_django.store.notify import channel_prefix
 
@@ -18,7 +18,7 @@ NO_OVERRIDE = dict.fromkeys(
 )
 
 
-def declared_columns(row: str) -> dict[str, Any]:
+def read_declared(row: str) -> dict[str, Any]:
     """Return the columns of a queue that settings declare. ``row`` is a row of it as JSON."""
     columns = json.loads(row)
     return {name: columns[name] for name in DECLARED}
@@ -67,7 +67,7 @@ class QueueStore(Store):
             "horsies_configure_queue", name=name, changes=text, create=create, **who
         )
 
-        tell_lost(lost, action, actor, name, reason)
+        log_lost_record(lost, action, actor, name, reason)
         return changed
 
     def skip(
@@ -87,13 +87,14 @@ class QueueStore(Store):
         found = {"queue": name, "id": id_, "arguments": arguments, "task": task}
         who = {"actor": actor, "reason": reason, "channel": channel_prefix(self.connection)}
         ((skipped, lost, first, status),) = self.run("horsies_skip_stopped", **found, **who)
-        tell_lost(lost, "queue.skip", actor, name or str(id_), reason)
+        self.report_written()
+        log_lost_record(lost, "queue.skip", actor, name or str(id_), reason)
         return Skipped(skipped, first, status)
 
     def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the declared columns of the existing queues among ``names``."""
         rows = self.run("queues/rows", names=list(names))
-        return {name: declared_columns(row) for name, row in rows}
+        return {name: read_declared(row) for name, row in rows}
 
     def served(self, names: Iterable[str]) -> None:
         """Record that a living worker serves the queues."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from horsies_django.core.options import SHORTEST_KEEP, keep_step, step_before
-from horsies_django.store.audit import tell_lost
+from horsies_django.store.audit import log_lost_record
 from horsies_django.store.base import Store
 
 # SQLSTATE of the notice that rows are kept, because rows of the project refer to them
@@ -147,7 +147,7 @@ class RetentionStore(Store):
         ((status, redacted, lost),) = self.run(
             "horsies_redact", id=task_id, actor=actor, reason=reason
         )
-        tell_lost(lost, "task.redact", actor, task_id, reason)
+        log_lost_record(lost, "task.redact", actor, task_id, reason)
         return status, redacted
 
 

@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from horsies_django.store.audit import tell_lost
+from horsies_django.store.audit import log_lost_record
 from horsies_django.store.base import Store
 from horsies_django.store.notify import channel_prefix
 
 # followed by a space and the host and process of the scheduler, except for release 0.1.0
-SESSION = "horsies scheduler"
+SCHEDULER_SESSION = "horsies scheduler"
 
 
 class Taken(NamedTuple):
@@ -70,7 +70,7 @@ class ScheduleStore(Store):
         changed: list[str] | None
         given = {"declared": declared, "changes": changes}
         texts = {key: None if value is None else json.dumps(value) for key, value in given.items()}
-        how = {"declared_in": declared_in, "drop": list(drop), "create": create}
+        options = {"declared_in": declared_in, "drop": list(drop), "create": create}
         who = {
             "action": action,
             "actor": actor,
@@ -78,15 +78,17 @@ class ScheduleStore(Store):
             "channel": channel_prefix(self.connection),
         }
 
-        ((changed, lost),) = self.run("horsies_change_schedule", name=name, **texts, **how, **who)
-        tell_lost(lost, action, actor, name, reason)
+        ((changed, lost),) = self.run(
+            "horsies_change_schedule", name=name, **texts, **options, **who
+        )
+        log_lost_record(lost, action, actor, name, reason)
         return changed
 
     def delete(self, name: str, actor: str, reason: str | None) -> bool:
         """Delete a schedule that no code declares; return whether there was one."""
         rows = self.run("schedules/delete", name=name, actor=actor, reason=reason)
         for _, lost in rows:
-            tell_lost(lost, "schedule.delete", actor, name, reason)
+            log_lost_record(lost, "schedule.delete", actor, name, reason)
         return bool(rows)
 
     def due(self, many: int, but: Collection[str] = ()) -> list[str]:
@@ -164,8 +166,8 @@ class ScheduleStore(Store):
 
         Schedulers of release 0.1.0 do not have them.
         """
-        rows = self.run("schedules/schedulers", prefix=SESSION)
-        return [name.removeprefix(f"{SESSION} ") for (name,) in rows]
+        rows = self.run("schedules/schedulers", prefix=SCHEDULER_SESSION)
+        return [name.removeprefix(f"{SCHEDULER_SESSION} ") for (name,) in rows]
 
     def gone(self, after: dt.timedelta, actor: str) -> list[str]:
         """Disable the schedules that no scheduler has had in its code for ``after``.
@@ -174,10 +176,10 @@ class ScheduleStore(Store):
         """
         rows = self.run("schedules/gone", after=after, actor=actor)
         for name, lost in rows:
-            tell_lost(lost, "schedule.gone", actor, name)
+            log_lost_record(lost, "schedule.gone", actor, name)
         return [name for name, _ in rows]
 
 
 def session_name() -> str:
     """Return the name of the session of a scheduler in this process, which has 63 bytes at most."""
-    return f"{SESSION} {socket.gethostname()[:37]}:{os.getpid()}"
+    return f"{SCHEDULER_SESSION} {socket.gethostname()[:37]}:{os.getpid()}"

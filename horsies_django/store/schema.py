@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
-from horsies_django.store.base import load, run
+from horsies_django.store.base import run_statement, sql_text
 
 SQL = resources.files(__package__).joinpath("sql")
 TYPES = sorted(file.name.removesuffix(".sql") for file in SQL.joinpath("types").iterdir())
@@ -74,7 +74,7 @@ CLEAR = dropping((*FUNCTIONS, *FORMER), TYPES)
 
 def types() -> list[str]:
     """Return the statements that create the types."""
-    return [load(f"types/{name}") for name in TYPES]
+    return [sql_text(f"types/{name}") for name in TYPES]
 
 
 def functions() -> list[str]:
@@ -87,14 +87,14 @@ def functions() -> list[str]:
     return [
         unseen,
         dropping(FORMER),
-        *(load(f"functions/{room}/{name}") for name, room in FUNCTIONS.items()),
+        *(sql_text(f"functions/{room}/{name}") for name, room in FUNCTIONS.items()),
     ]
 
 
 def has_function(connection: Any, name: str) -> bool:
-    return bool(run(connection, "sessions/has_function", {"name": name})[0][0])
+    return bool(run_statement(connection, "sessions/has_function", {"name": name})[0][0])
 
 
 def open_schema(connection: Any) -> str | None:
     """Return the schema of the tables if every role may create objects in it, else None."""
-    return next((row[0] for row in run(connection, "sessions/open_schema")), None)
+    return next((row[0] for row in run_statement(connection, "sessions/open_schema")), None)

@@ -99,4 +99,6 @@ class SelectionStore(Store):
             "spread": spread,
             **who,
         }
-        return dict(self.run("horsies_act", **params))
+        rows = self.run("horsies_act", **params)
+        self.report_written()
+        return dict(rows)

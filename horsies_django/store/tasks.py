@@ -10,12 +10,13 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, Fence, NewTasks, Outcome, Wanted
-from horsies_django.store.audit import tell_lost
+from horsies_django.store.audit import log_lost_record
 from horsies_django.store.base import Cursor, Store, executed
 from horsies_django.store.passes import Passed, claims_json, outcomes_json, passed_of
 
-NOTHING = Wanted()
-CHUNK = 5_000  # rows per INSERT: a compromise of few round trips and statements of moderate size
+NOTHING_WANTED = Wanted()
+# Rows per INSERT: a compromise of few round trips and statements of moderate size
+CHUNK_ROWS = 5_000
 
 
 class Served:
@@ -122,10 +123,12 @@ class TaskStore(Store):
         """
         with self._sending(tasks, notified) as cursor:
             ((table,),) = cursor.fetchall()
+        self.report_written(tasks)
         return int(table)
 
     def send_timed(self, task: NewTasks, notified: int | None = None) -> Sent:
         (row,) = self.run("tasks/send_timed", **sending(task, notified))
+        self.report_written(task)
         return Sent(*row)
 
     def send_once(self, task: NewTasks, notified: int | None, once: Mapping[str, Any]) -> SentOnce:
@@ -134,12 +137,16 @@ class TaskStore(Store):
         ``once`` are the first parameters of ``horsies_send_once``.
         """
         (row,) = self.run("tasks/send_once", **once, **sending(task, notified))
-        return SentOnce(*row)
+        found = SentOnce(*row)
+        if found.table is not None:
+            self.report_written(task)
+        return found
 
     def send_on(self, tasks: NewTasks) -> None:
         """Insert the tasks without waiting for the result, on a connection in pipeline mode."""
         with self._sending(tasks):
             pass
+        self.report_written(tasks)
 
     def _sending(
         self, tasks: NewTasks, notified: int | None = None
@@ -188,7 +195,7 @@ class TaskStore(Store):
         worker: uuid.UUID,
         channel: str,
         served: Served,
-        wanted: Wanted = NOTHING,
+        wanted: Wanted = NOTHING_WANTED,
         news: str | None = None,
         *,
         outcomes: Sequence[Outcome] = (),
@@ -254,7 +261,9 @@ class TaskStore(Store):
 
         It is "CANCELLED", "REQUESTED" (the task is running) or "FINISHED".
         """
-        return dict(self.run("horsies_cancel", ids=list(ids), terminate=terminate, channel=channel))
+        rows = self.run("horsies_cancel", ids=list(ids), terminate=terminate, channel=channel)
+        self.report_written()
+        return dict(rows)
 
     def renew(self, worker: uuid.UUID, claims: Sequence[Claim], lease: timedelta) -> int:
         """Set the end of the leases of prefetched tasks to ``lease`` from now.
@@ -274,6 +283,7 @@ class TaskStore(Store):
         longer.
         """
         ((verdict, other),) = self.run("horsies_retry", id=id_, channel=channel, patience=patience)
+        self.report_written()
         return verdict, other
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:
@@ -282,6 +292,7 @@ class TaskStore(Store):
         Return None if there is no such task.
         """
         rows = self.run("horsies_copy", id=id_, new=new)
+        self.report_written()
         return Copied(*rows[0]) if rows else None
 
     def note(
@@ -297,7 +308,7 @@ class TaskStore(Store):
         ((lost,),) = self.run(
             "horsies_note", **who, subject=str(subject), before=None, after=json.dumps(after)
         )
-        tell_lost(lost, action, actor, subject, reason)
+        log_lost_record(lost, action, actor, subject, reason)
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
         """Return the tasks among ``ids`` that are visible to this connection.

@@ -134,7 +134,9 @@ class WorkerStore(Store):
         """Record for horsies_status that a snapshot could not be inserted, with the error."""
         self.run("horsies_lost", kind="snapshot", what=str(worker), error=error)
 
-    def judge(self, worker: uuid.UUID, threshold: timedelta, fresh: timedelta) -> list[uuid.UUID]:
+    def declare_dead_workers(
+        self, worker: uuid.UUID, threshold: timedelta, fresh: timedelta
+    ) -> list[uuid.UUID]:
         """Declare workers dead that sent no heartbeat for ``threshold``, and return their ids.
 
         ``worker`` is the caller. No worker is declared dead unless its last heartbeat is younger
@@ -144,17 +146,17 @@ class WorkerStore(Store):
         return [id_ for (id_,) in rows]
 
     def reap(
-        self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0
+        self, threshold: timedelta, *, declare_dead: bool, many: int, max_crashes: int = 0
     ) -> list[Happened]:
         """Rescue up to ``many`` tasks of dead workers, and return the actions.
 
-        With ``judge``, workers that sent no heartbeat for ``threshold`` are declared dead first.
-        The list is empty while another reaper is active. A task that ended ``max_crashes``
+        With ``declare_dead``, workers that sent no heartbeat for ``threshold`` are declared dead
+        first. The list is empty while another reaper is active. A task that ended ``max_crashes``
         processes is poison; 0 means never.
         """
         limits = {"threshold": threshold, "many": many, "max_crashes": max_crashes}
         rows = self.run(
-            "horsies_reap", judge=judge, channel=channel_prefix(self.connection), **limits
+            "horsies_reap", judge=declare_dead, channel=channel_prefix(self.connection), **limits
         )
         happened = [Happened(*row) for row in rows]
 

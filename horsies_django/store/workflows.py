@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.store.base import Connection, Cursor, Store, executed
-from horsies_django.store.tasks import CHUNK
+from horsies_django.store.tasks import CHUNK_ROWS
 
 
 class Created(NamedTuple):
@@ -35,7 +35,7 @@ class Advanced(NamedTuple):
     halted: str | None
 
 
-class Owed(NamedTuple):
+class AdvanceReason(NamedTuple):
     """A reason to advance a run: a finished task, a finished child run, or the run itself."""
 
     workflow: uuid.UUID
@@ -61,7 +61,7 @@ class Progress(NamedTuple):
         return 1.0 if not self.total else (self.total - self.open) / self.total
 
 
-class Place(NamedTuple):
+class PlaceInRun(NamedTuple):
     """The place of a task: its run, its node with the kind, and the element of a map.
 
     ``nested`` is True if the run is a node of another one. ``keyed_name`` is the name of the run if
@@ -132,10 +132,12 @@ class WorkflowStore(Store):
             "ids": list(ids),
             "runs": list(runs),
             "nodes": list(nodes),
-            "limit": CHUNK if begin else None,
+            "limit": CHUNK_ROWS if begin else None,
         }
         params |= {"max_bytes": self.shared["max_bytes"], **self.clock}
-        return [Created(*row) for row in self.run("workflows/send", **params)]
+        rows = self.run("workflows/send", **params)
+        self.report_written()
+        return [Created(*row) for row in rows]
 
     def add(self, workflow: uuid.UUID, nodes: str) -> None:
         """Insert more nodes, a JSON list, of a new run."""
@@ -150,7 +152,7 @@ class WorkflowStore(Store):
 
     def begin(self, workflow: uuid.UUID) -> None:
         """Send the first tasks of a new run."""
-        self._change("horsies_begin_run", workflow=workflow, limit=CHUNK)
+        self._change("horsies_begin_run", workflow=workflow, limit=CHUNK_ROWS)
 
     def advancing(
         self,
@@ -184,12 +186,15 @@ class WorkflowStore(Store):
         """Record that the parents of these finished runs have been advanced."""
         self.execute("workflows/mark_advanced", ids=list(ids))
 
-    def owed(self, age: timedelta | None, many: int) -> list[Owed]:
+    def advance_reasons(self, age: timedelta | None, many: int) -> list[AdvanceReason]:
         """Return up to ``many`` reasons to advance runs.
 
         Only tasks that finished in the last ``age`` count, or all if it is None.
         """
-        return [Owed(*row) for row in self.run("horsies_owed", age=age, many=many, **self.clock)]
+        return [
+            AdvanceReason(*row)
+            for row in self.run("horsies_owed", age=age, many=many, **self.clock)
+        ]
 
     def control(self, workflow: uuid.UUID, verb: str) -> tuple[str | None, str | None]:
         """Pause, resume or cancel a run; return its status before and after.
@@ -226,13 +231,13 @@ class WorkflowStore(Store):
         key: str | None,
         data: str,
         actor: str,
-        look: int | None,
+        most_nodes: int | None,
     ) -> tuple[str | None, list[str]]:
         """Insert a signal, with ``data`` as JSON; return the verdict and names.
 
         The verdicts and their names are those of ``horsies_signal``. After TYPED no signal was
-        inserted, and the names are types, one of which the data must fit. ``look`` is the number of
-        nodes whose types are read (None means all), or 0 if the data was checked already.
+        inserted, and the names are types, one of which the data must fit. ``most_nodes`` is the
+        number of nodes whose types are read (None means all), or 0 if the data was checked already.
         """
         params = {
             "workflow": workflow,
@@ -240,9 +245,10 @@ class WorkflowStore(Store):
             "key": key,
             "data": data,
             "actor": actor,
-            "look": look,
+            "look": most_nodes,
         }
         verdict, names = self.run("horsies_signal", **params, **self.clock)[0]
+        self.report_written()
         return verdict, names or []
 
     def decide(
@@ -308,10 +314,10 @@ class WorkflowStore(Store):
         """Return a number for a node that a running task adds."""
         return int(self.run("horsies_new_number", workflow=workflow)[0][0])
 
-    def place(self, task: uuid.UUID) -> Place | None:
+    def place(self, task: uuid.UUID) -> PlaceInRun | None:
         """Return the place of a task, or None if it is not part of a workflow."""
         rows = self.run("workflows/place", task=task)
-        return Place(*rows[0]) if rows else None
+        return PlaceInRun(*rows[0]) if rows else None
 
     def results(
         self, workflow: uuid.UUID, node: int, parameter: str | None, start: int, many: int
@@ -367,4 +373,6 @@ class WorkflowStore(Store):
 
     def _change(self, function: str, **params: Any) -> Any:
         """Call a function that changes a run, and return its row."""
-        return self.run(function, **params, **self.shared)[0]
+        (row,) = self.run(function, **params, **self.shared)
+        self.report_written()
+        return row

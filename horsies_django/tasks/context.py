@@ -124,9 +124,9 @@ class CurrentTask:
 
         Its methods ``add`` and ``map`` add nodes. Raises WorkflowError outside a worker.
         """
-        if self._claim is NO_CLAIM or workflow_of is None:
+        if self._claim is NO_CLAIM or workflow_getter is None:
             raise WorkflowError("this code does not run in a task of a workflow")
-        return workflow_of(self)
+        return workflow_getter(self)
 
     @overload
     def step(
@@ -219,8 +219,8 @@ class CurrentTask:
 
 # The function that returns the workflow of a running task. The package ``workflows`` sets it,
 # because this package must not import it.
-workflow_of: Callable[[CurrentTask], Any] | None = None
-running: ContextVar[CurrentTask | None] = ContextVar("horsies_current_task", default=None)
+workflow_getter: Callable[[CurrentTask], Any] | None = None
+running_task: ContextVar[CurrentTask | None] = ContextVar("horsies_current_task", default=None)
 
 
 def current_task() -> CurrentTask:
@@ -228,10 +228,15 @@ def current_task() -> CurrentTask:
 
     Outside a worker, the returned object has no id.
     """
-    return running.get() or CurrentTask()
+    return running_task.get() or CurrentTask()
 
 
-NOWHERE: dict[str, str | int] = {"task_id": "-", "task_name": "-", "queue_name": "-", "attempt": 0}
+NO_TASK_FIELDS: dict[str, str | int] = {
+    "task_id": "-",
+    "task_name": "-",
+    "queue_name": "-",
+    "attempt": 0,
+}
 
 
 class TaskContextFilter(logging.Filter):
@@ -242,8 +247,8 @@ class TaskContextFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        current = running.get()
-        about = NOWHERE if current is None else current.about()
+        current = running_task.get()
+        about = NO_TASK_FIELDS if current is None else current.about()
         for name, value in about.items():
             record.__dict__.setdefault(name, value)
         return True

@@ -15,7 +15,7 @@ from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.hints import explains_options, missing_attribute
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.results import TaskResult
-from horsies_django.core.retry import EMPTY, Mapper, RetryPolicy
+from horsies_django.core.retry import EMPTY_MAPPER, Mapper, RetryPolicy
 from horsies_django.core.unique import Unique
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition, define
@@ -235,7 +235,7 @@ def task(
     queue: str | None = None,
     priority: int = 100,
     retry_policy: RetryPolicy | None = None,
-    exception_mapper: Mapper = EMPTY,
+    exception_mapper: Mapper = EMPTY_MAPPER,
     timeout_ms: int | timedelta | None = None,
     schedule: Pattern | str | Mapping[str, Any] | None = None,
     keep_result: bool | timedelta | None = None,

@@ -10,7 +10,7 @@ from typing import Any
 
 from horsies_django.conf import RANGES
 from horsies_django.core.codec import (
-    PLAIN,
+    PLAIN_CODEC,
     ArgumentsCodec,
     PlainArguments,
     PlainResult,
@@ -20,7 +20,7 @@ from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.options import LONGEST_KEEP, SHORTEST_KEEP
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.queues import DJANGO_ZERO, LOWEST, LOWEST_PLAIN
-from horsies_django.core.retry import EMPTY, Mapper, RetryPolicy, mapper_problems
+from horsies_django.core.retry import EMPTY_MAPPER, Mapper, RetryPolicy, mapper_problems
 from horsies_django.core.schedules import as_texts, read_definition
 from horsies_django.core.texts import name_problem
 from horsies_django.core.unique import Unique
@@ -127,7 +127,7 @@ def define_plain(
         schedule=None,
         arguments=PlainArguments(function, takes_context),
         result=PlainResult(function),
-        codec=PLAIN,
+        codec=PLAIN_CODEC,
         decide=decide,
     )
 
@@ -140,7 +140,7 @@ def _common(
     name: str | None = None,
     queue: str | None = None,
     retry_policy: RetryPolicy | None = None,
-    exception_mapper: Mapper = EMPTY,
+    exception_mapper: Mapper = EMPTY_MAPPER,
     timeout_ms: int | dt.timedelta | None = None,
 ) -> dict[str, Any]:
     """Return the fields that all kinds of definitions have.
@@ -203,7 +203,7 @@ def _schedule(
     chosen = dict(given) if isinstance(given, Mapping) else {"pattern": given}
     definition = {**chosen, "task": name}
     _, wrong = read_definition(definition)
-    wrong += [("task", "is this one: leave it out")] if "task" in chosen else []
+    wrong += [("task", "is always the decorated task: remove it")] if "task" in chosen else []
 
     if wrong:
         raise TaskDefinitionError(f"{origin}: schedule: {'; '.join(as_texts(wrong))}")

@@ -35,13 +35,20 @@ from horsies_django.core.options import with_unique
 from horsies_django.core.records import NewTasks
 from horsies_django.core.unique import arguments_digest, key_digest
 from horsies_django.signals import task_sent
-from horsies_django.store.base import NotMigrated, not_migrated, said
-from horsies_django.store.tasks import CHUNK, Sent, TaskStore
+from horsies_django.store.base import NotMigrated, error_text, not_migrated
+from horsies_django.store.tasks import CHUNK_ROWS, Sent, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.ids import uuid7, uuid7s
 from horsies_django.tasks.notify_throttle import throttle
-from horsies_django.tasks.options import SendOptions, When, prepare, refuse, refuse_late, too_large
+from horsies_django.tasks.options import (
+    SendOptions,
+    When,
+    prepare_send,
+    refuse_late,
+    send_error,
+    too_large,
+)
 
 logger = logging.getLogger("horsies.send")
 
@@ -65,7 +72,7 @@ def send_call(
     id is that of the earlier task. Raises TaskSendError if the task cannot be sent.
     """
     refuse_suppressed(task.name, [task])
-    new = prepare(task, options, when)
+    new = prepare_send(task, options, when)
     refuse_late(new)
 
     new.ids.append(uuid7())
@@ -90,9 +97,8 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
     once["patience"] = f"{conf.unique_lock_timeout_ms}ms"
 
     if key is not None and unique is not None:
-        raise refuse(
-            f"{task.name} is unique, so it takes no key: either says when a send is not one of its "
-            "own"
+        raise send_error(
+            f"{task.name} has unique=...: a key cannot be combined with it. Remove one of the two"
         )
 
     if key is not None:
@@ -111,19 +117,20 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
 
     id_, verdict, _ = insert_one(new, partial(TaskStore.send_once, once=once))
     if verdict == "CONFLICT":
-        raise refuse(
-            f"{task.name}: the key {key!r} was used for task {id_}, with other arguments: use "
-            "another key for other work",
+        raise send_error(
+            f"{task.name}: the key {key!r} was used for task {id_} with other arguments: use "
+            "another key",
             TaskSendErrorCode.KEY_CONFLICT,
         )
 
     if verdict == "FOUND" and unique is not None and unique.on_duplicate == "refuse":
-        raise refuse(
-            f"{task.name} is unique, and task {id_} is the same work", TaskSendErrorCode.DUPLICATE
+        raise send_error(
+            f"{task.name} is unique, and task {id_} is a duplicate of it",
+            TaskSendErrorCode.DUPLICATE,
         )
 
     if verdict == "SENT":
-        tell_sent(new)
+        send_sent_signal(new)
     return id_, verdict == "SENT"
 
 
@@ -135,17 +142,17 @@ def send_calls(
     Either all tasks are sent or none of them. Raises TaskSendError if a task cannot be sent.
     """
     refuse_suppressed(task.name, [task])
-    template = prepare(task, options, None)
+    template = prepare_send(task, options, None)
     refuse_late(template)
     if options.key is not None:
-        raise refuse(
-            f"{task.name}: a key is of one task, so send_many() does not take one; call send() for "
-            "each"
+        raise send_error(
+            f"{task.name}: a key identifies one task, so send_many() does not take a key; call "
+            "send() for each task"
         )
 
     # The iterable of calls is read before anything is written, because it may use the connection,
     # which becomes a pipeline during the insert.
-    chunks = encoded(task, template, list(calls))
+    chunks = encode_calls(task, template, list(calls))
     if task.unique is not None:
         return write_unique(task, list(chunks))
 
@@ -161,7 +168,7 @@ def send_calls(
     else:
         ids = write_many(itertools.chain([first, second], chunks))
 
-    tell_sent(template._replace(ids=ids))
+    send_sent_signal(template._replace(ids=ids))
     return [(id_, True) for id_ in ids]
 
 
@@ -187,7 +194,7 @@ def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uui
     return [sent[new.ids[0]] for new in calls]
 
 
-def encoded(
+def encode_calls(
     task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]
 ) -> Iterator[NewTasks]:
     """Encode calls, and yield them in chunks for one INSERT each.
@@ -199,20 +206,20 @@ def encoded(
 
     for position, call in enumerate(calls):
         if type(call) is not dict and not isinstance(call, Mapping):
-            raise refuse(
-                f"{task.name}.send_many(): item {position} is {type(call).__name__}; each item is "
-                "a dict of the task's "
+            raise send_error(
+                f"{task.name}.send_many(): item {position} is {type(call).__name__}; each item "
+                "must be a dict of the task's "
                 f"arguments by name, as in [{{'user_id': 1}}, {{'user_id': 2}}]"
             )
 
         try:
             text = encode(task, (), dict(call))
         except TaskSendError as error:
-            raise refuse(f"item {position}: {error.message}", error.code) from error
+            raise send_error(f"item {position}: {error.message}", error.code) from error
 
         texts.append(text)
         size += len(text)
-        if len(texts) == CHUNK or size > CHUNK_CHARACTERS:
+        if len(texts) == CHUNK_ROWS or size > CHUNK_CHARACTERS:
             yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
             texts = []
             size = 0
@@ -221,27 +228,29 @@ def encoded(
         yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
 
 
-def refuse_suppressed(what: str, tasks: Iterable[TaskDefinition], why: str = MODULE_LEVEL) -> None:
+def refuse_suppressed(
+    what: str, tasks: Iterable[TaskDefinition], circumstance: str = MODULE_LEVEL
+) -> None:
     """Raise TaskSendError if tasks cannot be sent now, or not from this code.
 
     Tasks cannot be sent while Django is loading or modules of tasks are imported, nor if no other
     process can import the module that defines them.
     """
     if not apps.ready or registry.discovering():
-        raise refuse(
+        raise send_error(
             f"{what} was sent while Django was still loading, or while task modules were being "
-            f"imported{why}: send from a view, "
+            f"imported{circumstance}: send from a view, "
             "a signal or a command instead",
             TaskSendErrorCode.SEND_SUPPRESSED,
         )
     if problem := registry.unsendable(tasks):
-        raise refuse(problem)
+        raise send_error(problem)
 
 
 def refuse_running_loop(task: TaskDefinition, verb: str) -> None:
     """Raise TaskSendError if an event loop is running, because a sync method would block it."""
     if in_event_loop():
-        raise refuse(
+        raise send_error(
             f"{task.name}.{verb}() was called on a running event loop: use 'await "
             f"{task.name.rpartition('.')[2]}.a{verb}(...)'",
             TaskSendErrorCode.ASYNC_CONTEXT,
@@ -268,12 +277,12 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     try:
         text = task.arguments.encode(args, kwargs)
     except CodecError as error:
-        raise refuse(f"{task.name}: {error}") from error
+        raise send_error(f"{task.name}: {error}") from error
 
     if len(text) > WARN_BYTES // 4:
         if excess := too_large(text):
             message = f"{task.name}: the arguments take {excess}. Store the data and pass its key"
-            raise refuse(message, TaskSendErrorCode.PAYLOAD_TOO_LARGE)
+            raise send_error(message, TaskSendErrorCode.PAYLOAD_TOO_LARGE)
 
         size = len(text.encode())
         if size > WARN_BYTES and task.name not in _warned:
@@ -294,7 +303,7 @@ def write_one(new: NewTasks) -> None:
     Raises TaskSendError if the database does not accept the task.
     """
     insert_one(new, TaskStore.send, int)
-    tell_sent(new)
+    send_sent_signal(new)
 
 
 def write_timed(new: NewTasks) -> Sent:
@@ -304,11 +313,11 @@ def write_timed(new: NewTasks) -> Sent:
     its transaction if one is open. Raises TaskSendError if the database does not accept the task.
     """
     sent = insert_one(new, TaskStore.send_timed)
-    tell_sent(new)
+    send_sent_signal(new)
     return sent
 
 
-def tell_sent(new: NewTasks) -> None:
+def send_sent_signal(new: NewTasks) -> None:
     if task_sent.receivers:
         task_sent.send_robust(
             registry.find(new.task_name),
@@ -416,7 +425,9 @@ def taken() -> Iterator[None]:
         # not have.
         unfit = isinstance(error, DataError)
         code = TaskSendErrorCode.VALIDATION_FAILED if unfit else TaskSendErrorCode.ENQUEUE_FAILED
-        raise refuse(f"the database did not accept the task: {said(error)}", code) from error
+        raise send_error(
+            f"the database did not accept the task: {error_text(error)}", code
+        ) from error
     except ProgrammingError as error:
         # A pipeline raises the error only at its end, outside of the store, which translates it
         # otherwise.
@@ -428,4 +439,4 @@ def taken() -> Iterator[None]:
 
         if found is None:
             raise
-        raise refuse(str(found), TaskSendErrorCode.ENQUEUE_FAILED) from error
+        raise send_error(str(found), TaskSendErrorCode.ENQUEUE_FAILED) from error

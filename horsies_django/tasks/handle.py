@@ -20,7 +20,7 @@ from horsies_django.core.codec import ResultCodec
 from horsies_django.core.errors import OperationalErrorCode, RetrievalCode, TaskNotCommitted
 from horsies_django.core.records import TaskAttemptInfo, TaskInfo
 from horsies_django.core.results import TaskError, TaskResult
-from horsies_django.core.status import FINAL
+from horsies_django.core.status import FINAL_STATUSES
 from horsies_django.store.tasks import Found, TaskStore
 from horsies_django.tasks.operations import cancel, retry
 from horsies_django.tasks.result_listener import Update, get_listener
@@ -86,9 +86,9 @@ class TaskHandle(Generic[T]):
         if self._final is not None:
             return self._final
 
-        seen = look(self.task_id)
-        if (seen is not None and seen.status in FINAL) or deadline == 0.0:
-            return self._tell(seen)
+        found = find_task(self.task_id)
+        if (found is not None and found.status in FINAL_STATUSES) or deadline == 0.0:
+            return self._result_of(found)
 
         updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
         with get_listener().expecting(self.task_id, updates.put):
@@ -101,9 +101,9 @@ class TaskHandle(Generic[T]):
                 if isinstance(item, Exception):
                     break
                 if item is None:
-                    return self._tell(self._visible_here_only())
-                if item.status in FINAL:
-                    return self._tell(item)
+                    return self._result_of(self._visible_here_only())
+                if item.status in FINAL_STATUSES:
+                    return self._result_of(item)
 
         for seconds in poll_intervals(deadline):
             time.sleep(seconds)
@@ -121,9 +121,9 @@ class TaskHandle(Generic[T]):
         if self._final is not None:
             return self._final
 
-        seen = await sync_to_async(look)(self.task_id)
-        if (seen is not None and seen.status in FINAL) or deadline == 0.0:
-            return self._tell(seen)
+        found = await sync_to_async(find_task)(self.task_id)
+        if (found is not None and found.status in FINAL_STATUSES) or deadline == 0.0:
+            return self._result_of(found)
 
         loop = asyncio.get_running_loop()
         updates: asyncio.Queue[Update] = asyncio.Queue()
@@ -141,9 +141,9 @@ class TaskHandle(Generic[T]):
                 if isinstance(item, Exception):
                     break
                 if item is None:
-                    return self._tell(await sync_to_async(self._visible_here_only)())
-                if item.status in FINAL:
-                    return self._tell(item)
+                    return self._result_of(await sync_to_async(self._visible_here_only)())
+                if item.status in FINAL_STATUSES:
+                    return self._result_of(item)
 
         for seconds in poll_intervals(deadline):
             await asyncio.sleep(seconds)
@@ -164,7 +164,7 @@ class TaskHandle(Generic[T]):
         verdict = cancel([self.task_id], terminate=terminate).get(self.task_id)
         if verdict is None:
             raise LookupError(
-                f"there is no task {self.task_id}: never sent, rolled back, or deleted since"
+                f"there is no task {self.task_id}: it was deleted, rolled back, or never sent"
             )
         return verdict
 
@@ -228,14 +228,14 @@ class TaskHandle(Generic[T]):
         """
         connection = connections[config().database]
         try:
-            seen = look(self.task_id)
+            found = find_task(self.task_id)
         except (OperationalError, InterfaceError):
             if connection.in_atomic_block:
                 raise  # the caller's transaction is lost
             connection.close()
             return None
 
-        return self._tell(seen) if seen is None or seen.status in FINAL else None
+        return self._result_of(found) if found is None or found.status in FINAL_STATUSES else None
 
     def _visible_here_only(self) -> Found | None:
         """Return the task, which the listening connection cannot see, or None if it does not exist.
@@ -243,8 +243,8 @@ class TaskHandle(Generic[T]):
         Raises TaskNotCommitted if the connection of the caller can see the task and it has not
         finished.
         """
-        seen = look(self.task_id)
-        if seen is not None and seen.status not in FINAL:
+        found = find_task(self.task_id)
+        if found is not None and found.status not in FINAL_STATUSES:
             raise TaskNotCommitted(
                 f"{self.noun} {self.task_id} was sent in the transaction that is still open here: "
                 "no worker can see it before "
@@ -252,22 +252,23 @@ class TaskHandle(Generic[T]):
                 "block; in a TestCase run the task "
                 "with horsies_django.testing.drain() first"
             )
-        return seen
+        return found
 
     def _timed_out(self) -> TaskResult[T]:
         message = (
-            f"{self.noun} {self.task_id} has not finished in the time allowed; it may still do so"
+            f"{self.noun} {self.task_id} has not finished within the timeout; it may finish later"
         )
         return TaskResult(err=TaskError.built_in(RetrievalCode.WAIT_TIMEOUT, message))
 
-    def _tell(self, found: Found | None) -> TaskResult[T]:
+    def _result_of(self, found: Found | None) -> TaskResult[T]:
         if found is None:
             message = (
-                f"there is no {self.noun} {self.task_id}: never sent, rolled back, or deleted since"
+                f"there is no {self.noun} {self.task_id}: it was deleted, rolled back, or "
+                "never sent"
             )
             return TaskResult(err=TaskError.built_in(RetrievalCode.TASK_NOT_FOUND, message))
 
-        if found.status not in FINAL:
+        if found.status not in FINAL_STATUSES:
             return self._timed_out()
 
         self._final = decode(self._codec, found.result)
@@ -337,7 +338,7 @@ def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
         )
 
 
-def look(task_id: uuid.UUID) -> Found | None:
+def find_task(task_id: uuid.UUID) -> Found | None:
     """Return the task as the caller's connection sees it, or None if there is no such task."""
     return TaskStore(connections[config().database]).find([task_id]).get(task_id)
 

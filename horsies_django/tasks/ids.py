@@ -68,9 +68,9 @@ uuid7 = clockwork.next
 uuid7s = clockwork.take
 
 
-def forked() -> None:
+def replace_lock() -> None:
     """Replace the lock in a forked child, because a thread of the parent may have held it."""
     clockwork.lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=forked)
+os.register_at_fork(after_in_child=replace_lock)

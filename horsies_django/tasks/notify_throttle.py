@@ -8,7 +8,7 @@ notifying send is quiet. A send inside a transaction always notifies, because th
 is unknown. A task with a due time also always notifies, because workers wait differently for it.
 
 Workers always find the task of a quiet send, because the elected workers read the queue again after
-a notification. A quiet send that returns later than LOOK_SECONDS after the beginning of the
+a notification. A quiet send that returns later than READ_AGAIN_SECONDS after the beginning of the
 notifying send notifies after all. This is rare, because no send is quiet after a notifying send
 that took SLOW_SECONDS.
 """
@@ -23,7 +23,7 @@ BURST = 8  # the number of notifying sends of a burst, before sends are quiet
 BURST_SECONDS = 0.015  # the longest pause between two sends of a burst
 QUIET_SECONDS = 0.005  # how long sends are quiet after a notifying send
 SLOW_SECONDS = 0.01  # the duration of a notifying send after which no send is quiet
-LOOK_SECONDS = 0.04  # less than each of "burst" in worker.engine.wakeups.AFTER
+READ_AGAIN_SECONDS = 0.04  # less than each of "burst" in worker.engine.wakeups.AFTER
 
 
 class Notified(NamedTuple):
@@ -86,7 +86,7 @@ class NotifyThrottle:
         """
         now = self.clock()
         if turn.notified == table:
-            return now - turn.since > LOOK_SECONDS
+            return now - turn.since > READ_AGAIN_SECONDS
 
         last = self.last.get((turn.queue, turn.lane))
         row = 1

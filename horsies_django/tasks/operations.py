@@ -15,7 +15,7 @@ from django.db import OperationalError, connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotRetryable
-from horsies_django.core.texts import storable_who
+from horsies_django.core.texts import storable_actor
 from horsies_django.store.base import LOCK_NOT_AVAILABLE
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import QueueStore
@@ -42,7 +42,7 @@ def cancel(
     the reason cannot be stored.
     """
     if actor is not None:
-        actor, reason = storable_who(ValueError, "no task was cancelled", actor, reason)
+        actor, reason = storable_actor(ValueError, "no task was cancelled", actor, reason)
 
     alias = config().database
     connection = connections[alias]
@@ -78,7 +78,7 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
     reason cannot be stored.
     """
     if actor is not None:
-        actor, reason = storable_who(ValueError, f"task {task_id} was not retried", actor, reason)
+        actor, reason = storable_actor(ValueError, f"task {task_id} was not retried", actor, reason)
 
     alias = config().database
     connection = connections[alias]
@@ -91,12 +91,12 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
                 raise
-            raise TaskNotRetryable(f"task {task_id} {REFUSALS['LOCKED']}") from error
+            raise TaskNotRetryable(f"task {task_id} {TASK_REFUSALS['LOCKED']}") from error
 
         if verdict is None:
             raise LookupError(f"there is no task {task_id} in the database {alias!r}")
         if verdict not in ("RETRIED", "HASTENED"):
-            refusal = REFUSALS.get(verdict, IN_HAND).format(status=verdict, other=other)
+            refusal = TASK_REFUSALS.get(verdict, IN_HAND).format(status=verdict, other=other)
             raise TaskNotRetryable(f"task {task_id} {refusal}")
 
         if actor is not None:
@@ -110,7 +110,7 @@ def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.U
     LookupError if there is no such task, TaskNotRetryable if the task has not finished or was
     redacted, and ValueError if the actor or the reason cannot be stored.
     """
-    actor, reason = storable_who(ValueError, f"task {task_id} was not copied", actor, reason)
+    actor, reason = storable_actor(ValueError, f"task {task_id} was not copied", actor, reason)
     alias = config().database
     store = TaskStore(connections[alias])
 
@@ -123,7 +123,7 @@ def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.U
         if not found.copied:
             verdict = "REDACTED" if found.redacted else found.status
             raise TaskNotRetryable(
-                f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict)}"
+                f"task {task_id} {TASK_REFUSALS.get(verdict, IN_HAND).format(status=verdict)}"
             )
 
         store.note(task_id, "task.copy", actor, reason, {"new": str(new)})
@@ -137,7 +137,7 @@ def skip(task_id: uuid.UUID, *, actor: str, reason: str) -> bool:
     The operation is audited for the queue and for the task. Raises ValueError if the actor or the
     reason cannot be stored.
     """
-    actor, reason = storable_who(ValueError, f"task {task_id} was not skipped", actor, reason)
+    actor, reason = storable_actor(ValueError, f"task {task_id} was not skipped", actor, reason)
     alias = config().database
 
     with transaction.atomic(using=alias):
@@ -174,7 +174,9 @@ def purge(
     from horsies_django.tasks.selection import ENDED, act_on_all, matching
 
     if status not in ENDED:
-        raise ValueError(f"purge is for tasks that are {', '.join(sorted(ENDED))}, not {status}")
+        raise ValueError(
+            f"purge applies only to tasks that are {', '.join(sorted(ENDED))}, not {status}"
+        )
 
     chosen = matching(status, until=aware(until), since=since and aware(since), **attributes)
     verdicts: Counter[str] = Counter()
@@ -185,12 +187,12 @@ def purge(
 
 
 IN_HAND = "is {status}: it has not finished"
-REFUSALS = {
-    "COMPLETED": "completed: send a copy to repeat its work",
-    "REDACTED": "was redacted, so its arguments are gone",
+TASK_REFUSALS = {
+    "COMPLETED": "completed: send a copy to run it again",
+    "REDACTED": "was redacted, so its arguments were removed",
     "IN_WORKFLOW": "belongs to the workflow run {other}: retry the run",
-    "MERGED": "was merged into task {other}, which ran for it: retry that one",
-    "DUPLICATE": "is unique, and task {other} is the same work: see whether that completes",
-    "LOCKED": "cannot be retried beside another transaction, which is still open and holds it or "
-    "a task that it cancels, or sends the same work: try again when that has ended",
+    "MERGED": "was merged into task {other}, which ran for it: retry that task",
+    "DUPLICATE": "is unique, and task {other} is a duplicate of it: see whether that completes",
+    "LOCKED": "cannot be retried now: an open transaction has locked it or a task that it cancels, "
+    "or sends a duplicate. Try again when that transaction has ended",
 }

@@ -31,8 +31,8 @@ from horsies_django.tasks.definition import (
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
 NEVER_RUNS = (
-    "good_until={good_until!s} is not after the time at which the task is due, {due!s}: it could "
-    "never run"
+    "good_until={good_until!s} is not after the time at which the task is due, {due!s}: the "
+    "task could never run"
 )
 When = float | dt.timedelta | dt.datetime
 T = TypeVar("T", dt.datetime, dt.timedelta)
@@ -53,7 +53,7 @@ def metadata_of(task_name: str, given: Mapping[str, Any] | None) -> str | None:
     try:
         found: dict[str, Any] = {}
         for path in paths:
-            found.update(ask(path))
+            found.update(metadata_from(path))
 
         if given is not None:
             if not isinstance(given, Mapping):
@@ -67,7 +67,7 @@ def metadata_of(task_name: str, given: Mapping[str, Any] | None) -> str | None:
         raise TaskSendError(TaskSendErrorCode.VALIDATION_FAILED, f"{task_name}: {error}") from error
 
 
-def ask(path: str) -> Mapping[str, Any]:
+def metadata_from(path: str) -> Mapping[str, Any]:
     """Call a function that HORSIES["METADATA"] names, and return its metadata.
 
     Raises CodecError if the function raises an exception or does not return a dict.
@@ -97,7 +97,7 @@ class SendOptions(NamedTuple):
     key: str | None = None
 
 
-def refuse(
+def send_error(
     message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED
 ) -> TaskSendError:
     return TaskSendError(code, message)
@@ -115,7 +115,7 @@ def too_large(text: str) -> str | None:
     return f"{size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
 
 
-def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> NewTasks:
+def prepare_send(task: TaskDefinition, options: SendOptions, when: When | None) -> NewTasks:
     """Validate the options of a send, and return NewTasks without calls.
 
     Raises TaskSendError if an option is invalid.
@@ -123,28 +123,28 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     conf = config()
     queue = options.queue or task.queue or "default"
     if queue not in conf.queues:
-        raise refuse(
+        raise send_error(
             f"{task.name}: queue {queue[:100]!r} is not declared. HORSIES['QUEUES'] has: "
             f"{', '.join(sorted(conf.queues))}"
         )
 
     priority = task.priority if options.priority is None else options.priority
     if problem := priority_problem(priority, task.lowest_priority):
-        raise refuse(f"{task.name}: {problem}")
+        raise send_error(f"{task.name}: {problem}")
 
     later = when is not None or options.delay is not None
     if conf.queues[queue].ordered and (later or priority != task.usual_priority):
         problem = (
-            f"leave out the priority {priority}, or send it to another queue. The queue itself may "
-            "have a priority"
+            f"remove the priority {priority}, or send the task to another queue. The queue itself "
+            "may have a priority"
         )
         if later:
             problem = (
-                "one that is due later would hold up the others. Send it when it is due, or to "
+                "a task that is due later would block the others. Send it when it is due, or to "
                 "another queue"
             )
 
-        raise refuse(
+        raise send_error(
             f"{task.name}: the queue {queue!r} is ordered, so its tasks run in the order in which "
             f"they were sent: {problem}"
         )
@@ -153,23 +153,25 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     timeout = task.timeout_ms if options.timeout_ms is None else options.timeout_ms
     keep = task.keep_result if options.keep_result is None else options.keep_result
     if problem := policy_problem(policy) or timeout_problem(timeout) or keep_problem(keep):
-        raise refuse(f"{task.name}: {problem}")
+        raise send_error(f"{task.name}: {problem}")
 
     if when is not None and options.delay is not None:
-        raise refuse(
+        raise send_error(
             f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): "
             "remove one"
         )
     if options.key is not None and (problem := text_problem("key", options.key)):
-        raise refuse(f"{task.name}: {problem}")
+        raise send_error(f"{task.name}: {problem}")
 
     delay, due_at = (
-        due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
+        delay_and_time(task, "when", when)
+        if options.delay is None
+        else delay_and_time(task, "delay", options.delay)
     )
     good_until, good_for = deadline(task, options.good_until)
-    if never(delay, good_for) or never(due_at, good_until):
+    if could_never_run(delay, good_for) or could_never_run(due_at, good_until):
         problem = NEVER_RUNS.format(good_until=good_until or good_for, due=due_at or delay)
-        raise refuse(f"{task.name}: {problem}")
+        raise send_error(f"{task.name}: {problem}")
 
     text = options_text(
         policy, milliseconds(timeout), keep_result=keep, plain=task.codec is not None
@@ -194,7 +196,7 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     )
 
 
-def due(
+def delay_and_time(
     task: TaskDefinition, name: str, when: When | None
 ) -> tuple[dt.timedelta | None, dt.datetime | None]:
     """Return the delay and the datetime of ``when``, one of which is None.
@@ -212,17 +214,17 @@ def due(
         try:
             when = dt.timedelta(seconds=when)
         except (OverflowError, ValueError) as error:
-            raise refuse(
+            raise send_error(
                 f"{task.name}: {name}={when!r} is not a valid number of seconds"
             ) from error
 
     if not isinstance(when, dt.timedelta):
-        raise refuse(
+        raise send_error(
             f"{task.name}: {name} must be seconds, a timedelta or an aware datetime, not "
             f"{type(when).__name__}"
         )
     if not dt.timedelta(0) <= when <= LONGEST_DELAY:
-        raise refuse(
+        raise send_error(
             f"{task.name}: {name}={when!s} must be from 0 seconds to 100 years in the future"
         )
 
@@ -242,7 +244,7 @@ def deadline(
         return good_until, None
 
     if not dt.timedelta(0) < good_until <= LONGEST_DELAY:
-        raise refuse(
+        raise send_error(
             f"{task.name}: good_until={good_until!s} must be more than 0 seconds and at most 100 "
             "years from now"
         )
@@ -259,16 +261,16 @@ def refuse_late(new: NewTasks) -> None:
     due_at = new.due_at or now + (new.delay or dt.timedelta(0))
 
     if end <= now:
-        raise refuse(
+        raise send_error(
             f"{new.task_name}: good_until={end.isoformat()} is in the past: the task could never "
             "run"
         )
     if end <= due_at:
         problem = NEVER_RUNS.format(good_until=new.good_until or new.good_for, due=due_at)
-        raise refuse(f"{new.task_name}: {problem}")
+        raise send_error(f"{new.task_name}: {problem}")
 
 
-def never(due: T | None, end: T | None) -> bool:
+def could_never_run(due: T | None, end: T | None) -> bool:
     """Return whether a task with this due time and this end could never run.
 
     Return False if one of them is None.
@@ -280,12 +282,14 @@ def refuse_naive(task: TaskDefinition, name: str, value: object) -> None:
     """Raise TaskSendError unless ``value`` is an aware datetime between the years 3 and 9998."""
     if not isinstance(value, dt.datetime):
         kind = "an aware datetime or a timedelta" if name == "good_until" else "an aware datetime"
-        raise refuse(f"{task.name}: {name} must be {kind}, not {type(value).__name__}")
+        raise send_error(f"{task.name}: {name} must be {kind}, not {type(value).__name__}")
 
     if value.utcoffset() is None:
-        raise refuse(
+        raise send_error(
             f"{task.name}: {name}={value.isoformat()} has no time zone, so it is ambiguous. "
-            "Pass an aware datetime, as django.utils.timezone.now() gives when USE_TZ is on"
+            "Pass an aware datetime, such as timezone.now() of django.utils with USE_TZ"
         )
     if not 2 < value.year < 9999:
-        raise refuse(f"{task.name}: {name}={value.isoformat()} is not between the years 3 and 9998")
+        raise send_error(
+            f"{task.name}: {name}={value.isoformat()} is not between the years 3 and 9998"
+        )

@@ -22,7 +22,7 @@ from horsies_django.tasks.definition import TaskDefinition
 
 WORD = re.compile(r"\b[A-Z_][A-Z0-9_]*\b")
 PLACEHOLDER = re.compile(r"%[a-z]|\{[^}]*\}")
-INSTALLED = tuple(
+INSTALLED_ROOTS = tuple(
     sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 
@@ -34,7 +34,7 @@ def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
     """
     listed = [
         (task, code)
-        for task in registry.tasks()
+        for task in registry.registered_tasks()
         if task.retry_policy is not None
         for code in task.retry_policy.codes
         if code not in known
@@ -44,7 +44,7 @@ def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
     for path in sources({task.function.__module__ for task, _ in listed}):
         if not missing:
             break
-        missing -= produced(path, missing)
+        missing -= codes_in_file(path, missing)
 
     return [(task, code) for task, code in listed if code in missing]
 
@@ -77,8 +77,8 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
         seen.add(file)
         if (
             package in packages
-            or not file.startswith(INSTALLED)
-            or "horsies_django" in text_of(Path(file))
+            or not file.startswith(INSTALLED_ROOTS)
+            or "horsies_django" in file_text(Path(file))
         ):
             yield Path(file)
 
@@ -87,8 +87,8 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
             yield from (path for path in Path(directory).rglob("*.py") if str(path) not in seen)
 
 
-def produced(path: Path, codes: Collection[str]) -> set[str]:
-    text = text_of(path)
+def codes_in_file(path: Path, codes: Collection[str]) -> set[str]:
+    text = file_text(path)
     if not any(
         part in text for code in codes for part in (code.partition("_")[0], code.rpartition("_")[2])
     ):
@@ -126,7 +126,7 @@ def words(tree: ast.AST) -> Iterator[str]:
         nodes += ast.iter_child_nodes(node)
 
 
-def text_of(path: Path) -> str:
+def file_text(path: Path) -> str:
     """Return the text of a file, or "" if it cannot be read."""
     try:
         with tokenize.open(path) as file:

@@ -8,8 +8,8 @@ from django.db import connections
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotFinished
-from horsies_django.core.status import FINAL
-from horsies_django.core.texts import NEEDS_REASON, storable_who
+from horsies_django.core.status import FINAL_STATUSES
+from horsies_django.core.texts import NEEDS_REASON, storable_actor
 from horsies_django.store.retention import RetentionStore
 from horsies_django.tasks.handle import TaskHandle
 
@@ -29,7 +29,7 @@ def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
     stored.
     """
     id_ = TaskHandle(task_id).task_id
-    actor, reason = storable_who(ValueError, f"task {id_} was not redacted", actor, reason)
+    actor, reason = storable_actor(ValueError, f"task {id_} was not redacted", actor, reason)
     if not reason.strip():
         raise ValueError(NEEDS_REASON)
 
@@ -37,11 +37,11 @@ def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
     status, redacted = RetentionStore(connections[alias]).redact(id_, actor=actor, reason=reason)
     if status is None:
         raise LookupError(
-            f"there is no task {id_} in the database {alias!r}: never sent, rolled back, or "
-            "deleted since"
+            f"there is no task {id_} in the database {alias!r}: it was deleted, rolled back, "
+            "or never sent"
         )
 
-    if not redacted and status not in FINAL:
+    if not redacted and status not in FINAL_STATUSES:
         raise TaskNotFinished(
             f"task {id_} is {status}: only a finished task can be redacted; cancel it first, or "
             "wait until it has finished"

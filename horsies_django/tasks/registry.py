@@ -41,7 +41,7 @@ sure: set[str] = set()
 OWN_APP = "horsies_django"  # the package ``tasks`` of this app defines no tasks
 # The modules of code that scripts and shells run. ``shell -c`` runs code in its own module, and a
 # console runs code without a module.
-NOWHERE = ("__main__", "django.core.management.commands.shell", "builtins", None)
+UNIMPORTABLE_MODULES = ("__main__", "django.core.management.commands.shell", "builtins", None)
 
 TESTS = re.compile(r"(^|\.)(tests?|test_\w+|conftest)(\.|$)")  # workers need not import tests
 _sent: set[str] = set()  # names of tasks that were sent
@@ -99,8 +99,8 @@ def _definition(name: str) -> TaskDefinition:
     found = find_or_import(name)
     if found is None:
         raise LookupError(
-            f"this process has no task {name!r}: its pickle is of another project, or the task is "
-            "gone"
+            f"this process has no task {name!r}: its pickle is from another project, or the task "
+            "was renamed or removed"
         )
     return found
 
@@ -130,7 +130,7 @@ def names() -> list[str]:
     return sorted(_tasks)
 
 
-def tasks() -> list[TaskDefinition]:
+def registered_tasks() -> list[TaskDefinition]:
     return [_tasks[name] for name in names()]
 
 
@@ -139,7 +139,7 @@ def unimportable(found: Iterable[TaskDefinition]) -> str | None:
 
     No other process imports these modules. Return None if there is no such task.
     """
-    wrong = [task for task in found if task.function.__module__ in NOWHERE]
+    wrong = [task for task in found if task.function.__module__ in UNIMPORTABLE_MODULES]
     if not wrong:
         return None
 
@@ -209,7 +209,7 @@ def modules() -> Iterator[str]:
 def other_modules() -> list[str]:
     """Return the sorted modules of tasks that this process has, but that workers may not import."""
     known = {task.function.__module__ for task in _tasks.values()}
-    return sorted(known.difference(modules(), NOWHERE))
+    return sorted(known.difference(modules(), UNIMPORTABLE_MODULES))
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def discovering() -> bool:
     return getattr(_discovering, "active", False)
 
 
-def unsure() -> dict[str, list[str]]:
+def unreached_modules() -> dict[str, list[str]]:
     """Return the modules with tasks that no worker is sure to import, and the names of their tasks.
 
     The modules of tasks must be imported before the call.
@@ -249,9 +249,14 @@ def doubtful() -> dict[str, list[str]]:
     roots = tuple(modules())
     inside = tuple(f"{root}." for root in roots)
 
-    for task in tasks():
+    for task in registered_tasks():
         module = task.function.__module__
-        if module in sure or module in roots or module in NOWHERE or "<locals>" in task.origin:
+        if (
+            module in sure
+            or module in roots
+            or module in UNIMPORTABLE_MODULES
+            or "<locals>" in task.origin
+        ):
             continue
         if not module.startswith(inside) and not TESTS.search(module):
             found.setdefault(module, []).append(task.name)
@@ -266,7 +271,9 @@ def reached(wanted: Iterable[str]) -> set[str]:
     class or a task of it. The search ends as soon as all ``wanted`` modules are found.
     """
     homes = {
-        id(named(task)): task.function.__module__ for task in tasks() if named(task) is not None
+        id(value_in_module(task)): task.function.__module__
+        for task in registered_tasks()
+        if value_in_module(task) is not None
     }
     level = set(modules())
     found = set[str]()
@@ -282,7 +289,7 @@ def reached(wanted: Iterable[str]) -> set[str]:
     return found
 
 
-def named(task: TaskDefinition) -> object | None:
+def value_in_module(task: TaskDefinition) -> object | None:
     module = sys.modules.get(task.function.__module__)
     return vars(module).get(task.function.__name__) if type(module) is ModuleType else None
 
@@ -307,7 +314,7 @@ def home_of(value: Any) -> str | None:
 
 def unsure_problem(found: Mapping[str, list[str]]) -> str:
     """Return the text of the problem with tasks that workers may not import."""
-    return "no worker is sure to import " + "; ".join(
+    return "workers do not necessarily import " + "; ".join(
         f"{module} ({', '.join(found[module])})" for module in found
     )
 
@@ -315,7 +322,8 @@ def unsure_problem(found: Mapping[str, list[str]]) -> str:
 def unsure_advice(found: Iterable[str]) -> str:
     """Return the text of the remedy, with which workers import these modules."""
     return (
-        "move them to the tasks.py of an app in INSTALLED_APPS, import them there, or add "
+        "move the tasks to the tasks.py of an app in INSTALLED_APPS, import the modules "
+        "there, or add "
         f'"MODULES": {json.dumps(sorted(found))} to the OPTIONS of a HorsiesBackend in TASKS'
     )
 
@@ -332,9 +340,9 @@ def warn_once(task: TaskDefinition) -> None:
     module = task.function.__module__
     if module in doubtful():
         autodiscover()
-        if module in unsure():
+        if module in unreached_modules():
             logger.warning(
-                "%s is sent, but %s: %s",
+                "%s was sent, but %s: %s",
                 task.name,
                 unsure_problem({module: [task.name]}),
                 unsure_advice([module]),

@@ -29,7 +29,7 @@ from django.db import Error
 
 from horsies_django.conf import Config, config
 from horsies_django.core.notifications import read_ids
-from horsies_django.store.base import said
+from horsies_django.store.base import error_text
 from horsies_django.store.notify import Listener
 from horsies_django.store.tasks import Found, TaskStore
 from horsies_django.store.workers import WaiterStore
@@ -85,7 +85,7 @@ class ResultListener:
             yield
         finally:
             with self.lock:
-                self._forget(task_id, deliver)
+                self._remove_caller(task_id, deliver)
                 thread = self.thread
                 if linger_seconds() == 0:
                     self._wake()
@@ -104,7 +104,7 @@ class ResultListener:
             thread.start()
             self.thread = thread
 
-    def _forget(self, task_id: uuid.UUID, deliver: Deliver) -> None:
+    def _remove_caller(self, task_id: uuid.UUID, deliver: Deliver) -> None:
         """Remove a caller of a task, if it has not been removed already."""
         if task_id in self.callers:
             with suppress(ValueError):
@@ -134,7 +134,7 @@ class ResultListener:
             foreseen = isinstance(error, psycopg.Error | Error | OSError)
             logger.warning(
                 "the connection that waits for results was lost; callers poll instead: %s",
-                said(error),
+                error_text(error),
                 exc_info=not foreseen,
             )
             self._leave(error)
@@ -184,7 +184,7 @@ class ResultListener:
             try:
                 deliver(item)
             except RuntimeError:
-                self._forget(task_id, deliver)
+                self._remove_caller(task_id, deliver)
 
     def _wait(
         self, listener: Listener, wakeup: socket.socket, selector: selectors.BaseSelector
@@ -193,37 +193,37 @@ class ResultListener:
         assert connection is not None
         tasks = TaskStore(connection)
         waiters = WaiterStore(connection)
-        renew_at = look_at = last_wanted = time.monotonic()
+        renew_at = poll_at = last_expected = time.monotonic()
 
         while True:
             now = time.monotonic()
             with self.lock:
-                wanted = set(self.callers)
+                expected = set(self.callers)
                 arrived = self.arrived
                 self.arrived = set()
 
-            if wanted:
-                last_wanted = now
-            elif now - last_wanted >= linger_seconds() and self._leave(None):
+            if expected:
+                last_expected = now
+            elif now - last_expected >= linger_seconds() and self._leave(None):
                 waiters.remove(self.id)
                 return
 
             if now >= renew_at:
                 waiters.register(self.id, timedelta(seconds=LINGER_SECONDS))
                 renew_at = now + RENEW_SECONDS
-                look_at = now + 0.05
-                arrived = wanted
-            elif now >= look_at:
-                look_at = now + self.poll_seconds
-                arrived = wanted
+                poll_at = now + 0.05
+                arrived = expected
+            elif now >= poll_at:
+                poll_at = now + self.poll_seconds
+                arrived = expected
 
-            self._tell(tasks, arrived & wanted)
+            self._deliver_found(tasks, arrived & expected)
 
             # Notifications that arrived during the statements above are no longer in the socket, so
             # the selector would not report them.
             if not self._note(listener.payloads()):
                 patience = (
-                    min(renew_at, look_at if wanted else last_wanted + linger_seconds())
+                    min(renew_at, poll_at if expected else last_expected + linger_seconds())
                     - time.monotonic()
                 )
                 selector.select(max(0.0, patience))
@@ -241,7 +241,7 @@ class ResultListener:
             self.arrived |= announced & self.callers.keys()
         return bool(announced)
 
-    def _tell(self, tasks: TaskStore, ids: set[uuid.UUID]) -> None:
+    def _deliver_found(self, tasks: TaskStore, ids: set[uuid.UUID]) -> None:
         if not ids:
             return
         found = tasks.find(ids)
@@ -271,7 +271,7 @@ def get_listener() -> ResultListener:
     return found if found is not None else _listeners.setdefault(key, ResultListener(conf))
 
 
-def forked() -> None:
+def drop_listeners() -> None:
     """Drop the listeners in a forked child, because the parent owns their threads and connections.
 
     The listeners are kept in a list, so that they are not collected as garbage.
@@ -280,4 +280,4 @@ def forked() -> None:
     _listeners.clear()
 
 
-os.register_at_fork(after_in_child=forked)
+os.register_at_fork(after_in_child=drop_listeners)

@@ -24,14 +24,12 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
-from horsies_django.core.codec.jsondata import plain, write_json
+from horsies_django.core.codec.jsondata import plain_json, write_json
 from horsies_django.core.queues import CLUSTER
-from horsies_django.core.status import FINAL, Status
-from horsies_django.core.texts import NEEDS_REASON, storable_who
+from horsies_django.core.status import FINAL_STATUSES, Status
+from horsies_django.core.texts import NEEDS_REASON, storable_actor
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.models.tasks import FINISHED as ANY_FINISHED
-from horsies_django.models.tasks import IN_FLIGHT, PENDING
-from horsies_django.models.tasks import UNSUCCESSFUL as NOT_COMPLETED
+from horsies_django.models.tasks import IN_FLIGHT, IS_FINISHED, NOT_COMPLETED, PENDING
 from horsies_django.store import base
 from horsies_django.store.history import HistoryStore
 from horsies_django.store.notify import channel_prefix
@@ -51,20 +49,24 @@ __all__ = [
     "described",
     "fitting",
     "matching",
-    "newest",
+    "newest_tasks",
     "preview",
 ]
 
-BATCH = 500  # the most tasks in a transaction
+TASKS_PER_TRANSACTION = 500
 READ = 10_000  # the most entries of an index that are read for a batch
-DEEPEST = 30_000  # the most entries of an index that a page reads, and the most tasks of a preview
-EXAMPLES = 5
+# The most entries of an index that a page reads, and the most tasks of a preview
+MOST_SCANNED = 30_000
+MOST_EXAMPLES = 5
 UNSUCCESSFUL = "UNSUCCESSFUL"
 FINISHED = "FINISHED"
-GROUPS = {UNSUCCESSFUL: sorted(FINAL - {Status.COMPLETED.value}), FINISHED: sorted(FINAL)}
+GROUPS = {
+    UNSUCCESSFUL: sorted(FINAL_STATUSES - {Status.COMPLETED.value}),
+    FINISHED: sorted(FINAL_STATUSES),
+}
 FAILED = frozenset({UNSUCCESSFUL, *GROUPS[UNSUCCESSFUL]})
-UNFINISHED = frozenset(status.value for status in Status) - FINAL
-ENDED = FINAL | {UNSUCCESSFUL, FINISHED}
+UNFINISHED = frozenset(status.value for status in Status) - FINAL_STATUSES
+ENDED = FINAL_STATUSES | {UNSUCCESSFUL, FINISHED}
 
 # The operations on all tasks of a selection, and the statuses that allow them
 VERBS = {
@@ -96,11 +98,11 @@ def described(
     """
     if (code or site or exception) and (status := status or UNSUCCESSFUL) not in FAILED:
         raise ValueError(
-            "only tasks that did not complete have an error code, a site or an exception, not "
-            f"those that are {status}"
+            "only tasks that did not complete have an error code, a site or an exception; the "
+            f"status {status} cannot be combined with one"
         )
     if partition is not None and queue is None:
-        raise ValueError("a partition is one of a queue: name the queue, too")
+        raise ValueError("a partition belongs to a queue: pass the queue, too")
 
     names = None if name is None else names_with(name)
     return Selection(
@@ -138,7 +140,7 @@ def stored_key(text: str) -> str:
         return text
 
     try:
-        return SelectionStore(connections[config().database]).key(write_json(plain(found)))
+        return SelectionStore(connections[config().database]).key(write_json(plain_json(found)))
     except CodecError as error:
         raise ValueError(
             f"the partition {text!r:.200} cannot be written as JSON: {error}"
@@ -206,7 +208,9 @@ def fitting(chosen: Selection, rows: QuerySet[Task]) -> QuerySet[Task]:
     return found.filter(Exists(last))
 
 
-def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[QuerySet[Task], bool]:
+def newest_tasks(
+    chosen: Selection, rows: QuerySet[Task] | None = None
+) -> tuple[QuerySet[Task], bool]:
     """Return the tasks of a selection among ``rows``, and whether only the newest were searched.
 
     Tasks of workflow runs are included. The newest come first, which are the tasks that finished
@@ -232,7 +236,7 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
 
     order: tuple[str, ...]
     if chosen.status in ENDED:
-        index = NOT_COMPLETED if chosen.status in FAILED else ANY_FINISHED
+        index = NOT_COMPLETED if chosen.status in FAILED else IS_FINISHED
         order = ("-finished_at", "-pk")
         ends = {"finished_at__gte": chosen.since, "finished_at__lte": chosen.until}
         index &= Q(**{column: value for column, value in ends.items() if value is not None})
@@ -248,7 +252,7 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
     # For the reason of F, see Moment.
     window = everything.filter(index).order_by(order[0]).values_list(F(column), flat=True)
 
-    last = next(iter(window[DEEPEST - 1 : DEEPEST]), None)
+    last = next(iter(window[MOST_SCANNED - 1 : MOST_SCANNED]), None)
     return (found, False) if last is None else (found.filter(**{f"{column}__gte": last}), True)
 
 
@@ -275,8 +279,10 @@ def preview(selection: Selection, *, first: bool = False) -> Preview:
     after = None
     more = True
 
-    while more and len(found) < DEEPEST:
-        page, after = store.page(selection, after, many=DEEPEST - len(found), read=DEEPEST)
+    while more and len(found) < MOST_SCANNED:
+        page, after = store.page(
+            selection, after, many=MOST_SCANNED - len(found), read=MOST_SCANNED
+        )
         found, more = found + page, after is not None
 
         if first and after and after[-1]:  # the next page is in the same index
@@ -284,7 +290,10 @@ def preview(selection: Selection, *, first: bool = False) -> Preview:
 
     kinds = Counter((task.task_name, task.error_code) for task in found)
     return Preview(
-        len(found), more, [(*kind, many) for kind, many in kinds.most_common()], found[:EXAMPLES]
+        len(found),
+        more,
+        [(*kind, many) for kind, many in kinds.most_common()],
+        found[:MOST_EXAMPLES],
     )
 
 
@@ -320,20 +329,22 @@ def act(
     Raises ValueError if the status does not allow the verb, if the actor or the reason cannot be
     stored, and if a redaction has no reason.
     """
-    actor, reason = refuse(selection, verb, actor, reason)
+    actor, reason = check_operation(selection, verb, actor, reason)
 
     connection = connections[config().database]
     with transaction.atomic(using=connection.alias):
-        found, end = SelectionStore(connection).page(selection, after, many=BATCH, read=READ)
+        found, end = SelectionStore(connection).page(
+            selection, after, many=TASKS_PER_TRANSACTION, read=READ
+        )
         if not found:
             return Step(0, {}, end)
 
         ids = [task.id for task in found]
-        noted = {"act": str(act_id or uuid7()), "selection": as_json(selection)}
-        who = {"actor": actor, "reason": reason, "spread": spread}
+        noted = {"act": str(act_id or uuid7()), "selection": selection_json(selection)}
+        arguments = {"actor": actor, "reason": reason, "spread": spread}
         return Step(
             len(ids),
-            _act(verb, ids, selection.queue or CLUSTER, noted, selection.status, **who),
+            _act(verb, ids, selection.queue or CLUSTER, noted, selection.status, **arguments),
             end,
         )
 
@@ -347,7 +358,7 @@ def act_on(
     other transactions have locked are skipped, and counted as LOCKED. Raises ValueError if the
     actor or the reason cannot be stored.
     """
-    actor, reason = storable_who(ValueError, f"{verb}: no task was changed", actor, reason)
+    actor, reason = storable_actor(ValueError, f"{verb}: no task was changed", actor, reason)
     if not ids:
         return {}
 
@@ -371,7 +382,7 @@ def _act(
     subject: Any,
     noted: dict[str, str],
     status: str | None,
-    **how: Any,
+    **options: Any,
 ) -> dict[str, int]:
     """Run an operation on tasks, and write the entry in the audit.
 
@@ -383,30 +394,30 @@ def _act(
     done = "cancel" if verb == "purge" and status == Status.PENDING else verb
 
     verdicts = SelectionStore(connection).act(
-        done, ids, channel_prefix(connection), statuses=statuses, **how
+        done, ids, channel_prefix(connection), statuses=statuses, **options
     )
 
     noted = {**noted, "verdicts": json.dumps(verdicts)}
-    TaskStore(connection).note(subject, f"task.{verb}", how["actor"], how["reason"], noted)
+    TaskStore(connection).note(subject, f"task.{verb}", options["actor"], options["reason"], noted)
     return verdicts
 
 
-def act_on_all(selection: Selection, verb: str, **how: Any) -> Iterator[Step]:
+def act_on_all(selection: Selection, verb: str, **options: Any) -> Iterator[Step]:
     """Run an operation on all tasks of a selection, and yield each step.
 
     For the arguments and the exceptions, see ``act``.
     """
-    how = {"act_id": uuid7(), "after": None, **how}
+    options = {"act_id": uuid7(), "after": None, **options}
 
     while True:
         began = time.monotonic()
-        step = act(selection, verb, **how)
+        step = act(selection, verb, **options)
         seconds = time.monotonic() - began
         yield step
 
         if step.after is None:
             return
-        how["after"] = step.after
+        options["after"] = step.after
         rest(seconds)
 
 
@@ -418,7 +429,7 @@ def rest(seconds: float) -> None:
     time.sleep(2 * seconds)
 
 
-def refuse(
+def check_operation(
     selection: Selection, verb: str, actor: str, reason: str | None
 ) -> tuple[str, str | None]:
     """Return the actor and the reason of an operation as they are stored.
@@ -430,17 +441,18 @@ def refuse(
         raise ValueError(f"{verb!r} is not one of {', '.join(VERBS)}")
     if selection.status not in allowed:
         raise ValueError(
-            f"{verb} is for tasks that are {', '.join(sorted(allowed))}, not {selection.status}"
+            f"{verb} applies only to tasks that are {', '.join(sorted(allowed))}, not "
+            f"{selection.status}"
         )
 
-    actor, reason = storable_who(ValueError, f"{verb}: no task was changed", actor, reason)
+    actor, reason = storable_actor(ValueError, f"{verb}: no task was changed", actor, reason)
     if verb == "redact" and not (reason or "").strip():
         raise ValueError(NEEDS_REASON)
 
     return actor, reason
 
 
-def as_json(selection: Selection) -> str:
+def selection_json(selection: Selection) -> str:
     """Return a selection as JSON for the audit.
 
     The key of a partition is replaced by "...", because it contains values of arguments.

@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, Shape
-from horsies_django.core.codec.calls import digest_of, result_shape
+from horsies_django.core.codec.calls import call_digest, result_shape
 from horsies_django.core.codec.jsondata import read_json, write_json
 from horsies_django.core.codec.shapes import ANY
 from horsies_django.core.errors import StaleAttempt, StepError, TaskDefinitionError
@@ -34,7 +34,7 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.enqueue import in_event_loop
 from horsies_django.tasks.options import too_large
 
-LONGEST_NAME = 200
+LONGEST_STEP_NAME = 200
 OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
@@ -52,11 +52,11 @@ class Call:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> None:
-        if problem := name_problem("a step's name", name, LONGEST_NAME):
+        if problem := name_problem("a step's name", name, LONGEST_STEP_NAME):
             raise StepError(problem)
         if not callable(function):
             raise StepError(
-                f"step {name!r}: the second argument is what it calls, not "
+                f"step {name!r}: the second argument must be a function, not "
                 f"{type(function).__name__}"
             )
 
@@ -66,7 +66,7 @@ class Call:
         self.kwargs = kwargs
 
         try:
-            self.digest = digest_of(function, args, kwargs)
+            self.digest = call_digest(function, args, kwargs)
             self.shape: Shape = result_shape(function)
         except (CodecError, TaskDefinitionError) as error:
             raise StepError(f"step {name!r}: {error}") from error
@@ -97,15 +97,15 @@ class Call:
         except CodecError as error:
             error.subject, error.path = "result", error.path.removeprefix(".")
             hint = (
-                f". Annotate what {label(self.function)} returns, or return plain values"
+                f". Annotate the result of {function_label(self.function)}, or return plain values"
                 if self.shape is ANY
                 else ""
             )
             raise StepError(f"step {self.name!r} was not recorded: {error}{hint}") from error
 
         if excess := too_large(text):
-            said = f"its result takes {excess}. Store the data and return its key"
-            raise StepError(f"step {self.name!r} was not recorded: {said}")
+            problem = f"its result takes {excess}. Store the data and return its key"
+            raise StepError(f"step {self.name!r} was not recorded: {problem}")
 
         return text
 
@@ -155,7 +155,8 @@ class Steps:
         call = Call(name, function, args, kwargs)
         if call.is_async:
             raise StepError(
-                f"step {name!r}: {label(function)} is a coroutine function: in an async task, use "
+                f"step {name!r}: {function_label(function)} is a coroutine function: in an async "
+                "task, use "
                 "'await current_task().astep(..., atomic=False)'"
             )
 
@@ -180,12 +181,12 @@ class Steps:
 
         if atomic:
             raise StepError(
-                f"step {name!r}: {label(function)} is a coroutine function, which cannot run in "
-                "one of Django's transactions: "
+                f"step {name!r}: {function_label(function)} is a coroutine function, which cannot "
+                "run in one of Django's transactions: "
                 "pass atomic=False, or a sync function"
             )
 
-        if (found := await sync_to_async(self.look_up)(call)) is not None:
+        if (found := await sync_to_async(self.recorded_result)(call)) is not None:
             return call.decode(found)
 
         coroutine: Awaitable[Any] = call.run()
@@ -193,7 +194,7 @@ class Steps:
 
     def run_here(self, call: Call, *, atomic: bool) -> Any:
         """Run a checked step of a sync function in this thread, or return its recorded result."""
-        if (found := self.look_up(call)) is not None:
+        if (found := self.recorded_result(call)) is not None:
             return call.decode(found)
 
         alias = config().database
@@ -202,25 +203,24 @@ class Steps:
                 return self.record(call, call.run())
 
         value = call.run()
-        if in_transaction(alias):
+        if can_be_rolled_back(alias):
             raise StepError(
                 f"step {call.name!r} was not recorded: its function left a transaction open on the "
                 f"alias {alias!r}"
             )
         return self.record(call, value)
 
-    def look_up(self, call: Call) -> str | None:
+    def recorded_result(self, call: Call) -> str | None:
         """Return the recorded result of a step as JSON text, or None if there is none.
 
         Raises StepError if a transaction is open, or the step was recorded with other arguments.
         """
         alias = config().database
-        if in_transaction(alias):
+        if can_be_rolled_back(alias):
             raise StepError(
                 f"step {call.name!r} was called in an open transaction on the alias {alias!r}, "
-                "which could undo it after it was "
-                "recorded: call it outside of atomic(). All that its function does is one "
-                "transaction anyway"
+                "whose rollback would undo the record of the step: call it outside of atomic(). "
+                "With atomic=True, step() opens a transaction of its own"
             )
 
         fence = self.fence
@@ -278,7 +278,7 @@ class Steps:
         return call.decode(text)
 
 
-def in_transaction(alias: str) -> bool:
+def can_be_rolled_back(alias: str) -> bool:
     """Return whether a transaction is open on an alias that could roll a step back.
 
     The transaction of a TestCase does not count.
@@ -291,5 +291,5 @@ def in_transaction(alias: str) -> bool:
     )
 
 
-def label(function: Callable[..., Any]) -> str:
+def function_label(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__

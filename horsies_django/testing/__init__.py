@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horsies_django.core.lazy import load
+from horsies_django.core.lazy import import_name
 
 if TYPE_CHECKING:
     from horsies_django.testing.at_once import immediate
@@ -53,4 +53,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    return load(globals(), _HOMES, name)
+    return import_name(globals(), _HOMES, name)

@@ -12,29 +12,9 @@ from django.db.transaction import Atomic, get_connection
 
 from horsies_django.conf import config
 from horsies_django.core.results import TaskFailed
-from horsies_django.store.base import watching
+from horsies_django.store.base import tasks_written
 from horsies_django.testing.contexts import Context
 from horsies_django.testing.draining import declared, draining, failed_tasks, is_broken, run_all
-
-# The statements of the store after which there may be tasks to run.
-STARTS_WORK = frozenset(
-    {
-        "tasks/send",
-        "tasks/send_timed",
-        "tasks/send_once",
-        "workflows/send",
-        "horsies_act",
-        "horsies_begin_run",
-        "horsies_cancel",
-        "horsies_control_run",
-        "horsies_copy",
-        "horsies_retry",
-        "horsies_retry_run",
-        "horsies_signal",
-        "horsies_skip_node",
-        "horsies_skip_stopped",
-    }
-)
 
 
 def immediate(*, queues: list[str] | None = None, raise_errors: bool = True) -> Context[None]:
@@ -66,14 +46,16 @@ def running_at_once(queues: list[str] | None, *, raise_errors: bool) -> Iterator
     runner = Runner(connection, declared(queues))
 
     try:
-        with watching(connection, runner.executed), after_atomic(runner.atomic_ended):
+        with runner.following_sends(), after_atomic(runner.atomic_ended):
             yield
-            if runner.owed and not is_broken(connection):
+            if runner.has_new_tasks and not is_broken(connection):
                 runner.run()
     except BaseException as error:
         if raise_errors and runner.failures:
             error.add_note(
-                "\n".join(("Tasks that failed in immediate():", *map(told, runner.failures)))
+                "\n".join(
+                    ("Tasks that failed in immediate():", *map(failure_text, runner.failures))
+                )
             )
         raise
 
@@ -87,13 +69,22 @@ class Runner:
     def __init__(self, connection: Any, queues: list[str]) -> None:
         self.connection = connection
         self.queues = queues
-        self.owed = False
+        self.has_new_tasks = False
         self.failures: list[TaskFailed] = []
 
-    def executed(self, name: str, params: Any) -> None:
-        """Run the tasks that a statement has sent if no transaction is open."""
-        if name in STARTS_WORK:
-            self.owed = True
+    @contextmanager
+    def following_sends(self) -> Iterator[None]:
+        """Call ``written`` after each statement in the block that may have made tasks due."""
+        tasks_written.connect(self.written)
+        try:
+            yield
+        finally:
+            tasks_written.disconnect(self.written)
+
+    def written(self, connection: Any, **_others: Any) -> None:
+        """Run the tasks that a statement has made due if no transaction is open."""
+        if connection is self.connection:
+            self.has_new_tasks = True
             self.run_if_committed()
 
     def atomic_ended(self, connection: Any) -> None:
@@ -103,13 +94,13 @@ class Runner:
 
     def run_if_committed(self) -> None:
         """Run the tasks that were sent, unless they may be rolled back or tasks already run."""
-        if self.owed and not draining.get() and is_committed(self.connection):
+        if self.has_new_tasks and not draining.get() and is_committed(self.connection):
             self.run()
 
     def run(self) -> None:
         """Run the tasks that are due."""
         run_all(self.connection, self.queues, self.failures)
-        self.owed = False  # tasks that were sent by tasks have run as well
+        self.has_new_tasks = False  # tasks that were sent by tasks have run as well
 
 
 @contextmanager
@@ -147,6 +138,6 @@ def is_committed(connection: Any) -> bool:
     return bool(connection.get_autocommit())
 
 
-def told(failure: TaskFailed) -> str:
+def failure_text(failure: TaskFailed) -> str:
     """Return an error and its notes as text."""
     return "\n".join((str(failure), *failure.__notes__))

@@ -20,7 +20,7 @@ from horsies_django.tasks.enqueue import in_event_loop
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-Kind = type[BaseException] | None
+ErrorClass = type[BaseException] | None
 
 
 class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
@@ -55,7 +55,7 @@ class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
         return value
 
     def __exit__(
-        self, kind: Kind, error: BaseException | None, trace: TracebackType | None
+        self, kind: ErrorClass, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return self._entered.pop().__exit__(kind, error, trace)
 
@@ -63,7 +63,7 @@ class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
         return await sync_to_async(self._enter)()
 
     async def __aexit__(
-        self, kind: Kind, error: BaseException | None, trace: TracebackType | None
+        self, kind: ErrorClass, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return await sync_to_async(self.__exit__)(kind, error, trace)
 

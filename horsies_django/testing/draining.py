@@ -21,11 +21,12 @@ from psycopg.pq import TransactionStatus
 
 from horsies_django.conf import config
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode, code_problem
-from horsies_django.core.records import SNOOZED, Claim, Outcome, Reply, Wanted
+from horsies_django.core.records import SNOOZED, Claim, NewTasks, Outcome, Reply, Wanted
 from horsies_django.core.results import TaskError, TaskFailed
 from horsies_django.core.retry import class_names
 from horsies_django.models import Queue
 from horsies_django.store import base
+from horsies_django.store.base import tasks_written
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served, TaskStore
@@ -46,15 +47,11 @@ from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.handle import WorkflowHandle
 
 Error = str | TaskError | Exception
-CRASH = OperationalErrorCode.WORKER_CRASHED.value
-TIMEOUT = OutcomeCode.TASK_TIMEOUT.value
+CRASH_CODE = OperationalErrorCode.WORKER_CRASHED.value
+TIMEOUT_CODE = OutcomeCode.TASK_TIMEOUT.value
 # A retry policy treats a code like an exception that was mapped to it.
 AS_RAISED = class_names(Exception())
 SLOTS = 100  # slots of each lane, per pass
-# The statements of the store that may cancel running tasks.
-MAY_CANCEL = frozenset(
-    {"horsies_act", "horsies_cancel", "horsies_control_run", "horsies_decide", "horsies_skip_node"}
-)
 # True while tasks are running
 draining: ContextVar[bool] = ContextVar("horsies_draining", default=False)
 
@@ -97,11 +94,11 @@ def fail_next(
         )
     if (
         isinstance(error, str)
-        and error not in (CRASH, TIMEOUT)
+        and error not in (CRASH_CODE, TIMEOUT_CODE)
         and (problem := code_problem(error))
     ):
         raise ValueError(
-            f"{problem}; of the built-in codes, fail_next() takes {CRASH} and {TIMEOUT}"
+            f"{problem}; of the built-in codes, fail_next() takes {CRASH_CODE} and {TIMEOUT_CODE}"
         )
     if isinstance(times, bool) or not isinstance(times, int) or times < 1:
         raise ValueError(f"times must be an int of at least 1, not {times!r}")
@@ -124,9 +121,9 @@ def demanded(task: TaskDefinition, error: Error, message: str, times: int) -> It
 
     if demand.left:
         raise AssertionError(
-            f"fail_next(): {times} attempts of {task.name} were to fail, and {times - demand.left} "
-            "were made in the block. "
-            "Call drain() inside the block; drain(until=...) also runs retries that are due later"
+            f"fail_next(): {times} attempts of {task.name} should have failed, but only "
+            f"{times - demand.left} were made in the block. Call drain() inside the block; "
+            "drain(until=...) also runs retries that are due later"
         )
 
 
@@ -146,9 +143,9 @@ def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
         reply = failure(error)._replace(returned=True)
     else:
         reply = failed(error, demand.message)
-        reply = reply if error in (CRASH, TIMEOUT) else reply._replace(classes=AS_RAISED)
+        reply = reply if error in (CRASH_CODE, TIMEOUT_CODE) else reply._replace(classes=AS_RAISED)
 
-    return Outcome.of(claim, reply, crashed=error == CRASH)
+    return Outcome.of(claim, reply, crashed=error == CRASH_CODE)
 
 
 def travel(to: dt.datetime | dt.timedelta) -> Context[dt.datetime]:
@@ -310,7 +307,7 @@ def declared(queues: list[str] | None) -> list[str]:
 def failed_tasks(failures: list[TaskFailed], function: str) -> ExceptionGroup[TaskFailed]:
     """Return the error that ``function`` raises after tasks have failed."""
     group = ExceptionGroup(f"tasks that failed: {len(failures)}", failures)
-    group.add_note(f"With {function}(raise_errors=False), the test can check the results itself")
+    group.add_note(f"Call {function}(raise_errors=False) to check the results in the test instead")
     return group
 
 
@@ -369,7 +366,7 @@ def run_due(
         for event in end_events(outcomes, passed.decided, worker):
             event.deliver()
         failures += final_failures(store, claims, outcomes)
-        advancer.owe(passed.in_runs)
+        advancer.note_finished(passed.in_runs)
 
         if (
             not (passed.claims or passed.again)
@@ -388,7 +385,7 @@ def run_due(
 def advance_all(advancer: Advancer, store: WorkflowStore) -> bool:
     """Advance all workflows that need it, and return whether tasks were sent."""
     sent = False
-    while advancer.find(store, None, 1_000) or advancer.owed:
+    while advancer.find(store, None, 1_000) or advancer.pending_runs:
         sent = advancer.turn(store) or sent
     return sent
 
@@ -411,7 +408,7 @@ def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
     failure = TaskFailed(error)
     failure.add_note(f"The task: {claim.task_name}, id {claim.id}, attempt {claim.attempt}")
     if error.exception is not None:
-        failure.add_note(f"What it raised:\n{error.exception['traceback']}")
+        failure.add_note(f"The exception that it raised:\n{error.exception['traceback']}")
     return failure
 
 
@@ -461,18 +458,18 @@ async def run_alone(runs: dict[uuid.UUID, Run], claim: Claim) -> Reply:
 def passing_on_cancels(worker: uuid.UUID, runs: dict[uuid.UUID, Run]) -> Iterator[None]:
     """Ask running tasks to stop as soon as code of this process cancels them, as a worker does."""
 
-    def executed(connection: base.Connection, name: str, _params: Any) -> None:
-        if name not in MAY_CANCEL:
+    def pass_on(connection: Any, sent: NewTasks | None, **_others: Any) -> None:
+        if sent is not None:
             return
         for task in TaskStore(connection).held(worker):
             if task.cancelled and task.id in runs:
                 runs[task.id].interrupt(CANCEL)
 
-    base.watchers.append(executed)
+    tasks_written.connect(pass_on, weak=False)
     try:
         yield
     finally:
-        base.watchers.remove(executed)
+        tasks_written.disconnect(pass_on)
 
 
 @contextmanager

@@ -72,7 +72,8 @@ def horsies_immediate(request: pytest.FixtureRequest) -> Iterator[None]:
         request.cls or object, unittest.TestCase
     ):
         pytest.fail(
-            f"{IMMEDIATE} does not see async tests: write 'async with immediate():' in the test",
+            f"{IMMEDIATE} has no effect on async tests: write 'async with immediate():' in the "
+            "test",
             pytrace=False,
         )
 

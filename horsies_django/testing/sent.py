@@ -15,9 +15,10 @@ from django.db import connections
 
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
+from horsies_django.core.records import NewTasks
 from horsies_django.models import Task
 from horsies_django.models.fields import aware
-from horsies_django.store.base import watching
+from horsies_django.store.base import tasks_written
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.handle import TaskHandle
@@ -33,9 +34,7 @@ from horsies_django.testing.draining import (
     travel,
 )
 
-# The statements that send. The last one may find an existing task instead.
-SENDS = ("tasks/send", "tasks/send_timed", "tasks/send_once")
-SHOWN = 20  # tasks in a message
+MOST_LISTED = 20  # tasks in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +122,22 @@ class SentTasks(Sequence[SentTask]):
         if matches:
             return found
 
-        wish = definition.name
-        wish += (
+        description = definition.name
+        description += (
             ""
             if kwargs is None
             else f"({', '.join(f'{name}={value!r:.100}' for name, value in kwargs.items())})"
         )
-        wish += "" if queue is None else f" on queue {queue!r}"
+        description += "" if queue is None else f" on queue {queue!r}"
 
-        verdict = "was not sent" if count is None else f"was sent {len(found)} times, not {count}"
-        raise AssertionError(f"{wish} {verdict}. {shown(tasks)}")
+        problem = "was not sent" if count is None else f"was sent {len(found)} times, not {count}"
+        raise AssertionError(f"{description} {problem}. {sent_text(tasks)}")
 
     def assert_nothing_sent(self) -> None:
         """Assert that there are no tasks, apart from those that were rolled back."""
         tasks = self._tasks()
         if not all(each.rolled_back for each in tasks):
-            raise AssertionError(f"Tasks were sent. {shown(tasks)}")
+            raise AssertionError(f"Tasks were sent. {sent_text(tasks)}")
 
 
 def captured_tasks() -> Context[SentTasks]:
@@ -182,21 +181,16 @@ def assert_nothing_sent() -> None:
 def capturing() -> Iterator[SentTasks]:
     """Yield the tasks whose rows appear in the block, and those that were sent and rolled back."""
     alias = config().database
-    connection = connections[alias]
+    own = connections[alias]
     before = set(Task.objects.using(alias).values_list("id", flat=True))
     attempted: list[SentTask] = []
 
-    def watch(name: str, params: Any) -> None:
-        if name in SENDS:
-            sent = list(of_statement(params))
-            written = Task.objects.using(alias).filter(
-                pk__in=[each.handle.task_id for each in sent]
-            )
-            if name != "tasks/send_once" or written.exists():
-                attempted.extend(sent)
+    def collect(connection: Any, sent: NewTasks | None, **_others: Any) -> None:
+        if connection is own and sent is not None:
+            attempted.extend(sent_tasks(sent))
 
     def read() -> list[SentTask]:
-        found = [] if is_broken(connection) else in_database(before)
+        found = [] if is_broken(own) else in_database(before)
         there = {each.handle.task_id for each in found}
         found += [
             replace(each, rolled_back=True)
@@ -205,12 +199,13 @@ def capturing() -> Iterator[SentTasks]:
         ]
         return sorted(found, key=lambda each: each.handle.task_id)
 
-    sent = SentTasks(read)
-    with watching(connection, watch):
-        try:
-            yield sent
-        finally:
-            sent._finish()
+    found = SentTasks(read)
+    tasks_written.connect(collect, weak=False)
+    try:
+        yield found
+    finally:
+        tasks_written.disconnect(collect)
+        found._finish()
 
 
 def in_database(without: Collection[uuid.UUID] = ()) -> list[SentTask]:
@@ -239,19 +234,14 @@ def in_database(without: Collection[uuid.UUID] = ()) -> list[SentTask]:
     ]
 
 
-def of_statement(params: Mapping[str, Any]) -> Iterator[SentTask]:
-    """Yield the tasks that a statement has sent, from its parameters; see ``TaskStore.send``."""
-    due_at = params["due_at"]
-    if params["delay"] is not None:
-        due_at = (params["now"] or dt.datetime.now(dt.UTC)) + params["delay"]
+def sent_tasks(new: NewTasks) -> Iterator[SentTask]:
+    """Yield the tasks that were inserted together."""
+    due_at = new.due_at
+    if new.delay is not None:
+        due_at = (new.now or dt.datetime.now(dt.UTC)) + new.delay
 
-    ids = params["ids"].strip("{}").split(",")
-    name = params["task_name"]
-    queue = params["queue_name"]
-    priority = params["priority"]
-
-    for id_, kwargs in zip(ids, json.loads(params["kwargs"]), strict=True):
-        yield sent_task(uuid.UUID(id_), name, json.dumps(kwargs), queue, priority, due_at)
+    for id_, kwargs in zip(new.ids, new.kwargs, strict=True):
+        yield sent_task(id_, new.task_name, kwargs, new.queue_name, new.priority, due_at)
 
 
 def sent_task(
@@ -313,12 +303,12 @@ def parameters(definition: TaskDefinition) -> list[Parameter]:
     return list(definition.arguments.signature.parameters.values())
 
 
-def shown(tasks: Sequence[SentTask]) -> str:
+def sent_text(tasks: Sequence[SentTask]) -> str:
     """Return the tasks as text for the error of an assertion."""
     if not tasks:
         return "Nothing was sent."
-    more = f"\n- and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else ""
-    return "What was sent:" + "".join(f"\n- {each}" for each in tasks[:SHOWN]) + more
+    more = f"\n- and {len(tasks) - MOST_LISTED} more" if len(tasks) > MOST_LISTED else ""
+    return "What was sent:" + "".join(f"\n- {each}" for each in tasks[:MOST_LISTED]) + more
 
 
 class Kit:

@@ -21,8 +21,8 @@ from horsies_django.worker.process.shutdown import WORKER_HANGS, Shutdown
 logger = logging.getLogger("horsies.worker")
 
 SCHEDULER_HANGS = (
-    "the scheduler hangs and is ended: of what it was about to send nothing is written, and others "
-    "send it"
+    "the scheduler hangs, so its process exits: its open transaction is rolled back, and another "
+    "scheduler sends the due tasks"
 )
 
 
@@ -99,7 +99,8 @@ def under_signals(
     """
     if threading.current_thread() is not threading.main_thread():
         raise WorkerStartError(
-            "it handles the signals of its process, so it must run in the main thread"
+            "a worker or scheduler handles the signals of its process, so it must run in the main "
+            "thread"
         )
 
     with Shutdown(ends_process=ends_process, final_message=final_message) as stopping:

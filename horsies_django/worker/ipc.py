@@ -30,7 +30,7 @@ class PlainUnpickler(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}")
+        raise pickle.UnpicklingError(f"the message contains {module}.{name}")
 
 
 class Channel:
@@ -134,7 +134,7 @@ class Channel:
 
     def _message(self, mark: bytes, size: int, start: int) -> Any:
         if mark != MARK:
-            raise ValueError(f"no frame begins with {mark!r}")
+            raise ValueError(f"a frame cannot begin with {mark!r}")
         return PlainUnpickler(io.BytesIO(self.unread[start : start + size])).load()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.logs.console import configure_logging, relayed_logs
 from horsies_django.worker.pool.launch import CannotFork, Forker
 from horsies_django.worker.process.options import (
-    LEVELS,
+    LOG_LEVELS,
     WorkerOptions,
     refuse_impossible,
     usable_cpus,
@@ -59,7 +59,7 @@ def work(
 
     forker = Forker(options)
     try:
-        options = load(options, forker, stopping)
+        options = load_and_fork(options, forker, stopping)
         stopping.end_if_it_hangs()
         worker = Supervisor(config(), options, stopping, forker)
         # again, because the project's code may have added a handler
@@ -70,7 +70,7 @@ def work(
         forker.close()
 
 
-def load(options: WorkerOptions, forker: Forker, stopping: Shutdown) -> WorkerOptions:
+def load_and_fork(options: WorkerOptions, forker: Forker, stopping: Shutdown) -> WorkerOptions:
     """Load the tasks and fork the template, before the first thread, socket and connection.
 
     Return the options, with the start method spawn if the project cannot be forked. Raises
@@ -90,9 +90,9 @@ def load(options: WorkerOptions, forker: Forker, stopping: Shutdown) -> WorkerOp
         forker.prepare(stopping.forget)
     except CannotFork as error:
         logger.warning(
-            "the project cannot be forked: %s. Children start as fresh interpreters instead "
-            "(slower, more memory); open such "
-            "things at first use, not at import",
+            "the project cannot be forked: %s. Children start as fresh interpreters instead, which "
+            "is slower and takes more memory. Open connections and start threads at first use, not "
+            "at import",
             error,
         )
         return replace(options, start_method="spawn")
@@ -105,8 +105,8 @@ def schedule(stopping: Shutdown, loglevel: str) -> int:
 
     Raises HorsiesError, ImproperlyConfigured and DatabaseError.
     """
-    if loglevel not in LEVELS:
-        raise WorkerStartError(f"--loglevel: {loglevel!r} is not one of {', '.join(LEVELS)}")
+    if loglevel not in LOG_LEVELS:
+        raise WorkerStartError(f"--loglevel: {loglevel!r} is not one of {', '.join(LOG_LEVELS)}")
 
     configure_logging(loglevel)
     stopping.end_if_it_hangs()

@@ -41,16 +41,16 @@ from horsies_django.core.records import NewTasks
 from horsies_django.core.repeats import Repeats
 from horsies_django.core.schedules import (
     Due,
+    FireTimes,
     ScheduleConfig,
-    Timing,
     as_texts,
-    due,
+    due_fire_times,
     read_definition,
 )
 from horsies_django.core.texts import printable_name, visible
 from horsies_django.models import Schedule
 from horsies_django.schedules import task_of
-from horsies_django.store.base import said
+from horsies_django.store.base import error_text
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.schedules import ScheduleStore, Taken, session_name
 from horsies_django.store.tasks import TaskStore
@@ -61,13 +61,13 @@ from horsies_django.worker.process.backoff import Backoff, Link
 
 logger = logging.getLogger("horsies.scheduler")
 
-MANY = 100  # schedules per round
+SCHEDULES_PER_ROUND = 100  # schedules per round
 LONGEST_WAIT_SECONDS = 60.0
 # the wait before the next try of a schedule that another scheduler holds or may be able to send, or
 # that failed for now
 LEFT_SECONDS = 1.0
 # classes of SQLSTATE: invalid values and violated constraints; trying again does not help
-REFUSED = ("22", "23")
+REFUSED_SQLSTATES = ("22", "23")
 # A schedule is gone if no scheduler has recorded for so long that it is in its code, while this
 # scheduler was connected.
 GONE_AFTER = dt.timedelta(minutes=10)
@@ -97,14 +97,14 @@ class Scheduler:
         """
         self.left = {name: until for name, until in self.left.items() if until > time.monotonic()}
         store = ScheduleStore(connection, self.now)
-        names = store.due(MANY, self.left)
+        names = store.due(SCHEDULES_PER_ROUND, self.left)
 
         for name in names:
             if self.stopping:
                 return 0.0
             self.attend(connection, name)
 
-        wait = 0.0 if len(names) == MANY else store.wait(self.left)
+        wait = 0.0 if len(names) == SCHEDULES_PER_ROUND else store.wait(self.left)
         waits = [LONGEST_WAIT_SECONDS, *(until - time.monotonic() for until in self.left.values())]
         return max(0.0, min(waits if wait is None else [*waits, wait]))
 
@@ -126,11 +126,11 @@ class Scheduler:
             if connection.closed:
                 raise
 
-            why = said(error)
+            why = error_text(error)
             if (
                 problem is None
                 and isinstance(error, psycopg.Error)
-                and (error.sqlstate or "")[:2] in REFUSED
+                and (error.sqlstate or "")[:2] in REFUSED_SQLSTATES
             ):
                 self.attend(connection, name, why)
                 return
@@ -167,7 +167,7 @@ class Scheduler:
                 )
         else:
             timing = schedule.timing(taken.name, taken.since)
-            found = due(timing, taken.last_fire_at, taken.now)
+            found = due_fire_times(timing, taken.last_fire_at, taken.now)
 
             if problem is None:
                 try:
@@ -217,7 +217,7 @@ class Scheduler:
             ):
                 noted, unfinished = store.tick(taken.name, list(some.values()), list(some), skip)
                 unsent = {id_: fire_time for id_, fire_time in some.items() if id_ in noted}
-                for batch in copies(task, found.fire_times[0], unsent):
+                for batch in copy_batches(task, found.fire_times[0], unsent):
                     TaskStore(connection).send(batch)
 
                 if unfinished is not None:
@@ -227,7 +227,7 @@ class Scheduler:
                     )
 
     def advance(
-        self, store: ScheduleStore, taken: Taken, timing: Timing, found: Due, problem: str | None
+        self, store: ScheduleStore, taken: Taken, timing: FireTimes, found: Due, problem: str | None
     ) -> None:
         """Record the last and the next fire time of a schedule."""
         following = timing.following(
@@ -265,7 +265,7 @@ class Scheduler:
         self.left[name] = time.monotonic() + LEFT_SECONDS
 
 
-def copies(
+def copy_batches(
     task: NewTasks, first: dt.datetime, fire_times: dict[uuid.UUID, dt.datetime]
 ) -> Iterator[NewTasks]:
     """Yield the tasks of fire times in batches, as copies of the task of the first one.
@@ -325,9 +325,9 @@ class SchedulerLoop(threading.Thread, Link):
         rows = Schedule.objects.using(self.config.database).filter(name__in=self.names)
 
         try:
-            known = set(rows.values_list("name", flat=True))
+            existing = set(rows.values_list("name", flat=True))
             for name, keys in schedules.declare(actor=self.actor, only=only).items():
-                if name in known:
+                if name in existing:
                     logger.info("schedule %s: %s changed in the code", name, ", ".join(keys))
                 else:
                     logger.info("schedule %s was added by the code", name)
@@ -356,11 +356,12 @@ class SchedulerLoop(threading.Thread, Link):
             wait = self.tick(self.connection or self.connect())
         except (psycopg.Error, DatabaseError) as error:
             self.disconnect()
-            problem = said(error)
+            problem = error_text(error)
 
             if self.gives_up and self.backoff.exhausted:
                 raise DatabaseGaveUp(
-                    f"the database is gone and RESILIENCE allows no further try: {problem}"
+                    "the database is not available, and RESILIENCE allows no further try: "
+                    f"{problem}"
                 ) from error
 
             wait = self.backoff.failed()
@@ -406,18 +407,18 @@ class SchedulerLoop(threading.Thread, Link):
     def sleep(self, seconds: float) -> None:
         """Wait until the time is over, a schedule is changed, or ``stop`` is called."""
         try:
-            if self.heard():
+            if self.has_changes():
                 return  # the round before may have missed the change
 
             wait_readable(
                 {self.woken, self.wakeup} | ({self.connection} if self.connection else set()),
                 seconds,
             )
-            self.heard()
+            self.has_changes()
         except psycopg.Error:
             self.disconnect()  # the next round connects again
 
-    def heard(self) -> bool:
+    def has_changes(self) -> bool:
         """Return whether a schedule has been changed since the last call.
 
         Raises psycopg.Error.

@@ -21,7 +21,7 @@ from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.texts import printable_name
 from horsies_django.queues import declared
-from horsies_django.store.base import said
+from horsies_django.store.base import error_text
 from horsies_django.store.notify import through_pooler
 from horsies_django.store.opening import AWAY_ERRORS, drivers, naming_receivers
 from horsies_django.store.queues import QueueStore
@@ -59,15 +59,15 @@ class Start:
                 return action()
             except AWAY_ERRORS as error:
                 self.link.disconnect()
-                message = said(error)
+                message = error_text(error)
                 if backoff.exhausted:
                     raise DatabaseGaveUp(
-                        f"the database {alias!r} cannot be reached and RESILIENCE allows no "
+                        f"the database {alias!r} cannot be reached, and RESILIENCE allows no "
                         f"further try: {message}"
                     ) from error
             except psycopg.Error as error:
                 raise WorkerStartError(
-                    f"the database {alias!r} refuses this process: {said(error)}"
+                    f"the database {alias!r} refused this process: {error_text(error)}"
                 ) from error
 
             wait = backoff.failed()
@@ -93,9 +93,8 @@ def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
             store.configure(name, wanted[name], action="queue.declare", actor=actor, create=True)
         elif differing := [key for key, value in wanted[name].items() if there[name][key] != value]:
             logger.warning(
-                "%s: the settings and the table differ in %s; the table counts: run 'manage.py "
-                "horsies_queue sync' to write "
-                "the settings into it",
+                "%s: the settings and the table differ in %s. The values of the table apply. Run "
+                "'manage.py horsies_queue sync' to write the settings into the table",
                 "the cluster" if name == CLUSTER else f"queue {printable_name(name)}",
                 ", ".join(
                     f"{key} ({wanted[name][key]}, table {there[name][key]})" for key in differing
@@ -124,7 +123,7 @@ def refuse_main_module() -> None:
 
     No other process imports that module.
     """
-    if problem := registry.unimportable(registry.tasks()):
+    if problem := registry.unimportable(registry.registered_tasks()):
         raise WorkerStartError(problem)
 
 
@@ -160,7 +159,7 @@ def refuse_unready_database(config: Config) -> None:
         raise  # the database cannot be reached; the caller tries again
     except DatabaseError as error:
         raise WorkerStartError(
-            f"the database {config.database!r} cannot be used: {said(error)}"
+            f"the database {config.database!r} cannot be used: {error_text(error)}"
         ) from error
     finally:
         connection.close()
@@ -193,5 +192,5 @@ def refuse_unready_tasks(config: Config) -> None:
             "INSTALLED_APPS"
         )
 
-    if found := registry.unsure():
+    if found := registry.unreached_modules():
         logger.warning("%s: %s", registry.unsure_problem(found), registry.unsure_advice(found))

@@ -16,7 +16,7 @@ from horsies_django import __version__
 from horsies_django.conf import Config
 from horsies_django.core.errors import StopRequested, WorkerStartError
 from horsies_django.core.options import WIRE
-from horsies_django.store.base import said
+from horsies_django.store.base import error_text
 from horsies_django.store.notify import Listener
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
@@ -74,10 +74,10 @@ class Supervisor:
         self.stopping.on_stop = self.stop
 
         if unknown := [name for name in options.queues if name not in config.queues]:
-            known = ", ".join(sorted(config.queues))
+            declared = ", ".join(sorted(config.queues))
             raise WorkerStartError(
-                f"--queues: {', '.join(map(repr, unknown))} not declared; HORSIES['QUEUES'] has: "
-                f"{known}"
+                f"--queues: HORSIES['QUEUES'] does not declare {', '.join(map(repr, unknown))}; it "
+                f"has: {declared}"
             )
 
         self.served = Served(options.queues)
@@ -135,7 +135,7 @@ class Supervisor:
         self.engine.until_empty = self.options.until_empty
 
         beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
-        watch = StuckWatch(threshold, seconds(config.report_running_after_ms))
+        watch = StuckWatch(threshold, in_seconds(config.report_running_after_ms))
         snapshot_seconds = config.recovery.worker_state_snapshot_interval_ms / 1000
         heartbeat = HeartbeatSender(
             worker, os.getpid(), self.engine, beat_seconds, self.kill_timer, watch, snapshot_seconds
@@ -214,8 +214,8 @@ class Supervisor:
                 logger.critical("%s", error)
                 return 1
             except TemplateKilled as error:
-                logger.critical("%s; ending", error)
-                self.pool.kill("ended with the template of its worker")
+                logger.critical("%s; the worker ends", error)
+                self.pool.kill("ended with the process from which it was forked")
                 self.write_last_outcomes()
                 return 1
             finally:
@@ -309,8 +309,8 @@ class Supervisor:
 
         if options.processes == 0:
             logger.warning(
-                "--processes=0: tasks run in the worker's own process, so a task that crashes it "
-                "takes the worker along"
+                "--processes=0: tasks run in the worker's own process, so a task that crashes this "
+                "process ends the worker, too"
             )
 
     def end_tasks(self) -> int:
@@ -326,7 +326,7 @@ class Supervisor:
         give_up_at = time.monotonic() + 3.0
         try:
             self.engine.turn(0.0)
-            while self.engine.owes and time.monotonic() < give_up_at:
+            while self.engine.has_unfinished_work and time.monotonic() < give_up_at:
                 self.engine.turn(0.05)
         except DatabaseGaveUp as error:
             logger.error("%s", error)
@@ -341,7 +341,7 @@ class Supervisor:
         try:
             self.engine.comparison.settle()
         except psycopg.Error as error:
-            logger.warning("could not write the last outcomes: %s", said(error))
+            logger.warning("could not write the last outcomes: %s", error_text(error))
 
     def close(self) -> None:
         """Stop the pool, the threads and the connections, and record that the worker stopped."""
@@ -359,11 +359,10 @@ class Supervisor:
             self.maintenance.stop()
             logger.info("Worker stopped")
 
-        if self.outbox.owes:
+        if self.outbox.has_unwritten_entries:
             logger.error(
-                "%s outcome(s) of tasks were not written and %s task(s) not given back: other "
-                "workers find these tasks and take "
-                "them for crashed",
+                "%s outcome(s) of tasks were not written, and %s task(s) were not released: other "
+                "workers will rescue these tasks as crashed",
                 self.outbox.unwritten,
                 self.outbox.unreleased,
             )
@@ -372,7 +371,7 @@ class Supervisor:
             if self.outbox.connection is not None:
                 WorkerStore(self.outbox.connection).stop(self.worker)
         except psycopg.Error as error:
-            logger.warning("could not record that the worker stopped: %s", said(error))
+            logger.warning("could not record that the worker stopped: %s", error_text(error))
 
         self.outbox.disconnect()
         self.engine.close()
@@ -386,8 +385,10 @@ def actor_name() -> str:
 def time_limits(config: Config) -> TimeLimits:
     """Return how long tasks may run, and how long children may take to become ready."""
     ready_seconds = config.recovery.child_ready_timeout_ms / 1000
-    return TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000, ready_seconds)
+    return TimeLimits(
+        in_seconds(config.task_timeout_ms), config.kill_grace_ms / 1000, ready_seconds
+    )
 
 
-def seconds(count: int | None) -> float | None:
+def in_seconds(count: int | None) -> float | None:
     return None if count is None else count / 1000

@@ -30,35 +30,35 @@ from psycopg import Connection, Pipeline
 
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.repeats import Repeats
-from horsies_django.store.base import said
+from horsies_django.store.base import error_text
 from horsies_django.store.workflows import Advanced, WorkflowStore
 
 logger = logging.getLogger("horsies.worker")
 
 LIMIT = 200  # tasks sent per turn and run
 WAKING = 50  # runs with waits whose time is over, per transaction; see horsies_wake
-GATHER_SECONDS = 0.005  # how long completed elements of a map may wait to be counted
+GATHER_ELEMENTS_SECONDS = 0.005  # how long completed elements of a map may wait to be counted
 BUSY_SECONDS = (0.005, 0.01, 0.02)  # pauses before a busy run is tried again; the last repeats
 BUSY_TRIES = 500  # the most tries of a strict advancer, about 10 s
-HALTED = {
-    "stop": "workflow run %s: a node failed, and on_error is 'stop'",
-    "pause": "workflow run %s: a node failed, and on_error is 'pause'",
-    "parent": "workflow run %s: paused or cancelled, as its parent run is",
+HALT_LINES = {
+    "stop": "workflow run %s was stopped: a node failed, and on_error is 'stop'",
+    "pause": "workflow run %s was paused: a node failed, and on_error is 'pause'",
+    "parent": "workflow run %s was paused or cancelled with its parent run",
 }
 
 
 @dataclass
-class Debt:
+class PendingRun:
     """The finished tasks and child runs that still have to be counted in one run."""
 
     tasks: set[uuid.UUID] = field(default_factory=set)
     children: set[uuid.UUID] = field(default_factory=set)
     at: float = 0.0  # the earliest time to advance the run, by the monotonic clock
     tries: int = 0
-    gathered: bool = False  # all tasks are elements of maps; see ``Advancer.owe``
+    gathered: bool = False  # all tasks are elements of maps; see ``Advancer.note_finished``
 
 
-Handed = tuple[uuid.UUID, Debt]
+Handed = tuple[uuid.UUID, PendingRun]
 
 
 @dataclass(eq=False, repr=False)
@@ -77,7 +77,7 @@ class Advancer:
     repeats: Repeats = field(default_factory=Repeats)
     # Runs that another thread has handed over to this one
     handed: deque[Handed] = field(default_factory=deque, init=False)
-    owed: dict[uuid.UUID, Debt] = field(default_factory=dict, init=False)
+    pending_runs: dict[uuid.UUID, PendingRun] = field(default_factory=dict, init=False)
     # Runs that got a signal, which another worker may have given to a node already
     signalled: set[uuid.UUID] = field(default_factory=set, init=False)
     # False if new tasks were sent when elements were last counted
@@ -91,20 +91,20 @@ class Advancer:
         """
         return Advancer(self.max_bytes, self.now, hand_over, repeats=self.repeats)
 
-    def owe(self, tasks: Iterable[Sequence[uuid.UUID]], *, gather: bool = False) -> None:
+    def note_finished(self, tasks: Iterable[Sequence[uuid.UUID]], *, gather: bool = False) -> None:
         """Note finished tasks, given as pairs of run and task.
 
         ``gather`` is true if all of them are completed elements of maps, and more will follow soon.
         """
-        at = time.monotonic() + GATHER_SECONDS if gather and self.gathers else 0.0
+        at = time.monotonic() + GATHER_ELEMENTS_SECONDS if gather and self.gathers else 0.0
         for run, task in tasks:
-            debt = self.owed.setdefault(run, Debt(at=at, gathered=gather))
-            debt.tasks.add(task)
-            debt.gathered = debt.gathered and gather
-            if not debt.tries:
-                debt.at = min(debt.at, at)
+            pending = self.pending_runs.setdefault(run, PendingRun(at=at, gathered=gather))
+            pending.tasks.add(task)
+            pending.gathered = pending.gathered and gather
+            if not pending.tries:
+                pending.at = min(pending.at, at)
 
-    def tell(self, run: uuid.UUID) -> None:
+    def note_signal(self, run: uuid.UUID) -> None:
         """Note that a run got a signal.
 
         All workers are notified of a signal, so each first checks that no other one has advanced
@@ -118,31 +118,31 @@ class Advancer:
         At most ``many`` finished tasks, child runs and runs of each kind are noted. If ``age`` is
         given, only tasks that finished at most so long ago are noted.
         """
-        found = store.owed(age, many)
+        found = store.advance_reasons(age, many)
         for run, task, child in found:
             tasks = [task] if task else []
             children = [child] if child else []
-            self.debt(run, tasks, children)
+            self.pending_run(run, tasks, children)
         return len(found)
 
-    def debt(
+    def pending_run(
         self, run: uuid.UUID, tasks: Iterable[uuid.UUID] = (), children: Iterable[uuid.UUID] = ()
-    ) -> Debt:
+    ) -> PendingRun:
         """Note finished tasks and child runs of a run, and return all that have to be counted.
 
         The run is advanced even if there are none.
         """
-        debt = self.owed.setdefault(run, Debt())
-        debt.tasks.update(tasks)
-        debt.children.update(children)
-        return debt
+        pending = self.pending_runs.setdefault(run, PendingRun())
+        pending.tasks.update(tasks)
+        pending.children.update(children)
+        return pending
 
     @property
     def next_at(self) -> float:
         """The time of the next advance, by the monotonic clock, or infinity if there is none."""
         if self.signalled or self.handed:
             return 0.0
-        return min(debt.at for debt in self.owed.values()) if self.owed else math.inf
+        return min((pending.at for pending in self.pending_runs.values()), default=math.inf)
 
     def store(self, connection: Any, channel: str) -> WorkflowStore:
         return WorkflowStore(connection, channel, self.max_bytes, self.now)
@@ -157,13 +157,13 @@ class Advancer:
         if self.signalled:
             signalled, self.signalled = self.signalled, set()
             for run in store.unseen(signalled):
-                self.debt(run)
+                self.pending_run(run)
 
         while self.handed:
-            run, debt = self.handed.popleft()
-            self.debt(run, debt.tasks, debt.children)
+            run, pending = self.handed.popleft()
+            self.pending_run(run, pending.tasks, pending.children)
 
-        due = [run for run, debt in self.owed.items() if debt.at <= now]
+        due = [run for run, pending in self.pending_runs.items() if pending.at <= now]
         sent = False
         # After an error, a transaction of the caller runs no other statement.
         together = 1 if self.strict else 8
@@ -186,11 +186,14 @@ class Advancer:
         except (psycopg.Error, DatabaseError) as error:
             if getattr(store.connection, "closed", False):
                 raise
-            logger.debug("runs of workflows could not be advanced together: %s", said(error))
+            logger.debug(
+                "workflow runs could not be advanced together, so each is advanced alone: %s",
+                error_text(error),
+            )
             return False
 
         for run, advanced in found:
-            self.learn(store, run, Debt(), advanced)
+            self.note_advance(store, run, PendingRun(), advanced)
         return bool(found)
 
     def attempt(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
@@ -210,23 +213,23 @@ class Advancer:
 
             if self.strict:
                 raise WorkflowError(
-                    f"workflow run {runs[0]} cannot be advanced: {said(error)}"
+                    f"workflow run {runs[0]} cannot be advanced: {error_text(error)}"
                 ) from error
 
             if self.hand_over is not None and isinstance(error, psycopg.errors.QueryCanceled):
-                self.hand_over((runs[0], self.owed.pop(runs[0])))
+                self.hand_over((runs[0], self.pending_runs.pop(runs[0])))
                 return False
 
             now = time.monotonic()
             if (more := self.repeats.due(type(error).__name__, now)) is not None:
                 logger.warning(
-                    "workflow run %s could not be advanced; trying again: %s%s",
+                    "workflow run %s could not be advanced, and is tried again: %s%s",
                     runs[0],
-                    said(error),
+                    error_text(error),
                     more,
                 )
 
-            self.debt(runs[0]).at = now + 5.0
+            self.pending_run(runs[0]).at = now + 5.0
             return False
 
     def advance(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
@@ -234,7 +237,7 @@ class Advancer:
 
         Several runs take one round trip if the driver supports pipelines.
         """
-        debts = [self.debt(run) for run in runs]
+        noted = [self.pending_run(run) for run in runs]
 
         with ExitStack() as stack:
             pipeline = None
@@ -247,49 +250,53 @@ class Advancer:
                 pipeline = stack.enter_context(store.connection.pipeline())
 
             cursors = []
-            for run, debt in zip(runs, debts, strict=True):
+            for run, pending in zip(runs, noted, strict=True):
                 cursors.append(
-                    stack.enter_context(store.advancing(run, debt.tasks, debt.children, LIMIT))
+                    stack.enter_context(
+                        store.advancing(run, pending.tasks, pending.children, LIMIT)
+                    )
                 )
                 if pipeline is not None:
                     pipeline.sync()  # ends the transaction
 
             found = [Advanced(*cursor.fetchall()[0]) for cursor in cursors]
 
-        # The old debts are deleted before new ones are noted: a child may add a debt to its parent,
+        # These runs are removed before others are noted: a child is noted for its parent,
         # which may be among these runs.
         for run in runs:
-            del self.owed[run]
+            del self.pending_runs[run]
 
-        for run, debt, advanced in zip(runs, debts, found, strict=True):
-            self.learn(store, run, debt, advanced)
+        for run, pending, advanced in zip(runs, noted, found, strict=True):
+            self.note_advance(store, run, pending, advanced)
 
         return any(advanced.many for advanced in found)
 
-    def learn(self, store: WorkflowStore, run: uuid.UUID, debt: Debt, advanced: Advanced) -> None:
+    def note_advance(
+        self, store: WorkflowStore, run: uuid.UUID, pending: PendingRun, advanced: Advanced
+    ) -> None:
         """Note what is left to be done for a run, its parent and its children after an advance."""
         if advanced.busy:
-            if self.strict and debt.tries == BUSY_TRIES:
+            if self.strict and pending.tries == BUSY_TRIES:
                 raise WorkflowError(
                     f"workflow run {run} cannot be advanced: another transaction holds its lock"
                 )
 
-            again = self.debt(run, debt.tasks, debt.children)
-            again.tries = debt.tries + 1
-            again.at = time.monotonic() + BUSY_SECONDS[min(debt.tries, len(BUSY_SECONDS) - 1)]
+            again = self.pending_run(run, pending.tasks, pending.children)
+            again.tries = pending.tries + 1
+            again.at = time.monotonic() + BUSY_SECONDS[min(pending.tries, len(BUSY_SECONDS) - 1)]
             return
 
-        if debt.gathered:
+        if pending.gathered:
             self.gathers = not advanced.many
-        if debt.children:
-            store.mark_advanced(debt.children)
+        if pending.children:
+            store.mark_advanced(pending.children)
         if advanced.more:
-            self.debt(run)
+            self.pending_run(run)
         if advanced.finished and advanced.parent is not None:
-            self.debt(advanced.parent, children=[run])
+            self.pending_run(advanced.parent, children=[run])
 
         if advanced.halted is not None:
-            if advanced.halted in HALTED:
-                logger.info(HALTED[advanced.halted], run)
+            if advanced.halted in HALT_LINES:
+                logger.info(HALT_LINES[advanced.halted], run)
             for child in store.children(run):
-                self.debt(child)
+                self.pending_run(child)

@@ -18,9 +18,9 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, over
 from asgiref.sync import sync_to_async
 
 from horsies_django.core.codec import CodecError, Shape
-from horsies_django.core.codec.advice import name_of
-from horsies_django.core.codec.envelopes import opened
-from horsies_django.core.codec.fits import element, fits, plain
+from horsies_django.core.codec.advice import annotation_name
+from horsies_django.core.codec.envelopes import open_envelope
+from horsies_django.core.codec.fits import bare_annotation, element, fits
 from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.codec.signatures import hints_of
 from horsies_django.core.errors import TaskDefinitionError, WorkflowError
@@ -31,7 +31,7 @@ from horsies_django.workflows.nodes import Node, Problems
 from horsies_django.workflows.operations import reading
 
 T = TypeVar("T")
-CHUNK = 500  # results per query
+RESULTS_PER_QUERY = 500
 
 
 class Given(NamedTuple):
@@ -59,23 +59,22 @@ def take_arguments(node: Node, task: TaskDefinition, given: Given) -> Problems:
         yield str(error)
         return
 
-    constants = yield from connected(node, bound, hints(task))
+    constants = yield from connect_nodes(node, bound, hints(task))
     if node.over in constants:
         yield from take_elements(node, task, node.over, constants.pop(node.over))
 
     try:
         node.kwargs = codec.encode_values(constants)
     except CodecError as error:
-        yield why_not(error, constants)
+        yield argument_problem(error, constants)
 
 
 def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) -> Problems:
     """Store the plain values that a map maps over, and yield the problems."""
     if not isinstance(elements, list | tuple):
         yield (
-            f"the first keyword argument of map() is what it maps over, a list or a node; {over!r} "
-            "is "
-            f"{type(elements).__name__}: pass list(...)"
+            f"the first keyword argument of map(), {over!r}, must be a list or a node, not "
+            f"{type(elements).__name__}. Pass list(...)"
         )
         return
 
@@ -84,13 +83,13 @@ def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) ->
         try:
             stored.append(json.loads(task.arguments.encode_values({over: value}))[over])
         except CodecError as error:
-            yield f"element {place}: {why_not(error, {over: value})}"
+            yield f"element {place}: {argument_problem(error, {over: value})}"
             return
 
     node.texts["value"] = write_json(stored)
 
 
-def connected(
+def connect_nodes(
     node: Node, values: Mapping[str, Any], types: Mapping[str, Any]
 ) -> Problems[dict[str, Any]]:
     """Make nodes among the values inputs of a node, and return the other values.
@@ -117,7 +116,7 @@ def connect(
     ``alone`` is true if the argument is one node, not a list.
     """
     if not all(isinstance(each, Node) for each in several):
-        yield f"the list for {parameter!r} mixes nodes and values: give nodes only"
+        yield f"the list for {parameter!r} contains nodes and other values. Pass only nodes"
         return
     if problem := next(filter(None, map(node.flow.foreign, several)), None):
         yield f"{parameter}=: {problem}"
@@ -132,40 +131,40 @@ def connect(
     results = [(each.name, each.type) for each in several]
 
     if parameter == node.over:
-        how = "elements"
+        form = "elements"
         wanted = annotation
         if not many:
             results = [(f"an element of {first.name}", element(first.type))]
             if element(first.type) is None:
-                yield f"it maps over {first.name}, which gives {name_of(first.type)}, not a list"
+                yield f"a map needs a list, but {first.name} gives {annotation_name(first.type)}"
                 results = []
     else:
-        how, wanted = way(annotation, many=many)
+        form, wanted = form_and_type(annotation, many=many)
         if many and wanted is None:
             yield (
-                f"{parameter!r} takes {name_of(annotation)}, and gets a list: annotate it "
-                "list[...] or Results[...]"
+                f"{parameter!r} takes {annotation_name(annotation)}, but gets a list. Annotate "
+                "it with list[...] or Results[...]"
             )
             return
 
-        if how == "results" and not many:
+        if form == "results" and not many:
             yield (
-                f"{parameter!r} takes Results, which come from a map or from a list of nodes; "
-                "annotate it list[...] to take the "
-                f"list that {first.name} gives"
+                f"{parameter!r} takes Results, which come only from a map or from a list of nodes. "
+                f"Annotate it with list[...] to take the list that {first.name} gives"
             )
             return
 
     source = {"node": first.number} if alone else {"nodes": [each.number for each in several]}
-    node.inputs[parameter] = {**source, "as": how}
+    node.inputs[parameter] = {**source, "as": form}
 
     for name, result in results:
         if not fits(result, wanted):
-            yield f"{parameter!r} takes {name_of(wanted)}, but {name} gives {name_of(result)}"
+            actual = annotation_name(result)
+            yield f"{parameter!r} takes {annotation_name(wanted)}, but {name} gives {actual}"
             return
 
 
-def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
+def form_and_type(parameter: Any, *, many: bool) -> tuple[str, Any]:
     """Return how results become an argument, and the type that each result must have.
 
     The first is "value", "result", "results" or "list". The type is None if there are several
@@ -175,13 +174,13 @@ def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
     args = get_args(parameter)
 
     if origin is Results:
-        return "results", plain(args[0])
+        return "results", bare_annotation(args[0])
     if origin is TaskResult and not many:
-        return "result", plain(args[0])
+        return "result", bare_annotation(args[0])
     return ("list", element(parameter)) if many else ("value", parameter)
 
 
-def unsure(node: Node) -> Problems:
+def unsure_arguments(node: Node) -> Problems:
     """Yield the arguments that may be missing if upstream nodes do not complete."""
     if not may_miss(node):
         return
@@ -189,16 +188,21 @@ def unsure(node: Node) -> Problems:
     arguments = None if node.task is None else node.task.arguments
     for parameter, source in node.inputs.items():
         if source["as"] == "elements":
-            yield f"a map needs the list it maps over: it cannot run without {parameter!r}"
+            yield (
+                f"a map cannot run without its list, {parameter!r}. Remove allow_failed= and join="
+            )
         elif source["as"] == "value" and (
             arguments is None or parameter in arguments.names - arguments.optional
         ):
             instead = (
                 ""
                 if node.task is not None and node.task.codec
-                else ", or annotate it TaskResult[...]"
+                else ", or annotate it with TaskResult[...]"
             )
-            yield f"it may run without a value for {parameter!r}: give it a default{instead}"
+            yield (
+                f"the node may run without a value for {parameter!r}. Give the parameter a "
+                f"default{instead}"
+            )
 
 
 def may_miss(node: Node) -> bool:
@@ -213,9 +217,8 @@ def dropped(node: Node, taker: str = "") -> Problems:
     """
     if drops_result(node.texts.get("options")):
         yield (
-            f"{taker}it takes the result of {node.name}, whose task does not keep it: remove "
-            "keep_result=False there, or add the "
-            "task with_options(keep_result=True)"
+            f"{taker}the task of {node.name} does not keep its result, which is needed. Remove "
+            "keep_result=False there, or add the task with_options(keep_result=True)"
         )
 
 
@@ -225,22 +228,19 @@ def unclear(node: Node, names: Iterable[str], options: Collection[str], what: st
     A reader cannot see which of the two is meant.
     """
     return [
-        f"{name}= is an option of {node.kind.verb}(), and {what} {name!r}: give that in "
-        f"kwargs={{{name!r}: ...}}, with which "
-        f"{name}= is the option"
+        f"{name}= is an option of {node.kind.verb}(), and {what} {name!r}. Pass the "
+        f"argument in kwargs={{{name!r}: ...}}; then {name}= is the option"
         for name in names
         if name in options
     ]
 
 
-def why_not(error: Exception, values: Mapping[str, Any]) -> str:
-    """Return why values cannot be arguments: the error, or that a value has nodes inside."""
+def argument_problem(error: Exception, values: Mapping[str, Any]) -> str:
+    """Return the reason why values cannot be arguments: the error, or a value with nodes inside."""
     inside = [name for name, value in values.items() if holds_node(value)]
     if not inside:
         return str(error)
-    return (
-        f"{inside[0]!r} has nodes inside: a node is an argument by itself, or in one list of nodes"
-    )
+    return f"{inside[0]!r} has nodes inside. Pass a node as an argument, or in a list of nodes"
 
 
 def holds_node(value: Any, levels: int = 50) -> bool:
@@ -267,14 +267,14 @@ def hints(task: TaskDefinition) -> dict[str, Any]:
 @functools.cache
 def resolved(task: TaskDefinition) -> dict[str, Any]:
     """Return the annotations of a task. Raises TaskDefinitionError if one cannot be resolved."""
-    return {name: plain(hint) for name, hint in hints_of(task.function).items()}
+    return {name: bare_annotation(hint) for name, hint in hints_of(task.function).items()}
 
 
-def produced(task: TaskDefinition) -> Any:
+def result_type(task: TaskDefinition) -> Any:
     """Return the type of the values that a task returns."""
     found = hints(task).get("return", Any)
     if get_origin(found) is TaskResult:
-        return plain(get_args(found)[0])
+        return bare_annotation(get_args(found)[0])
     return type(None) if found is None else found
 
 
@@ -318,7 +318,7 @@ class Results(Sequence[T], Generic[T]):
 
     async def __aiter__(self) -> AsyncIterator[T]:
         found = self._completed()
-        while some := await sync_to_async(lambda: list(islice(found, CHUNK)))():
+        while some := await sync_to_async(lambda: list(islice(found, RESULTS_PER_QUERY)))():
             for result in some:
                 yield self._value(result)
 
@@ -344,12 +344,14 @@ class Results(Sequence[T], Generic[T]):
 
     def _completed(self) -> Iterator[str | None]:
         start = 0
-        while rows := reading().results(self._workflow, self._node, self._parameter, start, CHUNK):
+        while rows := reading().results(
+            self._workflow, self._node, self._parameter, start, RESULTS_PER_QUERY
+        ):
             yield from (result for _place, status, result in rows if status == "COMPLETED")
             start = rows[-1][0] + 1
 
     def _value(self, result: str | None) -> T:
-        envelope = opened(result or "")
+        envelope = open_envelope(result or "")
         if "ok" not in envelope:
             raise WorkflowError(f"a result for {self._parameter!r} was redacted")
         value: T = self._item.load(envelope["ok"])

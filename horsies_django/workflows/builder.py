@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 
 from horsies_django.core import kinds
 from horsies_django.core.errors import WorkflowDefinitionError
-from horsies_django.core.kinds import Kind
+from horsies_django.core.kinds import NodeKind
 from horsies_django.core.texts import close_to, name_problem
 from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import Sender
@@ -26,17 +26,17 @@ from horsies_django.tasks.options import SendOptions
 from horsies_django.workflows import rules
 from horsies_django.workflows.arguments import Given, dropped
 from horsies_django.workflows.handle import WorkflowHandle, handle_of
-from horsies_django.workflows.nodes import Condition, Graph, Join, N, Node, Options, Rule, T
+from horsies_django.workflows.nodes import Condition, Graph, Join, N, Node, NodeOptions, Rule, T
 from horsies_django.workflows.rules import Called, OnTimeout
 from horsies_django.workflows.send import send_graphs
 
 MOST_NODES = 1_000_000
 TASKS = "add() takes a task, the name of one, or a Workflow"
 MAPPED = (
-    "map() runs a task per element, which may add a workflow by current_task().workflow.add(): it "
-    "takes a task or its name"
+    "map() takes a task or its name (the task of an element may add a workflow by "
+    "current_task().workflow.add())"
 )
-UNDOS = "undo= takes a task, what its with_options() returns, or the name of a task"
+UNDOS = "undo= takes a task, the result of its with_options(), or the name of a task"
 CALLBACKS = ("succeeded", "failed", "finished")  # their rules
 
 
@@ -84,7 +84,7 @@ class Workflow(Graph[T]):
         - ``undo``: a task that undoes the work of this one if the run fails or is cancelled.
         - ``kwargs``: more arguments by name, which may have the names of these options.
         """
-        options = Options(after, join, allow_failed, when, name, undo)
+        options = NodeOptions(after, join, allow_failed, when, name, undo)
         given = self._given(options, args, kwargs, others)
 
         if isinstance(what, Workflow):
@@ -113,7 +113,7 @@ class Workflow(Graph[T]):
         its value is the list of their values. Its ``undo`` runs once per element. The options are
         those of ``add``.
         """
-        options = Options(after, join, allow_failed, when, name, undo)
+        options = NodeOptions(after, join, allow_failed, when, name, undo)
         return self._call(
             kinds.MAP, what, MAPPED, options, self._given(options, (), kwargs, others)
         )
@@ -138,9 +138,9 @@ class Workflow(Graph[T]):
         keyword arguments are the inputs of ``what``; the options are those of ``add``. A loop is
         built by a task, which calls ``current_task().workflow.continue_as(...)``.
         """
-        options = Options(after, join, allow_failed, when, name)
+        options = NodeOptions(after, join, allow_failed, when, name)
         given = self._given(options, (), kwargs, others)
-        return self._record(kinds.CONTINUE, "continue", options, rules.follow, what, given)
+        return self._record(kinds.CONTINUE, "continue", options, rules.begin_successor, what, given)
 
     @overload
     def input(self, name: str, annotation: type[N]) -> Node[N]: ...
@@ -151,7 +151,7 @@ class Workflow(Graph[T]):
 
         If this workflow becomes a node of another one, the other one gives the value of the input.
         """
-        return self._record(kinds.INPUT, name, Options(name=name), rules.take_input, annotation)
+        return self._record(kinds.INPUT, name, NodeOptions(name=name), rules.take_input, annotation)
 
     def sleep(
         self,
@@ -169,7 +169,11 @@ class Workflow(Graph[T]):
         ``delay`` is a timedelta or a number in seconds. The value of the node is None.
         """
         return self._record(
-            kinds.TIMER, "sleep", Options(after, join, allow_failed, when, name), rules.sleep, delay
+            kinds.TIMER,
+            "sleep",
+            NodeOptions(after, join, allow_failed, when, name),
+            rules.complete_after,
+            delay,
         )
 
     def until(
@@ -190,8 +194,8 @@ class Workflow(Graph[T]):
         return self._record(
             kinds.TIMER,
             "until",
-            Options(after, join, allow_failed, when, name),
-            rules.until,
+            NodeOptions(after, join, allow_failed, when, name),
+            rules.complete_at,
             moment,
         )
 
@@ -221,10 +225,18 @@ class Workflow(Graph[T]):
         node then ends as FAILED ("fail"), SKIPPED ("skip"), or COMPLETED with None ("complete").
         See also ``WorkflowHandle.signal``.
         """
-        options = Options(after, join, allow_failed, when, name)
+        options = NodeOptions(after, join, allow_failed, when, name)
         title = signal if isinstance(signal, str) else "signal"
         return self._record(
-            kinds.SIGNAL, title, options, rules.signal, signal, key, annotation, timeout, on_timeout
+            kinds.SIGNAL,
+            title,
+            options,
+            rules.await_signal,
+            signal,
+            key,
+            annotation,
+            timeout,
+            on_timeout,
         )
 
     def gate(
@@ -249,9 +261,9 @@ class Workflow(Graph[T]):
         opens, with the name of the gate as its argument ``gate``. See also
         ``WorkflowHandle.approve``.
         """
-        options = Options(after, join, allow_failed, when, name)
+        options = NodeOptions(after, join, allow_failed, when, name)
         node = self._record(
-            kinds.GATE, "gate", options, rules.gate, permission, timeout, on_timeout
+            kinds.GATE, "gate", options, rules.await_decision, permission, timeout, on_timeout
         )
 
         if announce is not None:  # the announcement waits for the same nodes
@@ -307,7 +319,7 @@ class Workflow(Graph[T]):
         return handle_of(self, workflow_id)
 
     def _given(
-        self, options: Options, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any]
+        self, options: NodeOptions, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any]
     ) -> Given:
         """Return the arguments of a node: those in ``kwargs``, and those beside it.
 
@@ -318,7 +330,7 @@ class Workflow(Graph[T]):
             changed = {
                 name
                 for name, value in options._asdict().items()
-                if value != Options._field_defaults[name]
+                if value != NodeOptions._field_defaults[name]
             }
             return Given(args, others, changed)
 
@@ -328,7 +340,9 @@ class Workflow(Graph[T]):
 
         twice = [name for name in kwargs if name in others]
         self.problems += [
-            f"the argument {name!r:.80} is given twice: in kwargs= and beside it" for name in twice
+            f"the argument {name!r:.80} is given twice: in kwargs= and as a keyword "
+            "argument. Remove one of the two"
+            for name in twice
         ]
         return Given(args, {**kwargs, **others})
 
@@ -353,13 +367,17 @@ class Workflow(Graph[T]):
 
         return None
 
-    def _call(self, kind: Kind, what: Any, expected: str, options: Options, given: Given) -> Node:
+    def _call(
+        self, kind: NodeKind, what: Any, expected: str, options: NodeOptions, given: Given
+    ) -> Node:
         """Record a node that runs a task."""
         called = self._called(what, expected)
         title = str(what) if called is None else called[0].name.rpartition(".")[2]
         return self._record(kind, title, options, rules.take_task, called, given)
 
-    def _record(self, kind: Kind, title: Any, options: Options, rule: Rule, *given: Any) -> Node:
+    def _record(
+        self, kind: NodeKind, title: Any, options: NodeOptions, rule: Rule, *given: Any
+    ) -> Node:
         """Add a node, compile it, and note its problems.
 
         The title becomes its name, unless the options have a name or the title is taken.
@@ -368,8 +386,8 @@ class Workflow(Graph[T]):
             raise WorkflowDefinitionError(
                 self.name,
                 [
-                    f"it has more than {MOST_NODES:,} nodes: map() runs a task per element with "
-                    "one node"
+                    f"the workflow has more than {MOST_NODES:,} nodes. Use map(), which runs a "
+                    "task per element with one node"
                 ],
             )
 
@@ -401,9 +419,7 @@ class Workflow(Graph[T]):
             name = title if self.titles[title] == 1 else f"{title}-{self.titles[title]}"
 
         if given in self.taken:
-            self.problems.append(
-                f"the name {name!r} is used for two nodes: give one of them another"
-            )
+            self.problems.append(f"two nodes have the name {name!r}. Rename one of them")
 
         self.taken.add(name)
         return name
@@ -443,6 +459,9 @@ class Batch(Workflow[T]):
     def _callback(self, rule: str, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
         node: Node = self.add(what, *args, **kwargs)
         if node.upstream:
-            self.problems.append(f"{node.name}: a callback of a batch takes no results")
+            self.problems.append(
+                f"{node.name}: a callback of a batch waits for all other nodes, and takes no "
+                "results. Remove the nodes from its arguments"
+            )
         node.rule = rule
         return node

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from horsies_django.core.errors import WorkflowDefinitionError, WorkflowError
 from horsies_django.core.kinds import CONTINUE, GATE, UNDO
-from horsies_django.store.workflows import Place, WorkflowStore
+from horsies_django.store.workflows import PlaceInRun, WorkflowStore
 from horsies_django.tasks import context
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.enqueue import taken
@@ -30,9 +30,9 @@ from horsies_django.workflows.send import path_problem
 
 logger = logging.getLogger("horsies.worker")
 
-ARGUMENTS = ("kwargs", "inputs", "value")
+ARGUMENT_MEMBERS = ("kwargs", "inputs", "value")
 # The members that are compared of two nodes
-SAID = ("kind", "task", *ARGUMENTS, "signal", "signal_key", "graph")
+COMPARED_MEMBERS = ("kind", "task", *ARGUMENT_MEMBERS, "signal", "signal_key", "graph")
 PASSING = (*ABSOLUTE, "options")  # members that may differ each time a workflow is built
 
 
@@ -47,7 +47,7 @@ class RunningWorkflow(Workflow):
     def __init__(self, current: CurrentTask) -> None:
         super().__init__("the workflow of the current task")
         self.current = current
-        self.place: Place | None = None  # the place of the task, once it was read
+        self.place: PlaceInRun | None = None  # the place of the task, once it was read
         self.changed = 0  # how many nodes an earlier attempt has added with other arguments
 
     def note(self, problem: str) -> None:
@@ -65,8 +65,8 @@ class RunningWorkflow(Workflow):
     def send(self) -> Any:
         """Raise WorkflowError, because the run was sent already."""
         raise WorkflowError(
-            "the workflow of the current task is running: add() and map() insert their nodes at "
-            "once"
+            "send() cannot be called, because the workflow of the current task is running. add() "
+            "and map() insert their nodes at once"
         )
 
     def _record(self, *recorded: Any) -> Node:
@@ -83,7 +83,7 @@ class RunningWorkflow(Workflow):
             if place is None:
                 raise WorkflowError(f"task {task} is not part of a workflow")
             if place.kind == UNDO.name:
-                raise WorkflowError(f"task {task} undoes a node: an undo adds no nodes")
+                raise WorkflowError(f"task {task} is an undo: an undo cannot add nodes")
 
             self._refuse(f"{node.name}: {problem}" for problem in misplaced(node, place))
             self._insert(store, task, node, place)
@@ -97,7 +97,7 @@ class RunningWorkflow(Workflow):
         if found:
             raise WorkflowDefinitionError(self.name, found)
 
-    def _insert(self, store: WorkflowStore, task: UUID, node: Node, place: Place) -> None:
+    def _insert(self, store: WorkflowStore, task: UUID, node: Node, place: PlaceInRun) -> None:
         """Insert a node, unless an earlier attempt has inserted it."""
         if node.kind is CONTINUE:
             node.upstream.add(place.node)  # the run ends once the current task has completed
@@ -110,7 +110,7 @@ class RunningWorkflow(Workflow):
         added = store.grow(task, attempt, f"[{node.json()}]")
         if not added:
             raise WorkflowError(
-                f"attempt {attempt} of task {task} is not the current one any more: it adds no "
+                f"attempt {attempt} of task {task} is no longer the current one, and cannot add "
                 "nodes"
             )
 
@@ -120,10 +120,10 @@ class RunningWorkflow(Workflow):
         if not added[0]:
             number, earlier = store.named(place.workflow, place.node, node.name)
             if different(earlier, node.json()):
-                self._tell(store, place, node)
+                self._note_kept(store, place, node)
             node.number = number
 
-    def _tell(self, store: WorkflowStore, place: Place, node: Node) -> None:
+    def _note_kept(self, store: WorkflowStore, place: PlaceInRun, node: Node) -> None:
         """Log, and note in the audit of the run, that the node of an earlier attempt is kept.
 
         Only the first 20 such nodes of an attempt are noted.
@@ -132,24 +132,24 @@ class RunningWorkflow(Workflow):
         if self.changed > 20:
             return
 
-        said = (
-            f"attempt {self.current.attempt} adds {node.name!r} with other arguments: the node of "
-            "an earlier attempt stays"
+        text = (
+            f"attempt {self.current.attempt} added {node.name!r} with other arguments, so the "
+            "node of an earlier attempt is kept"
         )
 
-        logger.warning("workflow run %s: %s", place.workflow, said)
+        logger.warning("workflow run %s: %s", place.workflow, text)
         task = {"node": node.name, "task": str(self.current.task_id)}
-        note(store, place.workflow, "workflow.keep", self.current.name, said, task)
+        note(store, place.workflow, "workflow.keep", self.current.name, text, task)
 
 
-def misplaced(node: Node, place: Place) -> Problems:
+def misplaced(node: Node, place: PlaceInRun) -> Problems:
     """Yield a problem if a node cannot be in the run of the task that adds it."""
     if place.nested and "undo" in node.texts:
-        yield "its run is a node of another one, where nothing can be undone: remove undo="
+        yield "the run is a node of another one, and its nodes cannot be undone. Remove undo="
     if node.kind is CONTINUE and node.child is not None:
         yield from misnamed(node.child, place.keyed_name)
         if place.nested:
-            yield "its run is a node of another one, and cannot continue as another"
+            yield "the run is a node of another one, and cannot continue as another run"
 
 
 def different(earlier: str, later: str) -> bool:
@@ -158,7 +158,8 @@ def different(earlier: str, later: str) -> bool:
     Different arguments count as well.
     """
     one, other = (
-        {name: node.get(name) for name in SAID} for node in (json.loads(earlier), json.loads(later))
+        {name: node.get(name) for name in COMPARED_MEMBERS}
+        for node in (json.loads(earlier), json.loads(later))
     )
     return bool(lasting(one) != lasting(other))
 
@@ -170,7 +171,9 @@ def lasting(graph: Any) -> Any:
     if not isinstance(graph, dict):
         return graph
     kept = {name: each for name, each in graph.items() if name not in PASSING}
-    return {name: each if name in ARGUMENTS else lasting(each) for name, each in kept.items()}
+    return {
+        name: each if name in ARGUMENT_MEMBERS else lasting(each) for name, each in kept.items()
+    }
 
 
 def workflow_of(current: CurrentTask) -> RunningWorkflow:
@@ -181,4 +184,4 @@ def workflow_of(current: CurrentTask) -> RunningWorkflow:
     return found
 
 
-context.workflow_of = workflow_of
+context.workflow_getter = workflow_of

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple
 
 from horsies_django.core import kinds
 from horsies_django.core.codec import ResultCodec, shape_of
-from horsies_django.core.codec.envelopes import opened
+from horsies_django.core.codec.envelopes import open_envelope
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.core.texts import text_problem
@@ -35,7 +35,7 @@ from horsies_django.workflows.operations import reading, rows
 
 # More than the characters in the result of a run that continued:
 # {"ok": null, "continued_as": "..."}
-LONGEST = 100
+LONGEST_CONTINUATION = 100
 
 
 class RunResult(TaskHandle[T]):
@@ -47,12 +47,14 @@ class RunResult(TaskHandle[T]):
     noun = "workflow run"
     continued = False
 
-    def _tell(self, found: Found | None) -> TaskResult[T]:
+    def _result_of(self, found: Found | None) -> TaskResult[T]:
         text = "" if found is None else found.result or ""
         self.continued = (
-            '"continued_as"' in text and len(text) < LONGEST and "continued_as" in json.loads(text)
+            '"continued_as"' in text
+            and len(text) < LONGEST_CONTINUATION
+            and "continued_as" in json.loads(text)
         )
-        return super()._tell(found)
+        return super()._result_of(found)
 
 
 def left_ms(deadline: float | None) -> int | None:
@@ -383,7 +385,7 @@ class ValueCodec(NamedTuple):
         Raises CodecError if the value does not fit, and TaskDefinitionError if no value can have
         the annotation.
         """
-        found = opened(envelope)
+        found = open_envelope(envelope)
         return (
             ResultCodec.decode_error(found)
             if "err" in found

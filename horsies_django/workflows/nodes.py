@@ -18,7 +18,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Generic, Literal, NamedTuple
 
-from horsies_django.core.kinds import CONTINUE, GATE, INPUT, Kind
+from horsies_django.core.kinds import CONTINUE, GATE, INPUT, NodeKind
 from horsies_django.core.texts import name_problem, text_problem
 from horsies_django.tasks.definition import TaskDefinition
 
@@ -62,7 +62,7 @@ def quorum(needs: int) -> Quorum:
     return Quorum(needs)
 
 
-class Options(NamedTuple):
+class NodeOptions(NamedTuple):
     """The options that most kinds of nodes take, as they were given."""
 
     after: Any = ()
@@ -79,7 +79,7 @@ class Node(Generic[V]):
     If a node is given as an argument to another node, its result becomes the argument.
     """
 
-    def __init__(self, flow: Graph, number: int, name: str, kind: Kind) -> None:
+    def __init__(self, flow: Graph, number: int, name: str, kind: NodeKind) -> None:
         self.flow = flow
         self.number = number
         self.name = name
@@ -123,8 +123,8 @@ class Node(Generic[V]):
         """Make this node wait for others, without taking their results, and return this node."""
         if nodes and self.inserted:
             self.flow.note(
-                f"{self.name}: after() comes too late, the node is inserted already: give add() "
-                "after=..."
+                f"{self.name}: after() cannot be called any more, because the node is already "
+                "inserted. Pass after=... to add()"
             )
         if nodes:
             self.flow.change(f"an edge to {self.name!r}")
@@ -156,18 +156,18 @@ class Node(Generic[V]):
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "a Node has no value while the workflow is built: use when=node.matches(...) for a "
-            "condition"
+            "a Node has no value while the workflow is built: for a condition, use "
+            "when=node.matches(...)"
         )
 
     def __getitem__(self, part: object) -> Any:
         raise TypeError(
-            "a Node has no value while the workflow is built: let the next task take all of it"
+            "a Node has no value while the workflow is built: pass the whole node to the next task"
         )
 
     def __iter__(self) -> Any:
         raise TypeError(
-            "a Node has no value while the workflow is built: use flow.map(...) for a task per "
+            "a Node has no value while the workflow is built: use flow.map(...) to run a task per "
             "element"
         )
 
@@ -237,7 +237,7 @@ class Graph(Generic[T]):
         """Return the problem of a value that is not a node of this workflow, or None."""
         if isinstance(node, Node) and node.flow is self:
             return None
-        return f"{node!r:.80} is not a node of this workflow; use what its add() returned"
+        return f"{node!r:.80} is not a node of this workflow; use a node that its add() returned"
 
     def note(self, problem: str) -> None:
         """Note a problem of this workflow, and of the workflows that contain it."""
@@ -250,8 +250,8 @@ class Graph(Generic[T]):
         while self.outer:  # emptied, so that each of them notes only the first change
             flow = self.outer.pop()
             flow.note(
-                f"{self.name!r} got {what} after it was added to {flow.name!r}: add it when it is "
-                "complete"
+                f"the workflow {self.name!r} got {what} after it was added to {flow.name!r}. "
+                "Complete a workflow before you add it to another one"
             )
 
     def finish(self) -> None:
@@ -311,17 +311,17 @@ def graph_problems(flow: Graph) -> Problems:
         or is_moment(until)
         or (isinstance(until, dt.timedelta) and until > dt.timedelta(0))
     ):
-        yield f"good_until must be an aware datetime or a timedelta from sending, not {until!r:.80}"
+        yield f"good_until must be an aware datetime or a positive timedelta, not {until!r:.80}"
 
     if all(node.kind is INPUT for node in flow.nodes):
-        yield "it has no nodes: add() gives it one"
+        yield "the workflow has no nodes. Add one with add()"
     yield from circle(flow.nodes)
 
     ends = {node.number for node in flow.nodes if node.kind is CONTINUE}
     for node in flow.nodes:
         if node.upstream & ends:
             end = flow.nodes[min(node.upstream & ends)]
-            yield f"{node.name}: the run ends at {end.name}, so nothing can wait for that"
+            yield f"{node.name}: a node cannot wait for {end.name}, because the run ends there"
 
     named = [
         (node.columns["signal"], node.kind is GATE)
@@ -340,8 +340,8 @@ def graph_problems(flow: Graph) -> Problems:
 def both(name: str) -> str:
     """Return the problem of a run in which a gate and a signal have the same name."""
     return (
-        f"{name!r} is the name of a gate and of a signal: give one of them another, so that no "
-        "message looks like a decision"
+        f"{name!r} is the name of a gate and of a signal: a signal could be taken for a decision. "
+        "Rename one of the two"
     )
 
 
@@ -356,10 +356,9 @@ def impossible(node: Node) -> Problems:
     most = len(node.branches)
     if isinstance(needs, bool) or not isinstance(needs, int) or not 1 <= needs <= most:
         yield (
-            f"{node.name}: a quorum of {needs!r} of {most} branches is impossible: it counts the "
-            "nodes in "
-            "after= and in lists of nodes, not those of when=, inputs, and nodes that are "
-            "arguments by themselves"
+            f"{node.name}: a quorum of {needs!r} of {most} branches is impossible. Branches "
+            "are the nodes in after= and in lists of nodes, not the nodes of when=, inputs, and "
+            "single nodes as arguments"
         )
 
 
@@ -376,7 +375,7 @@ def circle(nodes: Sequence[Node]) -> Problems:
         first = numbers.index(min(numbers)) + 1
         names = [nodes[number].name for number in (*numbers[first:], *numbers[:first])]
         shown = " -> ".join([*names[:20], *(["..."] if len(names) > 20 else []), names[0]])
-        yield f"its nodes wait for one another in a circle: {shown}"
+        yield f"nodes of the workflow wait for one another in a circle: {shown}"
 
 
 def outermost(nodes: Sequence[Node]) -> Problems:
@@ -387,14 +386,17 @@ def outermost(nodes: Sequence[Node]) -> Problems:
     levels = max((node.levels for node in nodes), default=1)
     if levels > MOST_LEVELS:
         yield (
-            f"its workflows are nested {levels} levels deep, and {MOST_LEVELS} are possible: let a "
-            "task of the innermost one add "
-            "the rest by current_task().workflow.add(...)"
+            f"workflows are nested {levels} levels deep, but at most {MOST_LEVELS} levels are "
+            "possible. Add the deeper workflows in a task of the innermost one, by "
+            "current_task().workflow.add(...)"
         )
 
     for node in nodes:
         if node.kind is INPUT:
-            yield f"its input {node.name!r} has no value: only a node of another workflow gets one"
+            yield (
+                f"the input {node.name!r} has no value. Add the workflow to another one, which "
+                "passes the value, or replace the input by a value"
+            )
 
 
 def is_moment(value: object) -> bool:

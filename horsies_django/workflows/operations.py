@@ -26,10 +26,17 @@ from django.utils import timezone
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, shape_of
 from horsies_django.core.codec.jsondata import write_json
-from horsies_django.core.codec.type_texts import problem
+from horsies_django.core.codec.type_texts import fit_problem
 from horsies_django.core.errors import TaskDefinitionError, WorkflowError
 from horsies_django.core.explanations import clock_time
-from horsies_django.core.texts import LONGEST, as_text, is_lazy, name_of, storable_who, text_problem
+from horsies_django.core.texts import (
+    LONGEST_NAME,
+    as_text,
+    is_lazy,
+    name_of_user,
+    storable_actor,
+    text_problem,
+)
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
 
     from horsies_django.models import WorkflowNode
 
-NAMED = 20
+MOST_GATES_NAMED = 20
 
 
 def reading(now: datetime | None = None) -> WorkflowStore:
@@ -86,14 +93,14 @@ def control(
         run = last(store, run)
         found = []
         runs = [run]
-        known = {run}  # guards against a cycle of runs that somebody has written into the tables
+        reached = {run}  # guards against a cycle of runs that somebody has written into the tables
 
         for each in runs:  # the loop appends the child runs
             children = store.children(each)
             found.append(store.control(each, verb))
-            new = [child for child in [*children, *store.children(each)] if child not in known]
+            new = [child for child in [*children, *store.children(each)] if child not in reached]
             runs += dict.fromkeys(new)
-            known.update(new)
+            reached.update(new)
 
         before, after = found[0]
         if before is None:
@@ -119,37 +126,39 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
     """Run the failed nodes of a run, and of the runs inside it, again.
 
     Paused runs continue. A run whose value could not be given ends again. Raises LookupError if
-    there is no such run, and WorkflowError for the reasons in REFUSALS. See also
+    there is no such run, and WorkflowError for the reasons in RETRY_REFUSALS. See also
     ``WorkflowHandle.retry``.
     """
     with writing() as store:
-        verdict = follow(store, run, set())
+        verdict = retry_nested_runs(store, run, set())
         if verdict is None:
             raise missing(run)
         if verdict != "RETRIED":
-            raise WorkflowError(f"run {run} was not retried: {REFUSALS[verdict]}")
+            raise WorkflowError(f"run {run} was not retried: {RETRY_REFUSALS[verdict]}")
 
         note(store, run, "workflow.retry", actor, reason, {})
 
 
-def follow(store: WorkflowStore, run: uuid.UUID, known: set[uuid.UUID]) -> str | None:
+def retry_nested_runs(store: WorkflowStore, run: uuid.UUID, retried: set[uuid.UUID]) -> str | None:
     """Retry a run and the unfinished runs inside it, and return the verdict.
 
     Returns None if there is no such run. The runs of failed nodes are retried with their nodes. A
     run without a failed node counts as retried if a run inside it is. Paused runs continue, even if
     nothing in them has failed.
 
-    ``known`` has the runs that were retried already, and gets this one. It guards against a cycle
+    ``retried`` has the runs that were retried already, and gets this one. It guards against a cycle
     of runs that somebody has written into the tables.
     """
-    nested = len(known) > 0
-    known.add(run)
+    nested = len(retried) > 0
+    retried.add(run)
     children = store.children(run)
     verdict = store.retry(run, nested=nested)
     if verdict not in ("RETRIED", "NOTHING"):
         return verdict
 
-    verdicts = [follow(store, child, known) for child in children if child not in known]
+    verdicts = [
+        retry_nested_runs(store, child, retried) for child in children if child not in retried
+    ]
     if "RETRIED" in verdicts:
         verdict = "RETRIED"
     if nested or verdict == "RETRIED":
@@ -157,16 +166,16 @@ def follow(store: WorkflowStore, run: uuid.UUID, known: set[uuid.UUID]) -> str |
     return verdict
 
 
-REFUSALS = {
+RETRY_REFUSALS = {
     "NOTHING": "none of its nodes has failed",
     "STOPPING": (
         "tasks of failed or cancelled nodes still run, or are still to be cancelled; try again "
         "when they have ended"
     ),
-    "CHILD": "it is a node of another run: retry that one",
-    "CONTINUED": "it continued as another run: retry that one, its handle is latest()",
-    "UNDONE": "its nodes were undone; send it again",
-    "UNDOING": "its nodes are being undone; undos that fail can be retried when it has ended",
+    "CHILD": "it is a node of another run. Retry that run",
+    "CONTINUED": "it continued as another run. Retry that run, which latest() returns",
+    "UNDONE": "its nodes were undone. Send the workflow again",
+    "UNDOING": "its nodes are being undone. Retry it when it has ended, if an undo failed",
 }
 
 
@@ -187,7 +196,7 @@ def skip(
     with writing() as store:
         if user is not None:
             gate = gates(run).filter(number=number).first()
-            actor = name_of(user) if gate is None else decider(gate, user, None)
+            actor = name_of_user(user) if gate is None else decider(gate, user, None)
 
         verdict = store.skip(run, number)
         if verdict is None:
@@ -215,7 +224,7 @@ def note(
     """
     if actor is None:
         return
-    actor, reason = storable_who(WorkflowError, f"run {run} was not changed", actor, reason)
+    actor, reason = storable_actor(WorkflowError, f"run {run} was not changed", actor, reason)
     TaskStore(store.connection).note(run, action, actor, reason, after)
 
 
@@ -232,7 +241,9 @@ def last(store: WorkflowStore, run: uuid.UUID) -> uuid.UUID:
 
 def missing(run: uuid.UUID) -> LookupError:
     """Return the error for a run that does not exist."""
-    return LookupError(f"there is no workflow run {run}: never sent, rolled back, or deleted since")
+    return LookupError(
+        f"there is no workflow run {run}: it was deleted, rolled back, or never sent"
+    )
 
 
 def signal(
@@ -247,15 +258,15 @@ def signal(
     actor = as_text(actor)
     given = [
         ("name", name, 200),
-        ("actor", actor, LONGEST),
-        *([] if key is None else [("key", key, LONGEST)]),
+        ("actor", actor, LONGEST_NAME),
+        *([] if key is None else [("key", key, LONGEST_NAME)]),
     ]
     if problem := next(filter(None, (text_problem(*one) for one in given)), None):
         raise WorkflowError(problem)
 
-    text = encoded(name, data)
+    text = encode_signal_data(name, data)
     store = reading(simulated_now.get())  # one statement is a transaction of its own
-    verdict, names, why = offer(store, run, name, text, key, actor)
+    verdict, names, misfit = offer(store, run, name, text, key, actor)
 
     if verdict == "ENDED" and (later := last(store, run)) != run:
         signal(later, name, data, key=key, actor=actor)
@@ -263,7 +274,7 @@ def signal(
         raise missing(run)
     elif verdict == "TYPED":
         raise WorkflowError(
-            f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}"
+            f"the signal {name!r} was not sent: its data must be {' or '.join(names)}, but {misfit}"
         )
     elif verdict == "UNKNOWN":
         there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
@@ -275,8 +286,8 @@ def signal(
 
 
 UNTAKEN = {
-    "ENDED": "run {run} has ended: there is nothing to signal",
-    "GATE": "{name!r} of run {run} is not a signal but a gate: approve or reject it",
+    "ENDED": "run {run} has ended, and takes no signals",
+    "GATE": "{name!r} of run {run} is a gate, not a signal. Approve or reject it",
     "FINISHED": "the nodes of run {run} that waited for the signal {name!r} have all finished",
 }
 
@@ -300,7 +311,10 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
     node = rows(
         "WorkflowNode", task_id=waiting.workflow_id, kind="workflow", workflow_id__in=[run, *found]
     ).first()
-    return f". The run of its node {node and node.name!r} does: signal {waiting.workflow_id}"
+    return (
+        f". The run of its node {node and node.name!r} waits for it. Send the signal to run "
+        f"{waiting.workflow_id}"
+    )
 
 
 def offer(
@@ -311,22 +325,22 @@ def offer(
     Returns the verdict, names, and the problem of the data, or None if it fits. The names are those
     that the verdict needs: wanted types, or signals of the run.
     """
-    why = None
+    problem = None
 
     # Most nodes of a name want the same type, so some are read first, and all before a refusal.
-    for look in (20, None):
-        verdict, names = store.signal(run, name, key, data, actor, look)
-        problems = [problem(wanted, data) for wanted in names] if verdict == "TYPED" else []
+    for limit in (20, None):
+        verdict, names = store.signal(run, name, key, data, actor, limit)
+        problems = [fit_problem(wanted, data) for wanted in names] if verdict == "TYPED" else []
         if None in problems:
             return *store.signal(run, name, key, data, actor, 0), None
         if not problems:
             break
-        why = problems[-1]
+        problem = problems[-1]
 
-    return verdict, names, why
+    return verdict, names, problem
 
 
-def encoded(name: str, data: Any) -> str:
+def encode_signal_data(name: str, data: Any) -> str:
     """Return data as JSON. Raises WorkflowError if it cannot be encoded or is too large."""
     try:
         # With str as the type of a lazy text, the error names the remedy.
@@ -361,12 +375,12 @@ def decide(
         raise WorkflowError(problem)
 
     with writing(simulated_now.get()) as store:
-        found = find(last(store, run), gate)
+        found = find_gates(last(store, run), gate)
         waiting = [one for one in found if one.status == "WAITING"]
         if len(waiting) > 1:
-            numbers = ", ".join(str(one.number) for one in waiting[:NAMED])
+            numbers = ", ".join(str(one.number) for one in waiting[:MOST_GATES_NAMED])
             raise WorkflowError(
-                f"run {run} has several open gates {gate!r}: decide about one by its number: "
+                f"run {run} has several open gates {gate!r}. Pass the number of one of them: "
                 f"{numbers}"
             )
 
@@ -407,12 +421,12 @@ def settle(
     Raises WorkflowError if the opening is not open any more.
     """
     run = node.workflow_id
-    by, reason = storable_who(
+    by, reason = storable_actor(
         WorkflowError, f"the gate {node.signal!r} of run {run} was not decided", by, reason
     )
 
     if not store.decide(run, node.number, opening, node.permission, approved, by, reason):
-        raise WorkflowError(refusal(gates(run).get(number=node.number), opening))
+        raise WorkflowError(decision_refusal(gates(run).get(number=node.number), opening))
 
     details = {"gate": str(node.signal), "node": str(node.number), "opening": str(opening)}
     note(store, run, "workflow.approve" if approved else "workflow.reject", by, reason, details)
@@ -423,7 +437,7 @@ def gates(run: uuid.UUID) -> QuerySet[WorkflowNode]:
     return rows("WorkflowNode", workflow_id=run, kind="gate", signal__isnull=False)
 
 
-def find(run: uuid.UUID, gate: str | int) -> list[WorkflowNode]:
+def find_gates(run: uuid.UUID, gate: str | int) -> list[WorkflowNode]:
     """Return the gates of a run with this name or number.
 
     Raises LookupError if there are none, and WorkflowError if the name is that of a signal.
@@ -438,13 +452,13 @@ def find(run: uuid.UUID, gate: str | int) -> list[WorkflowNode]:
         return nodes
 
     if not is_number(gate) and rows("WorkflowNode", workflow_id=run, signal=gate).exists():
-        raise WorkflowError(f"{gate!r} of run {run} is not a gate but a signal")
+        raise WorkflowError(f"{gate!r} of run {run} is a signal, not a gate")
 
-    names = list(gates(run).order_by("signal").values_list("signal", flat=True).distinct()[:NAMED])
-    there = f"its gates are {', '.join(map(repr, names))}" if names else "it has no gates"
-    raise LookupError(
-        f"no node of run {run} waits for the gate {gate!r}; {there}{number_advice(gate)}"
+    names = list(
+        gates(run).order_by("signal").values_list("signal", flat=True).distinct()[:MOST_GATES_NAMED]
     )
+    there = f"its gates are {', '.join(map(repr, names))}" if names else "it has no gates"
+    raise LookupError(f"run {run} has no gate {gate!r}; {there}{number_advice(gate)}")
 
 
 def is_number(node: object) -> TypeIs[int]:
@@ -464,7 +478,10 @@ def number_advice(node: object) -> str:
     """Return a hint for an error about an unknown name that looks like a number, or ""."""
     if not isinstance(node, str) or not node.isdecimal():
         return ""
-    return ". A text is a name: give the number of a node as an int, or with --number in the shell"
+    return (
+        ". A str is a name. Pass the number of a node as an int, or with --number on the command "
+        "line"
+    )
 
 
 def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
@@ -475,49 +492,53 @@ def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
     if user is None:
         if actor is None:
             raise WorkflowError(
-                f"say who decides about the gate {node.signal!r}: pass user=request.user, or "
-                "actor= if code decides by itself"
+                f"a decision about the gate {node.signal!r} needs a user or an actor. Pass "
+                "user=request.user, or actor= if code decides by itself"
             )
         return actor
 
     if not (user.is_authenticated and user.is_active):
         raise PermissionDenied(
-            f"only an active user who is logged in decides about the gate {node.signal!r}"
+            f"only an active user who is logged in can decide about the gate {node.signal!r}"
         )
 
     if node.permission is not None and not user.has_perm(node.permission):
         raise PermissionDenied(
-            f"{name_of(user)} does not have the permission {node.permission} of the gate "
+            f"{name_of_user(user)} does not have the permission {node.permission} of the gate "
             f"{node.signal!r}"
         )
 
-    return name_of(user)
+    return name_of_user(user)
 
 
-def refusal(node: WorkflowNode, opening: int) -> str:
+def decision_refusal(node: WorkflowNode, opening: int) -> str:
     """Return the reason why a decision about an opening of a gate did not count."""
     gate = f"the gate {node.signal!r} of run {node.workflow_id}"
     now = simulated_now.get() or timezone.now()
     over = node.finished_at is None and node.due_at is not None and node.due_at <= now
 
     if node.finished_at is None and node.status != "WAITING":
-        return f"{gate} is not open yet: decide when it waits; nothing is kept until then"
+        return f"{gate} is not open yet. Decide when it is WAITING; this decision was not stored"
     if node.finished_at is None and node.opening != opening:
-        return f"{gate} was opened anew since: look at it again, and decide about this opening"
+        return f"{gate} was opened again. Check it again, and decide about the new opening"
 
     if node.decided_by is not None:
-        how = "rejected" if node.error_code == "GATE_REJECTED" else "approved"
+        decision = "rejected" if node.error_code == "GATE_REJECTED" else "approved"
         return (
-            f"{gate} was already decided by {node.decided_by} at {clock(node.finished_at)}: {how}"
+            f"{gate} was already {decision} by {node.decided_by} at "
+            f"{local_clock_time(node.finished_at)}"
         )
 
     if node.status == "COMPLETED" or node.error_code == "WAIT_TIMED_OUT" or over:
-        return f"{gate} is not open any more: its time was over at {clock(node.due_at)}"
+        return f"{gate} is no longer open: it timed out at {local_clock_time(node.due_at)}"
     if node.finished_at is None:
-        return f"{gate} asks for another permission since: try again"
-    return f"{gate} is not open any more: it ended as {node.status} at {clock(node.finished_at)}"
+        return f"{gate} requires another permission now. Try again"
+    return (
+        f"{gate} is no longer open: it ended as {node.status} at "
+        f"{local_clock_time(node.finished_at)}"
+    )
 
 
-def clock(when: Any) -> str:
+def local_clock_time(when: Any) -> str:
     """Return a time as text, without the date if that is today."""
     return clock_time(when, timezone.now(), timezone.get_current_timezone())

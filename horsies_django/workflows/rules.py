@@ -13,24 +13,24 @@ from types import GenericAlias
 from typing import Any, Literal, get_args, get_origin
 
 from horsies_django.core.codec import CodecError, shape_of
-from horsies_django.core.codec.advice import name_of
-from horsies_django.core.codec.fits import fits, optional, plain
+from horsies_django.core.codec.advice import annotation_name
+from horsies_django.core.codec.fits import bare_annotation, fits, optional
 from horsies_django.core.codec.jsondata import write_json
-from horsies_django.core.codec.type_texts import text_of
+from horsies_django.core.codec.type_texts import annotation_text
 from horsies_django.core.errors import TaskDefinitionError, TaskSendError
 from horsies_django.core.kinds import CONTINUE, INPUT
 from horsies_django.core.metadata import without_metadata
 from horsies_django.core.records import NewTasks
 from horsies_django.core.texts import is_name, name_problem, text_problem
 from horsies_django.tasks.definition import TaskDefinition
-from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare, too_large
+from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare_send, too_large
 from horsies_django.workflows import arguments
 from horsies_django.workflows.arguments import Given, Results
 from horsies_django.workflows.nodes import (
     Condition,
     Graph,
     Node,
-    Options,
+    NodeOptions,
     Problems,
     Quorum,
     Rule,
@@ -39,7 +39,7 @@ from horsies_django.workflows.nodes import (
     json_object,
 )
 
-LONGEST_PATH = 10_000
+LONGEST_JSON_PATH = 10_000
 RESULT = "result"  # the parameter of an undo that gets the value of the undone task
 OnTimeout = Literal["fail", "skip", "complete"]
 ON_TIMEOUT = get_args(OnTimeout)
@@ -47,7 +47,7 @@ Called = tuple[TaskDefinition, SendOptions]
 
 
 def compiled(
-    node: Node, options: Options, undo: Called | None, rule: Rule, *given: Any
+    node: Node, options: NodeOptions, undo: Called | None, rule: Rule, *given: Any
 ) -> Problems:
     """Compile a node with the rule of its kind and the given arguments, and yield the problems."""
     yield from rule(node, *given)
@@ -55,15 +55,15 @@ def compiled(
         yield f"the arguments take {excess}"
 
     yield from take_options(node, options)
-    yield from arguments.unsure(node)
+    yield from arguments.unsure_arguments(node)
 
     if options.undo is not None and node.kind.runs:
-        yield "undo= is for a task or a map, not for a workflow"
+        yield "undo= applies only to a task or a map, not to a workflow. Remove it"
     elif undo is not None and node.task is not None:
         yield from take_undo(node, node.task, *undo)
 
 
-def take_options(node: Node, options: Options) -> Problems:
+def take_options(node: Node, options: NodeOptions) -> Problems:
     """Set the join, the condition and the upstream nodes of a node, and yield the problems."""
     after = options.after
     when = options.when
@@ -87,15 +87,15 @@ def take_condition(node: Node, when: Any) -> Problems:
     if not isinstance(when, Condition):
         yield f"when= takes node.matches('...'), not {type(when).__name__}"
     elif when.node.kind.many:
-        yield f"when= looks at one value; {when.node.name} is a map"
+        yield f"when= needs a single value, but {when.node.name} is a map"
     elif problem := node.flow.foreign(when.node):
         yield f"when=: {problem}"
     else:
         yield from arguments.dropped(when.node, "when=: ")
         node.when = when
         node.wait_for([when.node], counts=False)
-        if not isinstance(when.path, str) or len(when.path) > LONGEST_PATH:
-            yield f"the condition must be a JSON path of at most {LONGEST_PATH:,} characters"
+        if not isinstance(when.path, str) or len(when.path) > LONGEST_JSON_PATH:
+            yield f"the condition must be a JSON path of at most {LONGEST_JSON_PATH:,} characters"
 
 
 def take_task(node: Node, called: Called | None, given: Given) -> Problems:
@@ -106,21 +106,21 @@ def take_task(node: Node, called: Called | None, given: Given) -> Problems:
     if node.kind.many:
         node.over = next(iter(given.kwargs), None)
         if node.over is None:
-            yield "map() takes what it maps over as its first keyword argument"
+            yield "map() takes the list as its first keyword argument"
 
     if called is None:
         return
     node.task, options = called
-    node.type = arguments.produced(node.task)
+    node.type = arguments.result_type(node.task)
 
     if isinstance(options.delay, dt.datetime):
-        yield "delay must be seconds or a timedelta, counted from when the node is ready"
+        yield "delay must be seconds or a timedelta, because it begins when the node is ready"
         options = options._replace(delay=None)
     if options.key is not None:
-        yield "a node takes no key: give the workflow one, as in Workflow(..., key=...)"
+        yield "a node takes no key. Give the workflow a key, as in Workflow(..., key=...)"
 
     try:
-        new = prepare(node.task, options, None)
+        new = prepare_send(node.task, options, None)
     except TaskSendError as error:
         yield error.message
     else:
@@ -140,15 +140,15 @@ def take_undo(
     """Make the task ``undo`` undo the task of a node, and yield the problems."""
     if options.delay is not None or options.good_until is not None or options.key is not None:
         yield (
-            f"its undo {undo.name} has to run whenever it is needed: it takes no delay, no "
-            "good_until and no key"
+            f"the undo {undo.name} takes no delay, no good_until and no key, because it must run "
+            "whenever it is needed. Remove them"
         )
         return
 
     try:
-        new = prepare(undo, options, None)
+        new = prepare_send(undo, options, None)
     except TaskSendError as error:
-        yield f"its undo: {error.message}"
+        yield f"undo=: {error.message}"
         return
 
     parameters: list[str] = []
@@ -178,32 +178,31 @@ def task_columns(new: NewTasks) -> dict[str, Any]:
 
 def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> Problems[bool]:
     """Return whether an undo gets a parameter, and yield the problems of the parameter."""
-    says = f"its undo {undo.name}"
+    subject = f"the undo {undo.name}"
     wanted = arguments.hints(undo).get(name, Any)
     required = name not in undo.arguments.optional
 
     if name == RESULT:
-        yield from arguments.dropped(node, f"{says}: ")
-        own = arguments.produced(task)
+        yield from arguments.dropped(node, f"{subject}: ")
+        own = arguments.result_type(task)
         source = "gives"
 
         if fits(own, wanted) and not fits(type(None), wanted):
             yield (
-                f"{says} gets None as 'result' if it is not known how {task.name} ended: annotate "
-                f"it {name_of(wanted)} | None"
+                f"{subject} gets None as 'result' if the outcome of {task.name} is unknown. "
+                f"Annotate the parameter with {annotation_name(wanted)} | None"
             )
     elif name not in task.arguments.names and not task.arguments.takes_any:
         if required:
             yield (
-                f"{says} takes {name!r}, which is neither 'result' nor a parameter of {task.name}: "
-                "rename it, or give it a "
-                "default"
+                f"{subject} takes {name!r}, which is neither 'result' nor a parameter of "
+                f"{task.name}. Rename it, or give it a default"
             )
         return False
     elif required and not always_given(node, name):
         yield (
-            f"{says} needs {name!r}, which {task.name} may not be given: give it here, or give the "
-            "undo's parameter a default"
+            f"{subject} needs {name!r}, but {task.name} may be sent without it. Pass it here, or "
+            "give the undo's parameter a default"
         )
         return False
     else:
@@ -211,7 +210,8 @@ def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> 
         source = "takes"
 
     if not fits(own, wanted):
-        yield f"{says} takes {name_of(wanted)} as {name!r}, but {task.name} {source} {name_of(own)}"
+        found = f"{task.name} {source} {annotation_name(own)}"
+        yield f"{subject} takes {annotation_name(wanted)} as {name!r}, but {found}"
     return True
 
 
@@ -225,18 +225,18 @@ def always_given(node: Node, name: str) -> bool:
 
 def take_input(node: Node, annotation: Any) -> Problems:
     """Set the type of an input, and yield a problem if it is ``Results``."""
-    node.type = plain(annotation)
+    node.type = bare_annotation(annotation)
     if get_origin(node.type) is Results:
-        yield "an input takes list[...], not Results[...]"
+        yield "the annotation of an input must be list[...], not Results[...]"
 
 
-def sleep(node: Node, delay: object) -> Problems:
+def complete_after(node: Node, delay: object) -> Problems:
     """Make a node complete a given time after it is ready, and yield the problems."""
     node.type = type(None)
     node.columns = {"on_timeout": "complete", "delay": (yield from take_interval("delay", delay))}
 
 
-def until(node: Node, moment: Any) -> Problems:
+def complete_at(node: Node, moment: Any) -> Problems:
     """Make a node complete at a given time, and yield a problem if that is no aware datetime."""
     node.type = type(None)
     if not is_moment(moment):
@@ -245,7 +245,7 @@ def until(node: Node, moment: Any) -> Problems:
     node.columns = {"on_timeout": "complete", "due_at": moment.isoformat()}
 
 
-def signal(
+def await_signal(
     node: Node, name: Any, key: Any, annotation: Any, timeout: object, on_timeout: object
 ) -> Problems:
     if problem := name_problem("the name of a signal", name, 200):
@@ -254,13 +254,18 @@ def signal(
     if key is not None and (problem := text_problem("key", key)):
         yield problem
 
-    node.type = plain(annotation)
+    node.type = bare_annotation(annotation)
     yield from wait(
-        node, timeout, on_timeout, signal=name, signal_key=key, signal_type=text_of(annotation)
+        node,
+        timeout,
+        on_timeout,
+        signal=name,
+        signal_key=key,
+        signal_type=annotation_text(annotation),
     )
 
 
-def gate(node: Node, permission: Any, timeout: object, on_timeout: object) -> Problems:
+def await_decision(node: Node, permission: Any, timeout: object, on_timeout: object) -> Problems:
     """Make a node wait for a decision, and yield the problems."""
     if permission is not None and not (is_name(permission) and all(permission.partition("."))):
         yield f"permission must be a str like 'shop.approve', not {permission!r:.80}"
@@ -308,7 +313,7 @@ def embed(node: Node, child: Graph, given: Given) -> Problems:
 
     yield from take_graph(node, child, given)
     if child.key is not None:
-        yield "a workflow that is a node has no key of its own"
+        yield "a workflow that is a node cannot have a key. Remove key="
 
     if undone := [each.name for each in child.nodes if "undo" in each.texts]:
         yield (
@@ -327,20 +332,20 @@ def embed(node: Node, child: Graph, given: Given) -> Problems:
         node.type = GenericAlias(list, (output.type,)) if output.kind.many else output.type
 
 
-def follow(node: Node, successor: object, given: Given) -> Problems:
+def begin_successor(node: Node, successor: object, given: Given) -> Problems:
     """Make a node end the run and begin another one, and yield the problems."""
     node.type = type(None)
     if not isinstance(successor, Graph):
         yield f"continue_as() takes a Workflow, not {type(successor).__name__}"
     elif successor is node.flow:
         yield (
-            "a workflow cannot contain itself: let a task call "
-            "current_task().workflow.continue_as(...)"
+            "a workflow cannot contain itself. Call "
+            "current_task().workflow.continue_as(...) in a task"
         )
     else:
         yield from take_graph(node, successor, given)
         if successor.key is not None:
-            yield "the workflow that continues a run takes over its key, and has none of its own"
+            yield "a workflow that continues a run takes over the key of the run. Remove key="
         yield from misnamed(successor, None if node.flow.key is None else node.flow.name)
 
 
@@ -351,15 +356,15 @@ def misnamed(successor: Graph, keyed_name: str | None) -> Problems:
     """
     if keyed_name is not None and successor.name != keyed_name:
         yield (
-            f"a run with a key continues under its name, {keyed_name!r}, so that the key finds it; "
-            f"not {successor.name!r:.300}"
+            f"a run with a key must continue as a workflow of the same name, {keyed_name!r}, not "
+            f"{successor.name!r:.300}"
         )
 
 
 def take_graph(node: Node, child: Graph, given: Given) -> Problems:
     """Store the graph of a workflow and the values of its inputs, and yield the problems."""
     if given.args:
-        yield "the inputs of a workflow are given by name"
+        yield "the inputs of a workflow must be keyword arguments"
 
     child.finish()
     problems = [*child.problems, *graph_problems(child)]
@@ -368,18 +373,18 @@ def take_graph(node: Node, child: Graph, given: Given) -> Problems:
     inputs = {each.name: each.type for each in child.nodes if each.kind is INPUT}
     yield from arguments.unclear(node, inputs, given.options, "the workflow has an input")
     for name in inputs.keys() - given.kwargs.keys() - set(given.options):
-        yield f"its input {name!r} is missing"
+        yield f"the input {name!r} is missing"
     for name in given.kwargs.keys() - inputs.keys():
-        yield f"it has no input {name!r}; its inputs are {', '.join(inputs) or 'none'}"
+        yield f"the workflow has no input {name!r}; its inputs are {', '.join(inputs) or 'none'}"
 
-    known = {name: value for name, value in given.kwargs.items() if name in inputs}
-    constants = yield from arguments.connected(node, known, inputs)
+    inputs_given = {name: value for name, value in given.kwargs.items() if name in inputs}
+    constants = yield from arguments.connect_nodes(node, inputs_given, inputs)
 
     for name, value in constants.items():
         try:
             constants[name] = shape_of(inputs[name], name).encode(value, name)
         except (CodecError, TaskDefinitionError) as error:
-            yield arguments.why_not(error, {name: value})
+            yield arguments.argument_problem(error, {name: value})
             constants[name] = None
 
     node.kwargs = write_json(constants)

@@ -15,12 +15,12 @@ from django.db import DatabaseError, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendErrorCode, WorkflowDefinitionError, WorkflowError
-from horsies_django.store.base import said
-from horsies_django.store.tasks import CHUNK
+from horsies_django.store.base import error_text
+from horsies_django.store.tasks import CHUNK_ROWS
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, refuse_suppressed, taken
 from horsies_django.tasks.ids import uuid7
-from horsies_django.tasks.options import refuse, simulated_now
+from horsies_django.tasks.options import send_error, simulated_now
 from horsies_django.workflows.handle import WorkflowHandle, handle_of
 from horsies_django.workflows.nodes import Graph, T, graph_problems, outermost
 from horsies_django.workflows.operations import reading, writing
@@ -38,10 +38,10 @@ def send_graphs(flows: Sequence[Graph[T]]) -> list[WorkflowHandle[T]]:
     """
     for flow in flows:
         tasks = (node.task for node in flow.nodes if node.task is not None)
-        refuse_suppressed(f"the workflow {flow.name!r}", tasks, why="")
+        refuse_suppressed(f"the workflow {flow.name!r}", tasks, circumstance="")
         if in_event_loop():
             message = "send() was called on a running event loop: use 'await flow.asend()'"
-            raise refuse(message, TaskSendErrorCode.ASYNC_CONTEXT)
+            raise send_error(message, TaskSendErrorCode.ASYNC_CONTEXT)
 
     now = simulated_now.get()
     with taken():
@@ -105,7 +105,7 @@ def parts(items: Iterable[S], size: Callable[[S], int]) -> Iterator[list[S]]:
     total = 0
 
     for item in items:
-        if part and (len(part) == CHUNK or total + size(item) > CHUNK_CHARACTERS):
+        if part and (len(part) == CHUNK_ROWS or total + size(item) > CHUNK_CHARACTERS):
             yield part
             part = []
             total = 0
@@ -159,7 +159,7 @@ def path_problem(store: WorkflowStore, path: Any) -> str | None:
     except DatabaseError as error:
         if getattr(error.__cause__, "sqlstate", None) not in ("42601", "22P02", "22023", "2201B"):
             raise
-        return f"the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}"
+        return f"the condition {path!r:.200} is not a JSON path of PostgreSQL: {error_text(error)}"
 
     if len(_accepted) < 1_000:  # a cache of conditions that PostgreSQL has accepted
         _accepted.add(path)

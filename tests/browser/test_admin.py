@@ -468,15 +468,15 @@ def test_retrying_all_failed_tasks_refreshes_the_page_by_itself(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person retries all failed tasks, and the page goes from step to step by itself."""
-    monkeypatch.setattr(selection, "BATCH", 2)
-    monkeypatch.setattr(all_page, "REQUEST_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "TASKS_PER_TRANSACTION", 2)
+    monkeypatch.setattr(all_page, "ACT_SECONDS", 0.0)
     TaskFactory.create_batch(
         7, status="FAILED", error_code="OH_NO", finished_at=now() - dt.timedelta(hours=1)
     )
 
     page = look(reverse("admin:horsies_task_changelist") + "?status=FAILED")
-    page.get_by_role("link", name="Act on all that match").click()
-    page.get_by_role("button", name="Count them").click()
+    page.get_by_role("link", name="Act on all matching tasks").click()
+    page.get_by_role("button", name="Count the tasks").click()
 
     playwright.expect(page.get_by_role("heading", name="7 tasks")).to_be_visible()
     assert_readable(page, "all-found")

@@ -144,7 +144,7 @@ def test_a_refresh_shows_a_new_failure_and_keeps_the_focus(look: Look, busy: Non
     assert page.evaluate("document.activeElement.textContent") == "mail"
 
 
-def test_it_asks_again_and_again_but_not_while_nobody_sees_it(look: Look, busy: None) -> None:
+def test_the_overview_refreshes_itself_only_while_it_is_visible(look: Look, busy: None) -> None:
     page = look(overview())
     held(page)
 
@@ -162,7 +162,7 @@ def test_it_asks_again_and_again_but_not_while_nobody_sees_it(look: Look, busy: 
     wait_until(lambda: page.evaluate("shown") == 3, "it is shown")
 
 
-def test_what_cannot_be_refreshed_says_so_and_recovers(look: Look, busy: None) -> None:
+def test_the_overview_reports_a_failed_refresh_and_recovers(look: Look, busy: None) -> None:
     page = look(overview())
     held(page)
 

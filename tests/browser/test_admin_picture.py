@@ -223,7 +223,7 @@ def test_a_picture_follows_its_run_and_keeps_the_focus(look: Look, order: Any) -
 
     playwright.expect(page.locator("[role=status]")).to_have_text("✕ Failed")
     playwright.expect(page.get_by_text("Waiting for a decision")).to_have_count(0)
-    playwright.expect(page.get_by_text("follows the run")).to_have_count(0)
+    playwright.expect(page.get_by_text("The picture is refreshed")).to_have_count(0)
 
 
 def test_a_picture_of_a_thousand_nodes_fits_on_request(look: Look, transactional_db: None) -> None:

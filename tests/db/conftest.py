@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from django.db import connection, connections
 
-from horsies_django.store.base import load
+from horsies_django.store.base import sql_text
 from horsies_django.store.queues import QueueStore
 from tests.conftest import Claimer, put, wait_until
 from tests.conftest import Claimers as Claimers
@@ -78,7 +78,7 @@ def parts() -> Iterator[Parts]:
     """Return a function that sets how many nodes and tasks of a run one transaction may end, skip,
     withdraw or retry.
     """
-    text = load("functions/workflows/horsies_move_run")
+    text = sql_text("functions/workflows/horsies_move_run")
 
     def install(many: int) -> None:
         assert "v_part CONSTANT int := 1000;" in text

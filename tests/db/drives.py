@@ -151,7 +151,7 @@ class Engine(Claimer):
     def settle(self, *claims: Claim, value: Any = 1, code: str | None = None) -> Passed:
         """Complete tasks with a value, or end them with an error."""
         passed = self.run_pass(outcomes=[ended(claim, value, code) for claim in claims])
-        self.advancer.owe(passed.in_runs)
+        self.advancer.note_finished(passed.in_runs)
         return passed
 
     def end(self, *claims: Claim, value: Any = 1, code: str | None = None) -> None:
@@ -172,7 +172,7 @@ class Engine(Claimer):
 
     def advance(self) -> None:
         """Advance everything that is due."""
-        while self.advancer.find(self.workflows, None, 1_000) or self.advancer.owed:
+        while self.advancer.find(self.workflows, None, 1_000) or self.advancer.pending_runs:
             self.advancer.turn(self.workflows)
 
     def run_all(self) -> None:
@@ -277,8 +277,8 @@ class Driven:
         commits = self.dice.chance(0.5)
 
         with engine.conn.transaction(force_rollback=not commits):
-            for run, debt in [*engine.advancer.owed.items()]:
-                assert not engine.advance_run(run, debt.tasks, debt.children, 3).busy
+            for run, pending in [*engine.advancer.pending_runs.items()]:
+                assert not engine.advance_run(run, pending.tasks, pending.children, 3).busy
                 for other in self.engines:
                     assert other is engine or other.advance_run(run, [], [], 3).busy
 
@@ -295,7 +295,7 @@ class Driven:
                 self.advance(engine)
             self.check()
 
-            busy = any(engine.claims or engine.advancer.owed for engine in self.engines)
+            busy = any(engine.claims or engine.advancer.pending_runs for engine in self.engines)
             if not busy and not self.rows(
                 "SELECT FROM horsies_workflows w WHERE w.finished_at IS NULL"
             ):
@@ -330,7 +330,7 @@ class Driven:
             engine.claims.append((claim, self.began(engine, claim)))
 
         if not self.dice.chance(0.2):
-            engine.advancer.owe(passed.in_runs)
+            engine.advancer.note_finished(passed.in_runs)
 
     def runs(self, engine: Engine, claim: Claim, place: Any, *, all_: bool) -> bool:
         """Continue the code of a task; return whether it has reached its end."""
@@ -361,7 +361,7 @@ class Driven:
         self.looker.execute(
             "UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [engine.id]
         )
-        told = WorkerStore(self.looker).reap(THRESHOLD, judge=False, many=1_000)
+        told = WorkerStore(self.looker).reap(THRESHOLD, declare_dead=False, many=1_000)
         return {id_: kind for kind, id_, *_ in told}
 
     def judge_nothing_left(self) -> None:
@@ -370,7 +370,7 @@ class Driven:
         assert not self.rows(
             "SELECT t.task_name, t.status, t.node FROM horsies_tasks t WHERE t.finished_at IS NULL"
         )
-        assert self.engines[0].workflows.owed(None, 1_000) == []
+        assert self.engines[0].workflows.advance_reasons(None, 1_000) == []
 
 
 class Drive(Driven):
@@ -592,9 +592,9 @@ class Drive(Driven):
         tasks = self.rows("SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = %s", [run])
         children = self.rows("SELECT w.id FROM horsies_workflows w WHERE w.parent_id = %s", [run])
 
-        debt = engine.advancer.debt(run)
-        debt.tasks |= {row[0] for row in tasks}
-        debt.children |= {row[0] for row in children}
+        pending = engine.advancer.pending_run(run)
+        pending.tasks |= {row[0] for row in tasks}
+        pending.children |= {row[0] for row in children}
         self.advance(engine)
 
     # people

@@ -442,7 +442,7 @@ def reap(conn: Any) -> dict[str, list[Any]]:
     )
 
     found: dict[str, list[Any]] = {}
-    for kind, id_, *_ in WorkerStore(conn).reap(THRESHOLD, judge=True, many=100):
+    for kind, id_, *_ in WorkerStore(conn).reap(THRESHOLD, declare_dead=True, many=100):
         found.setdefault(kind, []).append(id_)
     return found
 

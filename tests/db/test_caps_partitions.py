@@ -102,7 +102,7 @@ def test_what_frees_a_permit_unparks_one_and_wakes_workers(
 
     listener.execute(f"LISTEN {worker.channel}_new")
     if frees == "the reaper":
-        happened = WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=100)
+        happened = WorkerStore(connection).reap(dt.timedelta(0), declare_dead=False, many=100)
         assert [(kind, id_) for kind, id_, *_ in happened] == [("failed", first)]
     else:
         owed = {"releases": claims} if frees == "a release" else settled(*claims)
@@ -212,7 +212,7 @@ def test_a_parked_task_that_expires_does_not_strand_the_next(claimer: Claimers, 
     worker.run_pass(**settled(claim))
     worker.conn.execute(late)
     if frees == "with the reaper between":
-        WorkerStore(connection).reap(dt.timedelta(hours=1), judge=False, many=100)
+        WorkerStore(connection).reap(dt.timedelta(hours=1), declare_dead=False, many=100)
         assert not Task.objects.filter(status="EXPIRED", parked=True).exists()
 
     assert started(other, 1) == [last]

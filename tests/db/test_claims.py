@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.store.base import load
+from horsies_django.store.base import sql_text
 from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import Served
 from tests.conftest import Claimer, limit, put, sql
@@ -72,7 +72,7 @@ def touched(worker: Claimer, outcomes: str | None = None, sync: int = 0) -> int:
         "max_bytes": None,
         **Wanted(sync=sync)._asdict(),
     }
-    return blocks(worker.conn, load("tasks/pass"), params)
+    return blocks(worker.conn, sql_text("tasks/pass"), params)
 
 
 @pytest.mark.parametrize("cap", [None, 5])
@@ -227,7 +227,7 @@ def test_a_worker_takes_an_unknown_task_after_the_grace(old: Claimer) -> None:
     assert passed.expired == past
 
 
-def test_a_worker_leaves_tasks_of_a_newer_wire_format(old: Claimer, claimer: Claimers) -> None:
+def test_a_worker_claims_no_task_of_a_newer_wire_format(old: Claimer, claimer: Claimers) -> None:
     """A task sent by a newer release is left to workers that can read its wire format."""
     (newer,) = put(name=KNOWN, options='{"wire": 2}')
     (today,) = put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
@@ -247,7 +247,9 @@ def test_the_permit_of_a_released_task_goes_to_a_known_task(old: Claimer) -> Non
     assert Task.objects.filter(status="PENDING").count() == 1
 
 
-def test_a_worker_that_leaves_all_that_waits_wakes_nobody(old: Claimer, connect: Connect) -> None:
+def test_a_worker_that_claims_no_waiting_task_wakes_no_other(
+    old: Claimer, connect: Connect
+) -> None:
     limit("default", max_concurrency=2)
     put(3, name=STRANGE)
     met = old.run_pass(sync=2).claims
@@ -262,7 +264,7 @@ def test_a_worker_that_leaves_all_that_waits_wakes_nobody(old: Claimer, connect:
     assert heard(listener) == []
 
 
-def test_claims_and_prefetches_leave_out_unknown_tasks(
+def test_claims_and_prefetches_skip_unknown_tasks(
     old: Claimer,
 ) -> None:
     """With a grace, a pass claims and prefetches only the tasks that its worker knows."""
@@ -287,7 +289,7 @@ def test_unknown_tasks_of_a_full_partition_hide_no_other_task(old: Claimer) -> N
     assert claimed(old) == first + second
 
 
-def test_leaving_out_unknown_tasks_reads_the_index_of_the_claim(
+def test_a_claim_that_skips_unknown_tasks_reads_its_index(
     claimer: Claimers, connect: Connect
 ) -> None:
     """The claim that leaves out unknown tasks reads its index and never sorts."""
@@ -401,7 +403,7 @@ def ending(mine: list[uuid.UUID], ends: list[str]) -> list[Outcome]:
 
 
 @pytest.mark.thorough
-def test_it_leaves_the_rows_and_says_what_a_whole_one_does(claimer: Claimers) -> None:
+def test_a_short_pass_has_the_same_effects_as_a_whole_one(claimer: Claimers) -> None:
     worker = claimer()
 
     def after(run: Callable[[], Passed]) -> tuple[Any, ...]:

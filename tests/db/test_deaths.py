@@ -42,7 +42,7 @@ def workers(conn: Any, *ages: float) -> list[uuid.UUID]:
 def test_a_worker_that_beats_declares_a_silent_one_dead(conn: Any) -> None:
     own, _living, silent = workers(conn, 0, 0, 60)
 
-    dead = WorkerStore(conn).judge(own, THRESHOLD, FRESH)
+    dead = WorkerStore(conn).declare_dead_workers(own, THRESHOLD, FRESH)
 
     assert dead == [silent]
     assert Heartbeat.objects.get(died_at__isnull=False).pk == silent
@@ -53,18 +53,18 @@ def test_no_worker_dies_when_the_clock_has_jumped(conn: Any, age: float) -> None
     """Fails if: others' heartbeats are compared with a clock that makes the own one old, too."""
     own, _other = workers(conn, age, age)
 
-    assert WorkerStore(conn).judge(own, THRESHOLD, FRESH) == []
+    assert WorkerStore(conn).declare_dead_workers(own, THRESHOLD, FRESH) == []
 
 
 @pytest.mark.parametrize("gone", ["died", "deleted"])
-def test_a_worker_without_a_living_heartbeat_judges_nobody(conn: Any, gone: str) -> None:
+def test_a_worker_without_a_living_heartbeat_declares_none_dead(conn: Any, gone: str) -> None:
     own, silent = workers(conn, 0, 60)
     if gone == "died":
         sql("UPDATE horsies_heartbeats SET died_at = clock_timestamp() WHERE id = %s", [own])
     else:
         sql("DELETE FROM horsies_heartbeats WHERE id = %s", [own])
 
-    dead = WorkerStore(conn).judge(own, THRESHOLD, FRESH)
+    dead = WorkerStore(conn).declare_dead_workers(own, THRESHOLD, FRESH)
 
     assert dead == []
     assert Heartbeat.objects.get(pk=silent).died_at is None
@@ -74,7 +74,7 @@ def test_a_worker_that_died_before_the_clock_was_set_back_dies(conn: Any) -> Non
     """Fails if: its heartbeat counts as young until the clock has caught up."""
     own, silent = workers(conn, 0, -3_600)
 
-    assert WorkerStore(conn).judge(own, THRESHOLD, FRESH) == [silent]
+    assert WorkerStore(conn).declare_dead_workers(own, THRESHOLD, FRESH) == [silent]
 
 
 def test_heartbeats_of_the_future_hold_no_duty_and_no_place(conn: Any) -> None:
@@ -96,12 +96,12 @@ def test_claims_of_the_future_without_a_worker_are_rescued(claimer: Claimers) ->
     lost.run_pass(sync=1)
     sql("UPDATE horsies_tasks SET claimed_at = claimed_at + interval '1 hour'")
 
-    WorkerStore(lost.conn).reap(timedelta(minutes=1), judge=False, many=10)
+    WorkerStore(lost.conn).reap(timedelta(minutes=1), declare_dead=False, many=10)
 
     assert Task.objects.get(pk=id_).error_code == "WORKER_CRASHED"
 
 
-def test_reapers_of_the_last_release_still_judge(conn: Any, claimer: Claimers) -> None:
+def test_reapers_of_the_previous_release_declare_workers_dead(conn: Any, claimer: Claimers) -> None:
     silent = register(claimer()).id
     sql(
         "UPDATE horsies_heartbeats SET sent_at = clock_timestamp() - interval '1 minute' WHERE id "
@@ -109,6 +109,6 @@ def test_reapers_of_the_last_release_still_judge(conn: Any, claimer: Claimers) -
         [silent],
     )
 
-    happened = WorkerStore(conn).reap(THRESHOLD, judge=True, many=10)
+    happened = WorkerStore(conn).reap(THRESHOLD, declare_dead=True, many=10)
 
     assert [(one.kind, one.id) for one in happened] == [("died", silent)]

@@ -20,7 +20,7 @@ from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from horsies_django import Workflow, get_handle, schedules
-from horsies_django.core.notifications import read_told
+from horsies_django.core.notifications import read_notification
 from horsies_django.core.records import NewTasks
 from horsies_django.models import Heartbeat, Task, WorkflowRun
 from horsies_django.store.notify import channel_prefix
@@ -28,7 +28,7 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, WorkerStore
 from horsies_django.tasks import enqueue
 from horsies_django.tasks.ids import uuid7
-from horsies_django.tasks.notify_throttle import BURST, LOOK_SECONDS, NotifyThrottle
+from horsies_django.tasks.notify_throttle import BURST, READ_AGAIN_SECONDS, NotifyThrottle
 from horsies_django.testing import drain
 from horsies_django.workflows import send as workflow_send
 from horsies_django.workflows.advancer import Advancer
@@ -157,7 +157,7 @@ def test_a_worker_that_is_dead_or_silent_is_not_elected(
         (2, 0, {1: "place 0"}),
     ],
 )
-def test_a_worker_that_replaces_an_elected_one_is_told_at_once(
+def test_a_replacement_of_an_elected_worker_is_notified_at_once(
     team: Teams, count: int, stops: int, told: dict[int, str]
 ) -> None:
     """When an elected worker stops, its replacements are notified of their places at once."""
@@ -365,7 +365,7 @@ def slow_send(then: Callable[[], object] = list) -> Iterator[float]:
     yield from [0.0] * (2 * BURST + 1)
     then()
     while True:
-        yield LOOK_SECONDS + 0.001
+        yield READ_AGAIN_SECONDS + 0.001
 
 
 def test_a_quiet_send_that_took_long_is_announced_at_its_end(
@@ -434,7 +434,7 @@ def declared(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     schedules.declare(actor="a scheduler")
 
     limit("bulk", partition_by_args=["a"], partition_max_concurrency=2)
-    monkeypatch.setattr(enqueue, "CHUNK", 3)
+    monkeypatch.setattr(enqueue, "CHUNK_ROWS", 3)
 
 
 @contextmanager
@@ -478,10 +478,10 @@ def test_serializable_transactions_can_send_side_by_side(
 
 
 @pytest.mark.parametrize("chunk", [1, 5_000])
-def test_a_worker_that_hears_of_such_a_run_sends_its_first_tasks(
+def test_a_worker_sends_the_first_tasks_of_a_serializable_run(
     declared: None, connect: Connect, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(workflow_send, "CHUNK", chunk)  # nodes in one statement, or in several
+    monkeypatch.setattr(workflow_send, "CHUNK_ROWS", chunk)  # nodes in one statement, or in several
     listener = connect()
     other = connect()
     prefix = channel_prefix(listener)
@@ -493,10 +493,10 @@ def test_a_worker_that_hears_of_such_a_run_sends_its_first_tasks(
 
     assert not Task.objects.exists()
     (heard,) = listener.notifies(timeout=10, stop_after=1)
-    told = read_told(heard.payload)
+    told = read_notification(heard.payload)
 
     advancer = Advancer(1_000_000)
-    advancer.tell(told.run)
+    advancer.note_signal(told.run)
     assert advancer.turn(advancer.store(other, prefix))
 
     assert Task.objects.count() == 1

@@ -137,7 +137,7 @@ def test_a_running_task_names_its_worker_and_its_rescue() -> None:
     assert codes(id_) == ["RUNNING"]
 
 
-def test_a_worker_without_a_heartbeat_leaves_an_orphan(
+def test_a_task_of_a_worker_without_a_heartbeat_is_orphaned(
     claimer: Claimers,
 ) -> None:
     """A running task without a heartbeat of its worker is explained as claimed by a silent worker,
@@ -147,7 +147,9 @@ def test_a_worker_without_a_heartbeat_leaves_an_orphan(
     assert codes(task.id) == ["CLAIMED_BY_SILENT_WORKER"]
     assert codes(TaskFactory(status="RUNNING").id) == ["RUNNING"]
 
-    happened = WorkerStore(claimer().conn).reap(dt.timedelta(seconds=10), judge=True, many=10)
+    happened = WorkerStore(claimer().conn).reap(
+        dt.timedelta(seconds=10), declare_dead=True, many=10
+    )
 
     assert [each[:4] for each in happened] == [("failed", task.id, task.task_name, 1)]
     assert codes(task.id) == ["FINISHED"]
@@ -330,7 +332,7 @@ def test_the_first_task_of_a_partition_is_named_with_its_state(
     assert does() == "it is PENDING."
 
     claim = next(one for one in worker.run_pass(sync=9).claims if one.id == first)
-    assert does() == "it is RUNNING since ."
+    assert does() == "it has been RUNNING since ."
     worker.run_pass(outcomes=[failed(claim, retry=3_600)])
 
     assert does() == "it waits for its next attempt until ."
@@ -339,17 +341,22 @@ def test_the_first_task_of_a_partition_is_named_with_its_state(
     Task.objects.filter(pk=first).update(enqueued_at=now(), next_retry_at=None)
     (again,) = worker.run_pass(sync=9).claims
     worker.run_pass(outcomes=[failed(again)])
-    assert does() == "it is FAILED since  and stops the key until it is retried or skipped."
+    assert does() == (
+        "it has been FAILED since , and the later tasks of the key wait until it is retried or "
+        "skipped."
+    )
 
     said = {"task_id": str(first), "status": "FAILED", "order_stop": "stop", "queue": "default"}
     assert details(second, "BEHIND_IN_ORDER").items() >= said.items()
     assert text(first, "FINISHED").endswith(
-        "It stops its key: the tasks behind it wait until it is retried or skipped."
+        "The later tasks of its key wait until it is retried or skipped."
     )
     assert details(first, "FINISHED")["order_stop"] == "stop"
 
     Task.objects.filter(pk=first).update(order_stop="cancel")
-    assert does() == "it is FAILED since , and what was sent until then is cancelled."
+    assert does() == (
+        "it has been FAILED since , and the tasks that were sent until then are being cancelled."
+    )
     assert not text(first, "FINISHED").endswith("skipped.")
 
     Task.objects.filter(pk=first).update(order_stop=None)
@@ -393,7 +400,7 @@ def test_a_queue_without_living_workers_names_its_last_one() -> None:
     """The explanation for a queue without living workers names the last worker that served it."""
     (id_,) = put()
     serving("mail")
-    assert "No worker serves the queue 'default', and none ever has" in text(id_, "NO_LIVE_WORKER")
+    assert "No worker has ever served the queue 'default': start one" in text(id_, "NO_LIVE_WORKER")
 
     worker = serving()
     beats = Heartbeat.objects.filter(pk=worker.id)
@@ -417,7 +424,7 @@ def test_a_queue_without_living_workers_names_its_last_one() -> None:
     assert "There is no queue 'nowhere' in the database" in text(id_, "NO_LIVE_WORKER")
 
 
-def test_a_worker_that_stops_is_not_said_to_take_a_task() -> None:
+def test_a_stopping_worker_is_explained_as_no_live_worker() -> None:
     """Fails if: the explanation names a start within seconds, while the only worker claims
     no more.
     """
@@ -427,10 +434,10 @@ def test_a_worker_that_stops_is_not_said_to_take_a_task() -> None:
     (reason,) = explain(id_).reasons
 
     assert reason.code == "NO_LIVE_WORKER"
-    assert "is stopping since" in reason.text
+    assert "has been stopping since" in reason.text
 
 
-def test_a_task_name_that_no_worker_knows_is_a_reason() -> None:
+def test_a_task_name_unknown_to_all_workers_is_a_reason() -> None:
     """A task name or wire format is a reason as soon as no living worker knows it."""
     old = serving(task_names=["shop.tasks.old"], wire=1)
     (id_,) = put(name="shop.tasks.new", options='{"wire": 2}')
@@ -772,6 +779,6 @@ def test_a_predicate_of_the_claim_has_one_text(name: str) -> None:
     assert {stem for stem, text in TEXTS.items() if re.search(mark, plain(text))} == {name} | others
 
 
-def test_the_claim_and_the_explanation_ask_the_same_functions() -> None:
+def test_the_claim_and_the_explanation_call_the_same_functions() -> None:
     assert set(MARKS) - called("horsies_pass", "horsies_configure_queue", "horsies_reap") == set()
     assert set(MARKS) - called("horsies_explain") == set()

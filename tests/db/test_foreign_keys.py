@@ -194,7 +194,7 @@ def test_referenced_rows_of_other_tables_stay(connect: Connect, refer: Refer) ->
     assert [entry.pk for entry in AuditEntry.objects.all()] == [entries[1]]
 
 
-def test_a_purge_leaves_referenced_tasks(refer: Refer) -> None:
+def test_a_purge_keeps_referenced_tasks(refer: Refer) -> None:
     old = finished(3 * DAY, 3)
     refer("horsies_tasks", old[0])
 
@@ -205,7 +205,7 @@ def test_a_purge_leaves_referenced_tasks(refer: Refer) -> None:
 
 
 @pytest.mark.parametrize("how", KINDS.values(), ids=KINDS)
-def test_a_pause_leaves_referenced_tasks_and_a_resume_runs_them(refer: Refer, how: str) -> None:
+def test_a_pause_keeps_referenced_tasks_and_a_resume_runs_them(refer: Refer, how: str) -> None:
     """Fails if: the pause raises, at the latest at the commit, or the task starts during it."""
     flow = Workflow("two")
     flow.add(flows.number, 1, name="referenced")

@@ -34,7 +34,7 @@ from horsies_django.models import (
 )
 from horsies_django.monitoring.health import Health, QueueHealth, XminHolder, examine, problems
 from horsies_django.store import audit
-from horsies_django.store.base import load
+from horsies_django.store.base import sql_text
 from horsies_django.store.health import HealthStore
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.store.workers import Load
@@ -332,7 +332,7 @@ def test_the_cluster_counts_all_workers_and_the_oldest_task() -> None:
 @pytest.mark.parametrize(
     ("name", "overridden"), [("partition_max_concurrency", True), ("partition_local_limit", False)]
 )
-def test_a_partition_waits_at_either_limit_whoever_set_it(name: str, overridden: bool) -> None:
+def test_a_wait_at_either_limit_of_a_partition_is_reported(name: str, overridden: bool) -> None:
     """Fails if: only the limit of the cluster counts, or only the settings do, or a limit that was
     never set counts.
     """
@@ -439,7 +439,7 @@ def test_a_prepared_transaction_holds_back_xmin(
         waiting = join("a")
 
         lock(conn, prepare=True)
-        (row,) = looker.execute(load("monitoring/xmin").encode()).fetchall()
+        (row,) = looker.execute(sql_text("monitoring/xmin").encode()).fetchall()
         found = XminHolder(*row)
         assert (found.kind, found.name, found.pid) == ("prepared transaction", "forgotten", None)
         assert found.transactions >= 1

@@ -302,7 +302,7 @@ class Observers:
             dt.timedelta(days=1),
             ["default", "mail"],
             self.world.worker.id,
-            may_judge=lambda seconds: True,
+            may_declare_dead=lambda seconds: True,
         )
         reaper.request_sweep_at = 0.0
         reaper.tick(self.conn)

@@ -26,7 +26,7 @@ from horsies_django import WorkflowError, explain
 from horsies_django.conf import Recovery
 from horsies_django.core.records import Wanted
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.store.base import run
+from horsies_django.store.base import run_statement
 from horsies_django.store.tasks import TaskStore
 from horsies_django.testing import captured_tasks, drain
 from horsies_django.worker.maintenance.reaper import Reaper
@@ -122,7 +122,7 @@ UNWRITTEN = ("options", "kwargs", "size", "priority", "lane", "sent_at")
 
 
 @pytest.mark.parametrize(("rule", "columns"), [one for one in REFUSED if one[0] in UNWRITTEN])
-def test_no_setting_turns_off_the_check_of_what_no_pass_writes(
+def test_no_setting_disables_checks_of_values_no_pass_writes(
     rule: str, columns: dict[str, Any]
 ) -> None:
     (id_,) = put()
@@ -354,9 +354,7 @@ POLICIES = [
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=map(json.dumps, POLICIES))
-def test_a_retry_policy_that_cannot_be_read_lets_its_task_fail(
-    claimer: Claimers, policy: Any
-) -> None:
+def test_a_task_with_an_unreadable_retry_policy_fails(claimer: Claimers, policy: Any) -> None:
     codes = {"codes": ["UNHANDLED_ERROR", "WORKER_SERIALIZATION_ERROR"]}
     retry = {**policy, **codes} if isinstance(policy, dict) else policy
     put(2, options=json.dumps({"wire": 1, "retry": retry}), max_retries=5)
@@ -395,7 +393,9 @@ def test_a_pause_beyond_all_bounds_is_brought_within_ours(claimer: Claimers, mos
 @pytest.fixture
 def rescue(connect: Connect) -> Callable[[], None]:
     """Return a function that runs one round of a reaper."""
-    reaper = Reaper(Recovery(), None, ["default"], uuid.uuid4(), may_judge=lambda seconds: False)
+    reaper = Reaper(
+        Recovery(), None, ["default"], uuid.uuid4(), may_declare_dead=lambda seconds: False
+    )
     conn = connect()
     return lambda: reaper.rescue(conn)
 
@@ -498,7 +498,7 @@ def test_what_a_copy_and_the_orm_write_stays_as_it_is_too() -> None:
         status="FAILED", finished_at="2027-01-01 00:00Z", error_code="X", result=KEYS
     )
 
-    assert run(connection, "horsies_copy", {"id": id_, "new": uuid.uuid4()})[0][2]
+    assert run_statement(connection, "horsies_copy", {"id": id_, "new": uuid.uuid4()})[0][2]
     assert sorted(texts(), key=str) == [(TEXT, TEXT), (TEXT, None)]
 
     task = Task.objects.get(pk=id_)

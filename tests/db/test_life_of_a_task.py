@@ -302,15 +302,15 @@ class LifeOfATask(RuleBasedStateMachine):
         assert self.lives.beat(at) == (at.worker not in self.dead)
         self.silent.discard(at.worker)
 
-    @rule(judge=st.sampled_from([True, True, False]))
-    def reap(self, judge: bool) -> None:
+    @rule(declare_dead=st.sampled_from([True, True, False]))
+    def reap(self, declare_dead: bool) -> None:
         for seat in self.lives.seats:
             if seat.worker not in self.silent:
                 self.lives.beat(seat)
 
-        died = self.silent - self.dead if judge else set()
+        died = self.silent - self.dead if declare_dead else set()
         told = WorkerStore(self.lives.looker).reap(
-            THRESHOLD, judge=judge, many=1_000, max_crashes=MAX_CRASHES
+            THRESHOLD, declare_dead=declare_dead, many=1_000, max_crashes=MAX_CRASHES
         )
 
         self.dead |= died
@@ -603,7 +603,7 @@ class LifeOfATask(RuleBasedStateMachine):
 
         for place in range(3):
             self.fall_silent(place)
-        self.reap(judge=True)
+        self.reap(declare_dead=True)
         self.replace(0)
 
         at = self.lives.seats[0]

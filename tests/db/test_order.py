@@ -137,7 +137,7 @@ def test_a_failure_cancels_no_task_that_became_visible_later(
 
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "delete"])
-def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) -> None:
+def test_the_next_task_starts_after_a_cancel_expiry_or_delete(claimer: Claimers, how: str) -> None:
     """Fails if: only a settle starts the next task; keys then stand still for up to half a
     minute.
     """
@@ -202,7 +202,7 @@ def test_the_task_that_stops_a_key_is_neither_pruned_nor_purged(claimer: Claimer
 
 
 @pytest.mark.parametrize("columns", [{"delay": dt.timedelta(hours=1)}, {"priority": 1}])
-def test_a_delay_or_a_priority_is_refused_whoever_inserts(columns: dict[str, Any]) -> None:
+def test_an_ordered_queue_refuses_a_delay_or_a_priority(columns: dict[str, Any]) -> None:
     ordered()
 
     with pytest.raises(Exception, match='queue "default" is ordered'), transaction.atomic():
@@ -312,7 +312,7 @@ def test_a_locked_head_parks_no_task_behind_it(claimer: Claimers, connect: Conne
     assert started(worker) == [second]
 
 
-def test_a_paused_or_retried_run_lets_the_next_task_start(
+def test_a_pause_or_a_retry_of_a_run_starts_the_next_task(
     claimer: Claimers,
 ) -> None:
     """A run that is paused or retried lets the next task of its key start.
@@ -341,7 +341,7 @@ def test_a_paused_or_retried_run_lets_the_next_task_start(
     assert started(worker) == [later]
 
 
-def test_a_retried_undo_lets_the_next_task_of_its_key_start(claimer: Claimers) -> None:
+def test_a_retry_of_an_undo_starts_the_next_task_of_its_key(claimer: Claimers) -> None:
     limit("default", partition_by_args=["amount"], partition_policy="stop")
     worker = claimer()
     flow = Workflow("booking")
@@ -520,7 +520,7 @@ def test_the_result_of_a_merged_task_stays_as_long_as_its_row(claimer: Claimers,
     assert store.prune_tasks(kept, 10).tasks == 1
 
 
-def test_a_merged_task_says_so_when_the_other_row_is_gone(claimer: Claimers) -> None:
+def test_a_merged_task_reports_merged_if_the_survivor_is_gone(claimer: Claimers) -> None:
     coalescing()
     worker = claimer()
     equal(2)
@@ -607,7 +607,7 @@ def test_a_merged_task_cannot_be_retried_but_can_be_redacted(
     }
 
 
-def test_a_redaction_takes_along_what_was_merged_into_the_task(claimer: Claimers) -> None:
+def test_a_redaction_includes_the_tasks_merged_into_the_task(claimer: Claimers) -> None:
     """Fails if: equal arguments stay in the rows of the tasks for which it ran."""
     coalescing()
     worker = claimer()

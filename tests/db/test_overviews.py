@@ -17,8 +17,8 @@ from django.db import connection
 from horsies_django import Workflow
 from horsies_django.core.counts import BOUNDS, CLAIMED, COMPLETED, NO_FAILURE, RETURNED
 from horsies_django.models import Task, Worker, WorkflowRun
-from horsies_django.monitoring.history import NONE, Step, series
-from horsies_django.store.base import now, text_of
+from horsies_django.monitoring.history import EMPTY_HISTOGRAM, TimeStep, series
+from horsies_django.store.base import now, statement_text
 from horsies_django.store.health import HealthStore
 from horsies_django.store.history import HistoryStore
 from horsies_django.store.overviews import (
@@ -318,7 +318,7 @@ def test_all_keys_are_listed_with_their_first_task(
     assert OverviewStore(connection).keys("default", 2, stopped=False) == found[:2]
 
 
-def test_all_keys_cost_a_probe_each_however_many_tasks_wait(connect: Connect) -> None:
+def test_a_list_of_all_keys_costs_one_probe_per_key(connect: Connect) -> None:
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     for name in "abc":
         tenant(name, 3_000)
@@ -328,7 +328,7 @@ def test_all_keys_cost_a_probe_each_however_many_tasks_wait(connect: Connect) ->
     for state in ("stale", "analyzed"):
         for stopped in (False, True):
             asked = {"queue": "default", "many": 2, "bound": 10, "stopped": stopped}
-            assert blocks(conn, text_of("monitoring/keys"), asked) < 100, (state, stopped)
+            assert blocks(conn, statement_text("monitoring/keys"), asked) < 100, (state, stopped)
         conn.execute("ANALYZE horsies_tasks")
 
 
@@ -374,7 +374,7 @@ def test_tasks_due_in_the_future_cost_the_count_one_probe(connect: Connect) -> N
     conn.execute("ANALYZE horsies_tasks")
 
     asked = {"names": ["default"], "bound": 10_000}
-    query = text_of("horsies_count_pending", asked)
+    query = statement_text("horsies_count_pending", asked)
 
     assert conn.execute(query, asked).fetchall() == [("default", 5)]
     assert blocks(conn, query, asked) < 200
@@ -421,7 +421,7 @@ def counted(
 
 
 @pytest.mark.parametrize(("span", "points", "width", "each"), SPANS)
-def test_steps_hold_what_was_counted_in_them(
+def test_each_step_contains_the_counts_of_its_own_period(
     connect: Connect, span: dt.timedelta, points: int, width: dt.timedelta, each: int
 ) -> None:
     """Fails if: the last step has only the counts since the last whole step, or the first step also
@@ -493,7 +493,9 @@ def test_a_queue_without_counts_has_no_series(
     counted(conn, MINUTE, 3, "mail", "", CLAIMED, bucket=2)
     (steps,) = series(conn, HOUR, 60).values()
 
-    assert [step for step in steps if step != Step()] == [Step(waits=(0, 0, 1, *NONE[3:]))]
+    assert [step for step in steps if step != TimeStep()] == [
+        TimeStep(waits=(0, 0, 1, *EMPTY_HISTOGRAM[3:]))
+    ]
 
 
 def test_steps_and_failures_are_read_through_the_history_key(connect: Connect) -> None:

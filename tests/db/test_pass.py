@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Outcome, Wanted
-from horsies_django.core.retry import USUAL, RetryPolicy, class_names
+from horsies_django.core.retry import USUAL_FAILURES, RetryPolicy, class_names
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import TaskStore
@@ -317,7 +317,7 @@ def test_a_cancel_that_waited_for_a_row_ends_the_task_afterwards(
 
 
 @pytest.mark.direct
-def test_a_cancel_of_what_is_over_changes_nothing() -> None:
+def test_a_cancel_of_a_finished_task_changes_nothing() -> None:
     ids = {TaskFactory(status=status).pk for status in FINISHED}
     before = list(Task.objects.order_by("id").values())
 
@@ -437,7 +437,7 @@ def test_claims_and_starts_wait_for_the_disk_only_on_request(noted: Noted) -> No
 
 
 @pytest.mark.direct
-def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted) -> None:
+def test_a_pass_that_settles_waits_for_the_disk_with_its_claims(noted: Noted) -> None:
     """A pass that settles, retries or releases waits for the disk, and its claims wait with it."""
     put(3)
     outcome = done(noted.claim())
@@ -492,7 +492,7 @@ CLASSES = [OSError, ConnectionError, LookupError]
 POLICY = RetryPolicy.fixed([60, 300], auto_retry_for=["BROKEN"], jitter=False)
 
 pauses = st.floats(0, 1_000)
-some_codes = st.just(USUAL) | st.lists(st.sampled_from([*CODES, *CLASSES]), unique=True)
+some_codes = st.just(USUAL_FAILURES) | st.lists(st.sampled_from([*CODES, *CLASSES]), unique=True)
 policies = st.one_of(
     st.builds(
         lambda intervals, codes: RetryPolicy.fixed(intervals, auto_retry_for=codes, jitter=False),
@@ -609,7 +609,7 @@ def test_jitter_moves_a_retry_by_at_most_a_quarter() -> None:
 
 
 @pytest.mark.promise("S2.10")
-def test_a_failed_attempt_leaves_a_row_and_a_task_to_retry(worker: Claimer) -> None:
+def test_a_failed_attempt_has_a_row_and_its_task_waits_to_retry(worker: Claimer) -> None:
     """A failed attempt leaves a row of its own, and a task that waits for its retry."""
     (id_,) = put(max_retries=2, options=options_text(POLICY, None))
     (claim,) = worker.run_pass(sync=1).claims

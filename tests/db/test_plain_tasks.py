@@ -142,7 +142,7 @@ def test_the_database_and_the_admin_name_the_same_arguments(
     assert isinstance(named(stored), dict)
 
 
-def test_a_worker_of_the_previous_release_leaves_plain_tasks(
+def test_a_worker_of_the_previous_release_runs_no_plain_task(
     plain_tasks: Plain, claimer: Claimers
 ) -> None:
     """A worker of the previous release leaves plain tasks to other workers.
@@ -180,8 +180,8 @@ def test_a_task_that_changed_its_kind_fails_clearly(
     found = [row(id_).result["err"] for id_ in (was_plain, was_typed)]
 
     assert [one["error_code"] for one in found] == ["WORKER_SERIALIZATION_ERROR"] * 2
-    assert "was sent an argument that it does not take" in found[0]["message"]
-    assert "was it sent by a task with typed arguments" in found[1]["message"]
+    assert "got an argument that it does not take" in found[0]["message"]
+    assert "the sender may have been a task with typed arguments" in found[1]["message"]
 
 
 def test_each_failed_attempt_keeps_its_traceback(plain_tasks: Plain) -> None:
@@ -432,8 +432,8 @@ def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
     found = str(refused.value)
     for said in (
         "greet: greet() got an unexpected keyword argument 'nmae'",
-        "double: it may run without a value for 'n': give it a default",
-        "its undo tests.apps.project.plain.greet takes 'name', which is neither 'result' nor a "
+        "double: the node may run without a value for 'n'. Give the parameter a default",
+        "the undo tests.apps.project.plain.greet takes 'name', which is neither 'result' nor a "
         "parameter of",
     ):
         assert said in found
@@ -449,7 +449,7 @@ def check() -> list[dict[str, Any]]:
     return found
 
 
-def test_the_check_of_workflows_knows_plain_signatures(
+def test_the_check_of_workflows_reads_plain_signatures(
     plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails if: ``*args`` and ``**kwargs`` count as parameters, or the arguments are compared with
@@ -477,11 +477,11 @@ def test_the_check_of_workflows_knows_plain_signatures(
 
     monkeypatch.setitem(registry._tasks, name, define(typed, name=name))
     (found,) = check()
-    said = "it takes typed arguments by name now, and they are written for what it was before"
+    said = "it takes typed arguments by name now, but the calls were stored in another form"
     assert (found["code"], found["problem"]) == ("OTHER_FORM", said)
 
 
-def test_options_gates_growth_and_retries_know_plain_tasks(plain_tasks: Plain) -> None:
+def test_options_gates_growth_and_retries_support_plain_tasks(plain_tasks: Plain) -> None:
     flow = Workflow("plain")
     flow.add(DjangoTask(plain_tasks["double"], queue="mail", priority=201), 3)
     flow.gate("review", announce=plain_tasks["tell"].name)

@@ -607,7 +607,7 @@ def test_the_row_of_a_large_run_is_the_last_to_go() -> None:
     assert rows() == [0, 0, 0, 0, 0]
 
 
-def test_retention_of_tasks_leaves_those_of_workflows_to_the_run() -> None:
+def test_retention_of_tasks_keeps_the_tasks_of_runs() -> None:
     handle = ended_run()
     flows.number.send(1)
     drain()
@@ -701,7 +701,7 @@ def everything() -> str:
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_a_redacted_task_leaves_its_data_in_no_table(
+def test_a_redaction_removes_the_data_of_a_task_from_all_tables(
     status: str,
 ) -> None:
     """After a redaction no table contains the data of the task.
@@ -787,7 +787,7 @@ def test_a_redaction_keeps_the_key_of_a_partition_by_task_alone() -> None:
         assert Task.objects.get(pk=task.pk).partition_key == (key if stays else None)
 
 
-def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
+def test_the_command_redacts_or_names_the_cause_of_a_refusal() -> None:
     run, _, refusal = command("horsies_task")
     task = told(status="COMPLETED")
     waits = told(result=None)
@@ -795,7 +795,7 @@ def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
     assert run("redact", task.pk, "--reason=request 17") == f"Task {task.pk} is redacted.\n"
     assert (
         run("redact", task.pk, "--reason=request 17")
-        == "Nothing changed: it is already redacted.\n"
+        == "Nothing changed: the task is already redacted.\n"
     )
 
     assert AuditEntry.objects.latest("pk").actor.startswith("shell:")

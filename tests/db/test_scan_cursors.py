@@ -249,7 +249,7 @@ class Hours:
         """Rescue what a dead worker had prefetched, once the marks have passed it."""
         self.others[1].run_pass(wanted=Wanted(prefetch=2, lease=LEASE))
         self.compare()
-        WorkerStore(self.others[0].conn).reap(timedelta(0), judge=True, many=100)
+        WorkerStore(self.others[0].conn).reap(timedelta(0), declare_dead=True, many=100)
 
     def limit(self) -> None:
         limit("default", max_concurrency=self.pick.choice((None, 3, 12, 20)))

@@ -163,7 +163,7 @@ def test_every_selection_lists_each_of_its_tasks_once(
 
     for _ in range(60):
         chosen = anything(pick, moment)
-        listed, bounded = module.newest(chosen)
+        listed, bounded = module.newest_tasks(chosen)
         pages = list(listed)
 
         assert not bounded
@@ -189,21 +189,22 @@ def test_a_list_shows_the_newest_tasks_of_its_own_period(
     Fails if: the newest 30,000 tasks are all from after the requested night, which then looks
     empty.
     """
-    monkeypatch.setattr(module, "DEEPEST", 5)
+    monkeypatch.setattr(module, "MOST_SCANNED", 5)
     night = now() - dt.timedelta(hours=12)
     old = failures(3, finished_at=night)
     failures(9)
     hour = dt.timedelta(hours=1)
 
     for status in ("FAILED", "FINISHED"):
-        listed, bounded = module.newest(Selection(status, night + hour))
+        listed, bounded = module.newest_tasks(Selection(status, night + hour))
         assert (bounded, {row.pk for row in listed}) == (False, set(old))
 
-        listed, bounded = module.newest(Selection(status, since=night - hour, names=["x"]))
+        listed, bounded = module.newest_tasks(Selection(status, since=night - hour, names=["x"]))
         assert (bounded, list(listed)) == (True, [])
 
         assert (
-            module.newest(Selection(status, since=night + hour, until=night + 2 * hour))[1] is False
+            module.newest_tasks(Selection(status, since=night + hour, until=night + 2 * hour))[1]
+            is False
         )
 
 
@@ -255,7 +256,7 @@ def test_a_retry_of_all_that_is_resumed_runs_each_task_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A retry of all tasks that is stopped and begun again retries each task once."""
-    monkeypatch.setattr(module, "BATCH", 7)
+    monkeypatch.setattr(module, "TASKS_PER_TRANSACTION", 7)
     monkeypatch.setattr(module, "READ", 10)
     failures(40)
     TaskFactory(status="COMPLETED")
@@ -382,7 +383,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     **{
         f"{verb} {status}": (
             lambda v=verb, s=status: act(matching(s), v, **WHO),
-            f"{verb} is for tasks that are",
+            f"{verb} applies only to tasks that are",
         )
         for verb, status in (
             ("retry", "COMPLETED"),
@@ -393,7 +394,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     },
     "any status": (
         lambda: act(module.as_of_now(module.described()), "cancel", **WHO),
-        "cancel is for tasks",
+        "cancel applies only to tasks",
     ),
     "verb": (lambda: act(matching("FAILED"), "burn", **WHO), "'burn' is not one of retry"),
     "reason": (
@@ -403,7 +404,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "actor": (lambda: act(matching("FAILED"), "retry", actor=""), "no task was changed: actor"),
     "code": (lambda: matching("COMPLETED", code="OH_NO"), "have an error code"),
     "site": (lambda: matching("RUNNING", site="x"), "have an error code, a site or an exception"),
-    "partition": (lambda: matching("FAILED", partition="x"), "name the queue"),
+    "partition": (lambda: matching("FAILED", partition="x"), "pass the queue, too"),
 }
 
 
@@ -442,7 +443,7 @@ def test_a_preview_counts_by_name_and_code_and_shows_some(monkeypatch: pytest.Mo
     assert (found.many, found.more, len(found.examples)) == (9, False, 5)
     assert found.kinds == [("shop.ship", "OH_NO", 6), ("shop.pay", "OH_NO", 3)]
 
-    monkeypatch.setattr(module, "DEEPEST", 8)
+    monkeypatch.setattr(module, "MOST_SCANNED", 8)
     assert preview(matching("FAILED"))[:2] == (8, True)
 
     failures(1, task_name="shop.late", finished_at=now())
@@ -627,7 +628,7 @@ def test_a_retry_of_many_retries_each_task_at_most_once(
     Fails if: a task that fails again is retried once more, or the second person's act counts the
     retries of the first one.
     """
-    monkeypatch.setattr(module, "BATCH", 3)
+    monkeypatch.setattr(module, "TASKS_PER_TRANSACTION", 3)
     worker = claimer(**QUEUES)
     mixed(worker)
 
@@ -708,7 +709,7 @@ def test_two_people_who_retry_at_once_retry_each_task_once(
     Fails if: both read the same page, and the second act waits for the locks of the first one and
     retries all tasks again.
     """
-    monkeypatch.setattr(module, "BATCH", 20)
+    monkeypatch.setattr(module, "TASKS_PER_TRANSACTION", 20)
     tasks = TaskFactory.create_batch(
         200, status="FAILED", error_code="OH_NO", finished_at=now() - dt.timedelta(seconds=1)
     )

@@ -103,7 +103,7 @@ def test_every_option_is_stored_under_either_binding(
 
 
 @pytest.mark.promise("S3.12")
-def test_the_row_carries_what_was_sent() -> None:
+def test_the_row_contains_the_sent_arguments_and_options() -> None:
     until = timezone.now() + dt.timedelta(hours=1) if timezone.is_aware(timezone.now()) else None
     row = Task.objects.get(pk=tasks.mail.send("a@example.org").task_id)
     assert (row.task_name, row.queue_name, row.lane, row.priority) == (
@@ -140,7 +140,7 @@ def test_the_row_carries_what_was_sent() -> None:
 @pytest.fixture
 def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send at most 50 calls with one statement."""
-    monkeypatch.setattr(enqueue, "CHUNK", 50)
+    monkeypatch.setattr(enqueue, "CHUNK_ROWS", 50)
 
 
 def calls(*numbers: int) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def test_send_many_reads_calls_from_a_cursor_of_its_connection(
 
 
 def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
-    template = options.prepare(tasks.echo.definition, options.SendOptions(), None)
+    template = options.prepare_send(tasks.echo.definition, options.SendOptions(), None)
     for texts, sizes in (
         ([""] * 12_001, [5_000, 5_000, 2_001]),
         (["x" * 6_000_000] * 8, [3, 3, 2]),
@@ -191,7 +191,9 @@ def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
         ([], []),
     ):
         chunks = list(
-            enqueue.encoded(tasks.echo.definition, template, [{"text": text} for text in texts])
+            enqueue.encode_calls(
+                tasks.echo.definition, template, [{"text": text} for text in texts]
+            )
         )
 
         assert (
@@ -259,7 +261,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_an_unsendable_task_leaves_the_transaction_untouched(
+def test_a_refused_send_does_not_touch_the_transaction(
     what: str,
 ) -> None:
     """A task that cannot be sent is refused before the transaction is touched."""
@@ -470,7 +472,7 @@ OVER = "is not after the time at which the task is due"
         ),
         (
             {"good_until": HOUR, "delay": HOUR},
-            f"good_until=1:00:00 {OVER}, 1:00:00: it could never run",
+            f"good_until=1:00:00 {OVER}, 1:00:00: the task could never run",
         ),
         ({"good_until": HOUR, "delay": LATER}, f"good_until=1:00:00 {OVER}, 2100-01-01"),
         (

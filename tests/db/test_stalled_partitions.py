@@ -19,9 +19,9 @@ from django.db.models.functions import Now
 
 from horsies_django import Workflow
 from horsies_django.core.errors import TaskNotRetryable
-from horsies_django.core.notifications import Stalled, read_told
+from horsies_django.core.notifications import Stalled, read_notification
 from horsies_django.models import Task, WorkflowRun
-from horsies_django.store.base import load
+from horsies_django.store.base import sql_text
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import TaskStore
@@ -45,7 +45,9 @@ def told(connect: Connect) -> Listening:
     """Give a function that returns the partitions in notifications since its last call."""
     listener = connect()
     listener.execute(f'LISTEN "{channel_prefix(listener)}_new"'.encode(), prepare=False)
-    return lambda: [one.stalled for one in map(read_told, heard(listener)) if one and one.stalled]
+    return lambda: [
+        one.stalled for one in map(read_notification, heard(listener)) if one and one.stalled
+    ]
 
 
 def lock(session: psycopg.Connection[Any], *ids: uuid.UUID) -> None:
@@ -59,7 +61,7 @@ def try_again(*partitions: Stalled) -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "continue", "cancel", "cap"])
-def test_a_locked_next_task_is_told_of_and_tried_again(
+def test_a_locked_next_task_is_announced_and_tried_again(
     claimer: Claimers, connect: Connect, told: Listening, how: str
 ) -> None:
     """Fails if: the pass waits for the lock, or the partition stands still until the sweep."""
@@ -164,7 +166,7 @@ def test_a_notified_task_that_has_ended_names_its_partition(
     assert stalled.task == second
     Task.objects.filter(pk=second).update(good_until=Now())
 
-    WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)
+    WorkerStore(worker.conn).reap(timedelta(0), declare_dead=True, many=100)
     assert Task.objects.get(pk=second).status == "EXPIRED"
     try_again(stalled)
 
@@ -208,7 +210,7 @@ def test_another_task_of_a_cap_starts_though_one_is_locked(
         assert end(worker, done(one)) == [third]
 
 
-def test_nobody_is_told_of_tasks_that_a_paused_run_keeps(
+def test_the_parked_task_of_a_paused_run_is_not_announced(
     claimer: Claimers, told: Listening
 ) -> None:
     """Fails if: workers try again and again, for as long as the pause lasts."""
@@ -277,7 +279,7 @@ def test_a_locked_failed_task_cancels_soon(
 @pytest.fixture
 def few_cancels() -> Iterator[None]:
     """Limit a statement to 1,000 cancelled tasks."""
-    text = load("functions/partitions/horsies_unpark")
+    text = sql_text("functions/partitions/horsies_unpark")
     assert "c_cancels CONSTANT int := 10000;" in text
     sql(text.replace("int := 10000;", "int := 1000;"))
     yield
@@ -329,7 +331,7 @@ def test_a_failed_task_is_not_retried_before_it_has_cancelled(
     with other.transaction():
         lock(other, locked)
         end(worker, failed(one))
-        with pytest.raises(TaskNotRetryable, match="another transaction, which is still open"):
+        with pytest.raises(TaskNotRetryable, match="an open transaction has locked it or"):
             operations.retry(bad)
         assert Task.objects.get(pk=bad).order_stop == "cancel"
     operations.retry(bad)
@@ -383,7 +385,7 @@ def test_a_redacted_task_loses_its_key_when_it_has_cancelled(
 
 
 @pytest.mark.parametrize("how", ["cancel", "skip"])
-def test_whoever_ends_the_first_task_tells_of_a_locked_one(
+def test_a_cancel_or_a_skip_announces_a_locked_next_task(
     claimer: Claimers, connect: Connect, told: Listening, how: str
 ) -> None:
     ordered()
@@ -410,7 +412,7 @@ def test_whoever_ends_the_first_task_tells_of_a_locked_one(
     assert started(worker) == [second]
 
 
-def test_a_first_task_that_is_locked_is_looked_at_again(
+def test_a_locked_first_task_is_announced_and_tried_again(
     claimer: Claimers, connect: Connect, told: Listening
 ) -> None:
     """Fails if: a pass finds another task behind the locked one, leaves both, and no worker tries

@@ -229,7 +229,7 @@ def test_a_run_inside_ends_before_the_outer_run_is_undone(hand: Hand) -> None:
     handle = flow.send()
 
     go(hand, "first")
-    with pytest.raises(WorkflowDefinitionError, match="its run is a node of another one"):
+    with pytest.raises(WorkflowDefinitionError, match="the run is a node of another one"):
         inside(hand.claims["inside"]).add(flows.act, undo=flows.unact)
 
     handle.cancel()
@@ -296,7 +296,7 @@ def test_a_retry_runs_failed_undos_in_parts_and_in_order(
 
     assert (handle.status(), handle.get(0).err_value.data["undone"]) == (end, 3)
     assert handle.get(0).err_value.error_code == f"WORKFLOW_{end}"
-    refuses("its nodes were undone; send it again", handle.retry)
+    refuses("its nodes were undone. Send the workflow again", handle.retry)
 
 
 def test_an_undo_with_redacted_or_large_arguments_fails(
@@ -342,7 +342,7 @@ def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> No
 
     hand.take()
     refuses(
-        "an undo adds no nodes", inside(hand.claims["undo first"]).add, flows.act, name="added too"
+        "undo cannot add nodes", inside(hand.claims["undo first"]).add, flows.act, name="added too"
     )
 
     hand.finish()

@@ -131,7 +131,7 @@ def test_a_retry_is_refused_beside_the_same_work() -> None:
     second = whole.send(1, 2)
 
     with pytest.raises(
-        TaskNotRetryable, match=f"is unique, and task {second.task_id} is the same work"
+        TaskNotRetryable, match=f"is unique, and task {second.task_id} is a duplicate"
     ):
         first.retry()
 
@@ -142,7 +142,7 @@ def test_a_retry_is_refused_beside_the_same_work() -> None:
         second.retry()
 
     first = refusing.send(1, 2)
-    with pytest.raises(TaskSendError, match=f"DUPLICATE.*task {first.task_id} is the same work"):
+    with pytest.raises(TaskSendError, match=f"DUPLICATE.*task {first.task_id} is a duplicate"):
         refusing.send(1, 2)
     assert refusing.send(2, 2).is_new
 
@@ -162,7 +162,7 @@ def test_a_retry_waits_for_an_open_send_of_the_same_work(
         transaction.set_rollback(not commits)
 
     if commits:
-        with pytest.raises(TaskNotRetryable, match=f"task {second.task_id} is the same work"):
+        with pytest.raises(TaskNotRetryable, match=f"task {second.task_id} is a duplicate"):
             retried.result(30)
     else:
         retried.result(30)
@@ -177,7 +177,7 @@ def test_a_retry_waits_for_an_open_send_no_longer_than_a_send(aside: Aside, sett
 
     with transaction.atomic():
         second = whole.send(1, 2)
-        with pytest.raises(TaskNotRetryable, match="another transaction, which is still open"):
+        with pytest.raises(TaskNotRetryable, match="an open transaction has locked it or"):
             aside(first.retry).result(30)
 
     assert set(Task.objects.filter(status="PENDING").values_list("pk", flat=True)) == {
@@ -193,11 +193,11 @@ def test_a_retry_waits_for_the_row_of_its_task_no_longer(aside: Aside, settings:
 
     with transaction.atomic():
         first.retry()
-        with pytest.raises(TaskNotRetryable, match="another transaction, which is still open"):
+        with pytest.raises(TaskNotRetryable, match="an open transaction has locked it or"):
             aside(first.retry).result(30)
 
 
-def test_a_retry_of_many_leaves_tasks_of_an_open_send(aside: Aside) -> None:
+def test_a_retry_of_many_skips_tasks_of_an_open_send(aside: Aside) -> None:
     """A retry of many tasks skips those whose work an open transaction sends.
 
     Fails if: the act waits for each, or one that is locked undoes the retries of the others.
@@ -279,7 +279,7 @@ def test_what_is_past_its_good_until_holds_nothing(how: str, claimer: Claimers) 
     assert (first.get(0).err_value.error_code, second.get(0).ok_value) == ("TASK_EXPIRED", 3)
 
 
-def test_what_is_past_its_good_until_is_held_by_what_runs(claimer: Claimers) -> None:
+def test_a_running_task_past_its_good_until_stays_unique(claimer: Claimers) -> None:
     first = whole.send(1, 2)
     claimer().run_pass(sync=1)
     Task.objects.update(good_until=Now() - timedelta(seconds=1))
@@ -317,7 +317,7 @@ def test_what_is_past_its_good_until_does_not_refuse_a_retry() -> None:
         second.retry()
 
 
-def test_a_send_waits_for_the_pass_that_holds_what_is_late(
+def test_a_send_waits_for_the_pass_that_holds_a_late_task(
     aside: Aside, claimer: Claimers, connect: Connect
 ) -> None:
     """Fails if: a pass has claimed the task in time, but has not committed, and the same work is
@@ -340,7 +340,7 @@ def test_a_send_waits_for_the_pass_that_holds_what_is_late(
     assert same(first, second.result(30))
 
 
-def test_a_role_that_only_inserts_sends_beside_what_is_late(connect: Connect) -> None:
+def test_a_role_that_only_inserts_sends_beside_a_late_task(connect: Connect) -> None:
     """Fails if: the send has to lock or change the late task, for which the role has no grant."""
     first = whole.send(1, 2)
     Task.objects.update(good_until=Now() - timedelta(seconds=1))
@@ -428,7 +428,10 @@ def test_a_digest_taken_over_by_a_newer_task_outlives_the_older(
 @pytest.mark.parametrize(
     ("unique", "said"),
     [
-        ("orders", "unique names 'orders', which is no parameter of it: it has order"),
+        (
+            "orders",
+            "unique refers to 'orders', which is not a parameter of the task; its parameters: o",
+        ),
         (Unique("order", until="commit"), "until of Unique must be 'start' or 'end', not 'commit'"),  # type: ignore[arg-type]
         (Unique(on_duplicate="raise"), "on_duplicate of Unique must be"),  # type: ignore[arg-type]
         (3, "unique must be True, the name of an argument"),
@@ -440,7 +443,7 @@ def test_what_cannot_be_unique_is_refused_where_it_is_written(unique: Any, said:
         @task(unique=unique)
         def wrong(order: int) -> None: ...
 
-    with pytest.raises(TaskSendError, match="is unique, so it takes no key"):
+    with pytest.raises(TaskSendError, match="a key cannot be combined with it"):
         whole.with_options(key="evt_1").send(1)
 
 
@@ -477,7 +480,7 @@ def test_an_argument_that_is_left_out_is_no_conflict_of_a_key() -> None:
         keyed.send(1, 2)
 
 
-def test_the_same_key_gives_the_first_task_whatever_became_of_it() -> None:
+def test_the_same_key_returns_the_first_task_even_if_deleted() -> None:
     first = once.send(1, 2)
     assert first.is_new
     assert same(first, once.send(1, b=2)), "the same arguments, given in another way"
@@ -500,7 +503,7 @@ def test_other_arguments_conflict_until_the_task_is_redacted() -> None:
     Fails if: the second request is lost, although its caller believes that it was taken.
     """
     first = once.send(1, 2)
-    said = f"KEY_CONFLICT.*'evt_1' was used for task {first.task_id}, with other arguments"
+    said = f"KEY_CONFLICT.*'evt_1' was used for task {first.task_id} with other arguments"
 
     with pytest.raises(TaskSendError, match=said):
         once.send(1, 3)
@@ -582,7 +585,7 @@ def test_only_one_of_two_that_take_over_a_digest_sends(aside: Aside, connect: Co
     assert Task.objects.filter(status="PENDING").count() == 1
 
 
-def test_a_sender_that_waits_for_too_long_is_told_to_try_again(aside: Aside, settings: Any) -> None:
+def test_a_sender_that_waits_for_too_long_gets_enqueue_failed(aside: Aside, settings: Any) -> None:
     settings.HORSIES = {**settings.HORSIES, "UNIQUE_LOCK_TIMEOUT_MS": 50}
 
     with transaction.atomic():

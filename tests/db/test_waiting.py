@@ -95,7 +95,7 @@ def test_a_timeout_is_not_kept_and_ends_the_wait(
     assert handle.get(0) == TaskResult(ok=3)
 
 
-def test_an_id_that_does_not_exist_is_told_at_once(claimer: Claimers) -> None:
+def test_an_id_without_a_task_returns_task_not_found_at_once(claimer: Claimers) -> None:
     handle = get_handle(uuid.uuid4())
 
     assert handle.get(None).err_value.error_code == "TASK_NOT_FOUND"
@@ -271,7 +271,7 @@ def test_the_error_of_a_task_comes_back_with_its_code_and_data(claimer: Claimers
     assert get_handle(expired).get().err_value.error_code == "TASK_EXPIRED"
 
 
-def test_info_tells_the_row_and_its_attempts(claimer: Claimers) -> None:
+def test_info_returns_the_row_and_its_attempts(claimer: Claimers) -> None:
     handle = tasks.add.send(1)
     info = handle.info()
 
@@ -360,9 +360,7 @@ def test_a_result_that_is_not_announced_is_found_by_the_poll(claimer: Claimers) 
 )
 @example([text for text in HOSTILE if text.isprintable()])
 @given(st.lists(sendable, min_size=1, max_size=12))
-def test_whatever_is_said_of_finished_tasks_true_words_are_heard(
-    claimer: Claimers, said: list[str]
-) -> None:
+def test_hostile_notifications_hide_no_finished_task(claimer: Claimers, said: list[str]) -> None:
     worker = claimer()
 
     with looked_for(FOR_EVER):

@@ -77,8 +77,8 @@ def test_a_workflow_that_changes_inside_another_is_refused(change: str, how: str
 
     for flow in (middle, outer) if how == "add" else (middle,):
         (problem,) = problems_of(flow)
-        assert problem.startswith("'late' got ")
-        assert problem.endswith("after it was added to 'middle': add it when it is complete")
+        assert problem.startswith("the workflow 'late' got ")
+        assert "after it was added to 'middle'. Complete" in problem
 
     complete = Workflow("complete")
     complete.add(late)
@@ -89,7 +89,7 @@ def test_a_workflow_that_changes_inside_another_is_refused(change: str, how: str
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_running_task_is_told_at_once_what_it_cannot_add(hand: Hand) -> None:
+def test_an_impossible_addition_by_a_running_task_raises_at_once(hand: Hand) -> None:
     """Fails if: the builder accepts an impossible node and inserts nothing, or a webhook's message
     {"approved": true} counts as a decision.
     """
@@ -106,29 +106,27 @@ def test_a_running_task_is_told_at_once_what_it_cannot_add(hand: Hand) -> None:
 
     inner = child(adds_one, "inner")
     node = growing.add(inner)
-    complete = (
-        "after it was added to 'the workflow of the current task': add it when it is complete"
-    )
+    complete = "after it was added to 'the workflow of the current task'. Complete"
 
     adds: list[tuple[Callable[[], object], str]] = [
         (lambda: inner.add(flows.number, 2), f"'inner' got the node 'number-2' {complete}"),
         (
             lambda: node.after(node),
-            "inner: after() comes too late, the node is inserted already: give add() after=...",
+            "inner: after() cannot be called any more, because the node is already inserted. Pass",
         ),
         (
             lambda: growing.input("n", int),
-            "its input 'n' has no value: only a node of another workflow gets one",
+            "the input 'n' has no value. Add the workflow to another one",
         ),
         (lambda: growing.gate("paid"), "'paid' is the name of a gate and of a signal"),
         (lambda: growing.signal("legal"), "'legal' is the name of a gate and of a signal"),
         (
             lambda: growing.continue_as(child(adds_one)),
-            "continue: a run with a key continues under its name, 'grows'",
+            "continue: a run with a key must continue as a workflow of the same name, 'grows'",
         ),
         (
             lambda: inside(hand.claims["nested"]).continue_as(child(adds_one)),
-            "continue: its run is a node of another one, and",
+            "continue: the run is a node of another one, and",
         ),
     ]
 
@@ -159,8 +157,8 @@ def test_nested_workflows_run_to_the_allowed_depth() -> None:
     """
     assert run(levels_of(100)).get(0).ok_value == 7
     assert problems_of(levels_of(101)) == [
-        "its workflows are nested 101 levels deep, and 100 are possible: let a task of the "
-        "innermost one add the rest by "
+        "workflows are nested 101 levels deep, but at most 100 levels are possible. Add the deeper "
+        "workflows in a task of the innermost one, by "
         "current_task().workflow.add(...)"
     ]
 
@@ -190,7 +188,7 @@ def test_operations_reach_the_innermost_of_many_workflows() -> None:
 
 DELAY = "sleep: delay must be a timedelta or seconds, from 0 to 100 years, not"
 BAD_NAME = "the name of a signal must be a str of 1 to 200"
-NODES_INSIDE = "has nodes inside: a node is an argument by itself, or in one list of nodes"
+NODES_INSIDE = "has nodes inside. Pass a node as an argument, or in a list of nodes"
 BAD_KWARGS = "kwargs= takes a dict of arguments by name, not"
 OPTIONAL = {"annotation": int, "timeout": 1, "on_timeout": "complete"}
 
@@ -267,7 +265,7 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
             lambda flow: flow.gate("a", permission="approve"),
         ),
         ("a node's name must be a str", lambda flow: flow.gate("a" * 300)),
-        ("the name 'a' is used for two nodes", lambda flow: (flow.gate("a"), flow.gate("a"))),
+        ("two nodes have the name 'a'", lambda flow: (flow.gate("a"), flow.gate("a"))),
         (
             "'a' is the name of a gate and of a signal",
             lambda flow: (flow.gate("a"), flow.signal("a", name="b")),
@@ -310,7 +308,7 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
         ),
         ("returns(): 'number' is not a node of", lambda flow: flow.returns("number")),
         (
-            "'n' is given twice: in kwargs= and beside it",
+            "'n' is given twice: in kwargs= and as a keyword",
             lambda flow: flow.add(flows.number, kwargs={"n": 1}, n=2),
         ),
         (NODES_INSIDE, lambda flow: flow.add(flows.total_list, [[adds_one(flow)]])),
@@ -344,7 +342,7 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
             lambda flow: flow.continue_as(Workflow(3), name="inner"),
         ),
         ("there is no task named 'refnd'", lambda flow: flow.add(flows.number, 1, undo="refnd")),
-        ("number: undo= takes a task, what its", lambda flow: flow.add(flows.number, 1, undo=3)),
+        ("number: undo= takes a task, the result", lambda flow: flow.add(flows.number, 1, undo=3)),
         (
             "takes 'a', which is neither 'result' nor",
             lambda flow: flow.add(flows.number, 1, undo=flows.plus),
@@ -354,7 +352,7 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
             lambda flow: flow.add(flows.page, "en", pages=1, undo=flows.refund),
         ),
         (
-            "gets None as 'result' if it is not",
+            "gets None as 'result' if the outcome",
             lambda flow: flow.add(flows.number, 1, undo=flows.strict_refund),
         ),
         (
@@ -365,31 +363,34 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
             "queue 'nowhere' is not declared",
             lambda flow: undone(flow, flows.refund.with_options(queue="nowhere")),
         ),
-        ("needs 'customer', which", lambda flow: undone(flow, flows.refund_customer)),
+        ("needs 'customer', but", lambda flow: undone(flow, flows.refund_customer)),
         ("child: a workflow that is a node cannot be undone", lambda flow: flow.add(child(undone))),
         (
-            "child: undo= is for a task or a map, not for a",
+            "child: undo= applies only to a task or a map, not to a",
             lambda flow: flow.add(named(), undo=flows.refund),
         ),
         ("a workflow cannot be a node of itself", lambda flow: flow.add(flow)),
         (
-            "'wrong' got the node 'child' after",
+            "the workflow 'wrong' got the node 'child' after",
             lambda flow: flow.add(child(lambda inner: inner.add(flow))),
         ),
         ("continue: a workflow cannot contain itself", lambda flow: flow.continue_as(flow)),
         ("continue: continue_as() takes a Workflow, not int", lambda flow: flow.continue_as(3)),
         (
-            "next: the workflow that continues a run",
+            "next: a workflow that continues a run",
             lambda flow: keyed(flow, child(adds_one, "wrong", key="mine")),
         ),
         (
-            "next: a run with a key continues under its name, 'wrong'",
+            "next: a run with a key must continue as a workflow of the same name, 'wrong'",
             lambda flow: keyed(flow, child(adds_one)),
         ),
-        ("continue: its input 'name' is missing", lambda flow: flow.continue_as(named())),
-        ("continue: it has no input 'other'", lambda flow: flow.continue_as(named(), other=1)),
+        ("continue: the input 'name' is missing", lambda flow: flow.continue_as(named())),
         (
-            "number: the run ends at continue, so",
+            "continue: the workflow has no input 'other'",
+            lambda flow: flow.continue_as(named(), other=1),
+        ),
+        (
+            "number: a node cannot wait for continue, because",
             lambda flow: adds_one(flow, after=flow.continue_as(child(adds_one))),
         ),
         (
@@ -397,11 +398,11 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
             lambda flow: flow.add(child(continues)),
         ),
         (
-            "a quorum of 1 of 0 branches is impossible: it counts",
+            "a quorum of 1 of 0 branches is impossible. Branches",
             lambda flow: joined(flow, "any", 0),
         ),
         (
-            "a quorum of 3 of 2 branches is impossible: it counts",
+            "a quorum of 3 of 2 branches is impossible. Branches",
             lambda flow: joined(flow, quorum(3), 2),
         ),
     ],

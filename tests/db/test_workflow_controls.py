@@ -97,7 +97,7 @@ def test_a_task_of_a_paused_run_starts_after_the_resume(
     elif how == "failed during":
         again(worker, *claims)
     elif how == "worker died":
-        WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=9)
+        WorkerStore(connection).reap(dt.timedelta(0), declare_dead=False, many=9)
     elif how == "lease ended":
         Task.objects.update(claim_expires_at=dt.datetime.now(dt.UTC))
         worker.run_pass(expired_leases=True)
@@ -215,7 +215,7 @@ def test_only_callbacks_of_an_ended_run_start(claimer: Claimers) -> None:
     assert len(whole(worker)) == 1
 
 
-def test_the_explanation_of_a_task_says_that_its_run_is_paused(claimer: Claimers) -> None:
+def test_the_explanation_of_a_task_reports_its_paused_run(claimer: Claimers) -> None:
     worker = claimer()
     left = left_over(worker)
 
@@ -381,7 +381,7 @@ def test_a_retried_run_has_no_good_until_any_more(of: str) -> None:
     assert set(WorkflowNode.objects.values_list("good_until", flat=True)) == {None}
 
 
-def test_the_elements_of_a_map_run_after_a_retry_of_what_expired() -> None:
+def test_expired_elements_of_a_map_run_after_a_retry() -> None:
     flow = Workflow("late", good_until=dt.timedelta(hours=1))
     flow.map(flows.number, n=[1, 2, 3])
     handle = flow.send()
@@ -404,8 +404,8 @@ def settle(worker: Claimer, claims: list[Any], values: list[Any], code: str | No
     """Complete or fail tasks, and advance their runs as an engine does."""
     outcomes = [ended(claim, value, code) for claim, value in zip(claims, values, strict=True)]
     advancer = Advancer(1_000_000)
-    advancer.owe(worker.run_pass(outcomes=outcomes).in_runs)
-    while advancer.owed:
+    advancer.note_finished(worker.run_pass(outcomes=outcomes).in_runs)
+    while advancer.pending_runs:
         advancer.turn(advancer.store(worker.conn, worker.channel))
 
 

@@ -62,7 +62,7 @@ def step(drive: Driven, *many: int) -> None:
 
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.promise("S3.1", "S4.24")
-def test_workflows_end_as_the_model_says_in_any_order(
+def test_workflows_end_as_the_model_predicts_in_any_order(
     connect: Connect,
 ) -> None:
     """Workflows end as the model predicts, in any order of steps and whichever engine dies.
@@ -88,7 +88,7 @@ def test_workflows_end_as_the_model_says_in_any_order(
 
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("how", ["stop", "cancel"])
-def test_a_stopped_or_cancelled_run_leaves_nothing_open(connect: Connect, how: str) -> None:
+def test_a_stopped_or_cancelled_run_has_no_open_nodes(connect: Connect, how: str) -> None:
     """A stopped or cancelled run leaves nothing open, in any order and whichever engine dies."""
     drive = Drive(connect)
     for seed in range(SEEDS // 2):
@@ -630,7 +630,7 @@ class Waits(Driven):
         assert not self.rows(MISCOUNTED)
 
 
-def test_signals_and_timeouts_end_waits_as_the_model_says(connect: Connect) -> None:
+def test_signals_and_timeouts_end_waits_as_the_model_predicts(connect: Connect) -> None:
     waits = Waits(connect, MAX_BYTES)
     before = simulated_now.get()
 

@@ -155,13 +155,13 @@ def test_a_cancel_ends_the_run_at_once_and_its_tasks_in_parts(engine: Engine, bu
     assert ended(handle) == PART
 
     refuses("still", handle.retry)
-    assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [
-        handle.workflow_id
-    ]
+    assert [
+        owed.workflow for owed in engine.workflows.advance_reasons(None, 9) if owed.task is None
+    ] == [handle.workflow_id]
 
     assert largest_part(engine, handle, ended) <= PART
     assert counted(Task, handle).keys() == {"CANCELLED"} == counted(WorkflowNode, handle).keys()
-    assert engine.workflows.owed(None, 9) == []
+    assert engine.workflows.advance_reasons(None, 9) == []
     assert handle.progress().open == 0
 
     handle.retry()
@@ -253,7 +253,7 @@ def test_a_pause_withdraws_tasks_in_parts(engine: Engine, build: Build) -> None:
         assert (counted(Task, handle), WorkflowRun.objects.get().owed_at) == ({}, None)
 
 
-def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connect: Connect) -> None:
+def test_a_resume_makes_the_held_tasks_due_in_parts(engine: Engine, connect: Connect) -> None:
     """Fails if: one statement starts all of them; or those after the first part stay due in the
     year 9999; or each part reads all, to wake workers; or a pause between two parts does not stop
     them, and a second resume does not finish them.
@@ -288,14 +288,17 @@ def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connec
     assert set(Task.objects.values_list("enqueued_at", flat=True)) == {due}
 
     engine.advance()
-    assert (WorkflowRun.objects.get().resuming, engine.workflows.owed(None, 9)) == (False, [])
+    assert (WorkflowRun.objects.get().resuming, engine.workflows.advance_reasons(None, 9)) == (
+        False,
+        [],
+    )
 
 
 # a retry
 
 
 @pytest.mark.parametrize("build", [chain, fan, backwards])
-def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build) -> None:
+def test_a_retry_resets_skipped_nodes_in_parts(engine: Engine, build: Build) -> None:
     """Fails if: one transaction resets all skipped nodes; or only those with greater numbers than
     the failed node are reset; or a reset node waits for one that is still skipped, and never ends.
     """
@@ -306,9 +309,9 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build)
     handle.retry()
     assert handle.status() == "RUNNING"
     assert skipped(handle) >= MANY - 2 * PART
-    assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [
-        handle.workflow_id
-    ] * 2
+    assert [
+        owed.workflow for owed in engine.workflows.advance_reasons(None, 9) if owed.task is None
+    ] == [handle.workflow_id] * 2
 
     assert largest_part(engine, handle, skipped) <= 1.5 * PART
     assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": MANY - 1}
@@ -380,7 +383,7 @@ def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
         "SKIPPED" if build is chain else "FAILED",
     }
     assert (handle.status(), WorkflowRun.objects.get().retrying) == ("CANCELLED", None)
-    assert engine.workflows.owed(None, 9) == []
+    assert engine.workflows.advance_reasons(None, 9) == []
     assert handle.progress().open == 0
 
     handle.retry()
@@ -488,7 +491,9 @@ def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> Non
     assert handle.status() == "RUNNING"
     assert 0 < skipped(handle) <= PART
 
-    assert [owed.workflow for owed in engine.workflows.owed(None, 9)] == [handle.workflow_id] * 2
+    assert [owed.workflow for owed in engine.workflows.advance_reasons(None, 9)] == [
+        handle.workflow_id
+    ] * 2
     assert largest_part(engine, handle, skipped) <= PART
     assert miscounted() == []
     assert counted(WorkflowNode, handle) == {"FAILED": 1, "SKIPPED": MANY - 1, "ENQUEUED": 1}

@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 from horsies_django import Workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.store.workers import WorkerStore
-from horsies_django.workflows.advancer import Debt
+from horsies_django.workflows.advancer import PendingRun
 from tests.apps.project import flows
 from tests.conftest import Connect, wait_until
 from tests.db.conftest import Aside, Engines, heard, wait_for_anybody, wait_for_waiting
@@ -102,7 +102,7 @@ def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines)
         assert not one.advance_run(handle.workflow_id, [first.id]).busy
         two.settle(second)
         two.advancer.turn(two.workflows)
-        assert two.advancer.owed[handle.workflow_id].tasks == {second.id}
+        assert two.advancer.pending_runs[handle.workflow_id].tasks == {second.id}
 
     wait_until(
         lambda: two.advancer.turn(two.workflows), "the run is free, and its last task is sent"
@@ -281,7 +281,7 @@ def test_a_child_does_not_stay_paused_after_its_parent_resumes(engine: Engine) -
     assert (advanced.halted, handle.status()) == ("pause", "PAUSED")
 
     handle.resume()
-    engine.advancer.learn(engine.workflows, handle.workflow_id, Debt(), advanced)
+    engine.advancer.note_advance(engine.workflows, handle.workflow_id, PendingRun(), advanced)
     engine.advance()
     assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"RUNNING"}
 
@@ -307,7 +307,7 @@ def test_runs_inside_follow_their_parent_though_its_engine_died(
 
     two = engines()
     # any reason to advance the run is enough
-    two.advancer.owe([(WorkflowNode.objects.get(name="early").workflow_id, uuid.uuid4())])
+    two.advancer.note_finished([(WorkflowNode.objects.get(name="early").workflow_id, uuid.uuid4())])
     two.advance()
     assert set(inner.values_list("status", flat=True)) == {status}
 
@@ -317,8 +317,8 @@ def test_a_parent_keeps_the_end_of_a_child_advanced_with_it(
 ) -> None:
     """A parent keeps the end of a child even if both are advanced in one round trip.
 
-    Fails if: the end of the child is added to the parent's debts, and these are then removed with
-    the parent's turn.
+    Fails if: the end of the child is added to the pending run of the parent, and that is then
+    removed with the parent's turn.
     """
     handle = parent_of(chain("inner"), "other")
     claims = engine.named()
@@ -328,13 +328,13 @@ def test_a_parent_keeps_the_end_of_a_child_advanced_with_it(
     engine.advancer.turn(engine.workflows)
 
     run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
-    assert engine.advancer.owed[handle.workflow_id].children == {run}
+    assert engine.advancer.pending_runs[handle.workflow_id].children == {run}
 
 
 def test_an_error_after_the_commit_puts_the_run_off(
     engines: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fails if: the run is removed from the owed ones first, and the engine ends with a KeyError
+    """Fails if: the run is removed from the pending ones first, and the engine ends with a KeyError
     when it postpones the run.
     """
     one = engines()
@@ -346,10 +346,10 @@ def test_an_error_after_the_commit_puts_the_run_off(
         one.advancer.turn(one.workflows)
 
     assert (
-        f"workflow run {handle.workflow_id} could not be advanced; trying again: refused"
+        f"workflow run {handle.workflow_id} could not be advanced, and is tried again: refused"
         in caplog.text
     )
-    assert one.advancer.owed[handle.workflow_id].at > 0
+    assert one.advancer.pending_runs[handle.workflow_id].at > 0
 
     engines().advance()
     assert handle.status() == "COMPLETED"
@@ -374,15 +374,15 @@ def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
     connection.cursor().execute(
         "UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [one.id]
     )
-    assert [told.kind for told in WorkerStore(two.conn).reap(THRESHOLD, judge=False, many=9)] == [
-        "retried"
-    ]
+    assert [
+        told.kind for told in WorkerStore(two.conn).reap(THRESHOLD, declare_dead=False, many=9)
+    ] == ["retried"]
 
     for name in ("once", "late"):
-        refuses("not the current one", inside(lost).add, flows.act, name=name)
+        refuses("no longer the current one", inside(lost).add, flows.act, name=name)
 
     (again,) = two.take()
-    refuses("not the current one", inside(lost).add, flows.act, name="late")
+    refuses("no longer the current one", inside(lost).add, flows.act, name="late")
     inside(again).add(flows.act, name="once")
 
     two.settle(again)
@@ -410,7 +410,11 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
 
     engine.advance()
     assert statuses(handle) == {"inner": "COMPLETED", "added": "CANCELLED", "after": "CANCELLED"}
-    assert (handle.status(), engine.take(), engine.workflows.owed(None, 9)) == (end, [], [])
+    assert (handle.status(), engine.take(), engine.workflows.advance_reasons(None, 9)) == (
+        end,
+        [],
+        [],
+    )
 
 
 # what a pass itself does for the runs whose tasks it settles, and what it leaves to an advance
@@ -447,7 +451,7 @@ def test_a_pass_settles_advances_and_claims_in_one_round_trip(
 
     assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", 7)
     assert str(handle.workflow_id) in " ".join(heard(listener)).split()
-    assert (miscounted(), engine.workflows.owed(None, 1_000)) == ([], [])
+    assert (miscounted(), engine.workflows.advance_reasons(None, 1_000)) == ([], [])
 
 
 def test_a_join_starts_in_the_pass_that_settles_its_last_task(engine: Engine) -> None:
@@ -483,7 +487,7 @@ LEFT: dict[str, Callable[[Workflow, Any], object]] = {
 
 
 @pytest.mark.parametrize("what", LEFT)
-def test_a_pass_leaves_a_run_with_more_decisions_to_an_advance(engine: Engine, what: str) -> None:
+def test_a_pass_does_not_advance_a_run_with_more_decisions(engine: Engine, what: str) -> None:
     """A pass leaves a run with more decisions to an advance, and does not change it."""
     flow = Workflow("left")
     LEFT[what](flow, flow.add(flows.act, name="first"))
@@ -548,7 +552,7 @@ def test_a_task_that_cannot_be_sent_does_not_refuse_outcomes(engine: Engine) -> 
     assert (passed.landed, len(passed.in_runs)) == ({long.id, short.id}, 2)
     assert set(Task.objects.values_list("advanced_at", flat=True)) == {None}
 
-    engine.advancer.owe(passed.in_runs)
+    engine.advancer.note_finished(passed.in_runs)
     engine.advancer.max_bytes = 100
     engine.run_all()
     assert (statuses(handle)["b"], other.status()) == ("FAILED", "COMPLETED")
@@ -569,7 +573,7 @@ def test_a_pass_sends_no_task_that_breaks_a_rule_of_its_table(
     assert (passed.landed, len(passed.in_runs), Task.objects.count()) == ({first.id}, 1, 1)
 
 
-def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(
+def test_a_pass_announces_only_unclaimed_tasks_that_it_sent(
     engine: Engine, connect: Connect
 ) -> None:
     """Fails if: all sent tasks are announced, so that each hop wakes a worker for nothing; or none

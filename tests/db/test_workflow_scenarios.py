@@ -196,7 +196,7 @@ def test_a_failed_child_that_pauses_is_retried_with_its_parent(
         ({"status": "EXPIRED", "error_code": "TASK_EXPIRED"}, "EXPIRED"),
     ],
 )
-def test_whatever_ends_a_task_is_found_once(
+def test_every_end_of_a_task_advances_its_run_once(
     hand: Hand, columns: dict[str, Any], expected: str
 ) -> None:
     """Fails if: only the engine of a task advances its run; or a missing result stops the run."""
@@ -208,12 +208,12 @@ def test_whatever_ends_a_task_is_found_once(
         Task.objects.update(finished_at=dt.datetime.now(dt.UTC), **columns)
     else:
         hand.engine.settle(hand.claims["first"])
-        hand.engine.advancer.owed.clear()
+        hand.engine.advancer.pending_runs.clear()
 
     hand.claims.clear()
     hand.engine.advance()
     assert statuses(handle) == {"first": expected, "second": "ENQUEUED"}
-    assert hand.engine.workflows.owed(None, 9) == []
+    assert hand.engine.workflows.advance_reasons(None, 9) == []
 
     hand.engine.run_all()
     assert (handle.status(), tasks_of(handle)) == ("COMPLETED", 2)
@@ -236,7 +236,7 @@ def test_ready_nodes_that_a_turn_left_are_found_page_by_page(
         before = tasks_of(handle)
         hand.engine.advancer.turn(hand.engine.workflows)
         assert tasks_of(handle) - before <= 2
-        hand.engine.advancer.owed.clear()  # as if the engine died
+        hand.engine.advancer.pending_runs.clear()  # as if the engine died
 
     assert tasks_of(handle) == 10
 
@@ -280,7 +280,7 @@ def test_an_error_of_many_runs_is_logged_once_without_rows(
 
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert re.fullmatch(
-        r"workflow run [-0-9a-f]{36} could not be advanced; trying again: refused",
+        r"workflow run [-0-9a-f]{36} could not be advanced, and is tried again: refused",
         record.getMessage(),
     )
     assert not record.exc_info
@@ -347,7 +347,7 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
 
     refuses("it continued as another run", handle.retry)
     assert handle.cancel() is False
-    assert hand.engine.workflows.owed(None, 9) == []
+    assert hand.engine.workflows.advance_reasons(None, 9) == []
 
 
 def test_async_code_reads_the_value_of_the_last_run_of_a_loop() -> None:
@@ -537,13 +537,15 @@ def test_a_signal_sent_during_the_end_of_a_run_is_passed_on(hand: Hand, connect:
         hand.end("one")
         assert handle.successor() is not None
 
-    assert [each.workflow for each in hand.engine.workflows.owed(None, 9)] == [handle.workflow_id]
+    assert [each.workflow for each in hand.engine.workflows.advance_reasons(None, 9)] == [
+        handle.workflow_id
+    ]
     hand.finish()
 
     last = handle.latest()
     assert statuses(last)["go"] == "COMPLETED"
     assert WorkflowSignal.objects.get().workflow_id == last.workflow_id
-    assert hand.engine.workflows.owed(None, 9) == []
+    assert hand.engine.workflows.advance_reasons(None, 9) == []
 
 
 def test_a_control_that_waited_changes_the_last_run(

@@ -203,15 +203,15 @@ def test_a_signal_that_no_node_can_take_is_refused() -> None:
         error=LookupError,
     )
 
-    no_gate = "waits for the gate 'reject'; its gates are 'approve'"
+    no_gate = "has no gate 'reject'; its gates are 'approve'"
     refuses(no_gate, handle.approve, "reject", actor="ada", error=LookupError)
     refuses(
-        "'approve' of run .* is not a signal but a gate: approve or",
+        "'approve' of run .* is a gate, not a signal. Approve or",
         handle.signal,
         "approve",
         {"approved": True},
     )
-    refuses("'paid' of run .* is not a gate but a signal", handle.approve, "paid", actor="ada")
+    refuses("'paid' of run .* is a signal, not a gate", handle.approve, "paid", actor="ada")
 
     handle.signal("paid")
     drain()
@@ -240,18 +240,18 @@ def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
     handle = get_workflow(flow.send().workflow_id)  # a handle without the types of the workflow
 
     expected = (
-        r"'paid' was not sent: it takes dict\[str, int\], "
-        r"and data\[key 1\] does not fit: expected int, got str"
+        r"'paid' was not sent: its data must be dict\[str, int\], "
+        r"but data\[key 1\] does not fit: expected int, got str"
     )
     refuses(expected, handle.signal, "paid", {"amount": "12 EUR"})
-    refuses("it takes int, and data does not fit", handle.signal, "go", "text")
-    refuses("it takes int or str, and", handle.signal, "go", 1.5, key="k")
+    refuses("its data must be int, but data does not fit", handle.signal, "go", "text")
+    refuses("its data must be int or str, but", handle.signal, "go", 1.5, key="k")
     assert not WorkflowSignal.objects.exists()
 
     handle.signal("paid", {"amount": 12})
     handle.signal("any", [1])
     handle.signal("many", "text")
-    refuses("it takes int or str, and", handle.signal, "many", [1])
+    refuses("its data must be int or str, but", handle.signal, "many", [1])
 
     handle.signal("go", 1)
     drain()
@@ -368,7 +368,7 @@ def test_a_text_of_digits_names_a_gate_and_is_not_its_number(verb: str) -> None:
     decide = getattr(handle, verb)
 
     refuses(
-        "give the number of a node as an int", decide, str(number), actor="ada", error=LookupError
+        "Pass the number of a node as an int", decide, str(number), actor="ada", error=LookupError
     )
     for other in (number + 1, -1, 2**70):
         refuses("its gates are 'refund all'", decide, other, actor="ada", error=LookupError)
@@ -400,7 +400,7 @@ def test_waits_support_joins_and_conditions() -> None:
 
     waits = handle.children()["child"]
     refuses(
-        f"The run of its node 'child' does: signal {waits.workflow_id}",
+        f"The run of its node 'child' waits for it. Send the signal to run {waits.workflow_id}",
         handle.signal,
         "go",
         3,

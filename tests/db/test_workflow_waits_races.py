@@ -94,12 +94,12 @@ def test_a_signal_that_commits_during_an_advance_is_not_seen(
     advancing.result()
     assert WorkflowNode.objects.get(name="go").value == 1
     assert WorkflowSignal.objects.get(data=2).seen_at is None
-    assert [each.workflow for each in one.workflows.owed(None, 9)] == [handle.workflow_id]
+    assert [each.workflow for each in one.workflows.advance_reasons(None, 9)] == [
+        handle.workflow_id
+    ]
 
 
-def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(
-    engine: Engine, aside: Aside
-) -> None:
+def test_no_node_waits_after_a_concurrent_cancel_and_signal(engine: Engine, aside: Aside) -> None:
     """Fails if: the signal wakes a node of an ended run, or workers process it for ever."""
     handle = waiting()
 
@@ -109,7 +109,7 @@ def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(
 
     engine.advance()
     assert statuses(handle) == {"go": "CANCELLED", "after": "CANCELLED"}
-    assert engine.workflows.owed(None, 9) == []
+    assert engine.workflows.advance_reasons(None, 9) == []
     assert WorkflowSignal.objects.get().used_at is None
 
 
@@ -284,7 +284,7 @@ def test_a_run_with_a_signal_is_advanced_by_one_notified_worker(
     handle.signal("go", 1)
 
     for each in (one, two):
-        each.advancer.tell(handle.workflow_id)
+        each.advancer.note_signal(handle.workflow_id)
         assert each.advancer.next_at == 0.0
 
     assert one.advancer.turn(one.workflows) or one.advancer.turn(one.workflows)
@@ -293,7 +293,7 @@ def test_a_run_with_a_signal_is_advanced_by_one_notified_worker(
     with one.conn.transaction():
         assert not one.advance_run(handle.workflow_id).busy
         two.advancer.turn(two.workflows)
-        assert (two.advancer.owed, two.advancer.signalled) == ({}, set())
+        assert (two.advancer.pending_runs, two.advancer.signalled) == ({}, set())
 
 
 # sleeping runs cost nothing
@@ -318,7 +318,7 @@ FROM generate_series(1, 3000) AS run
 def idle(engine: Engine) -> int:
     """Return how many index entries the two queries of an idle tick read."""
     looks = (
-        partial(engine.workflows.owed, None, 1_000),
+        partial(engine.workflows.advance_reasons, None, 1_000),
         partial(engine.workflows.wake, 1_000, 200),
     )
     return sum(entries(engine.conn, look) for look in looks)
@@ -341,7 +341,7 @@ def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(
 # for later
 
 HOUR = dt.timedelta(hours=1)
-ALREADY = r"the gate 'legal' of run .* was already decided by ada at \d\d:\d\d:\d\d: {}"
+ALREADY = r"the gate 'legal' of run .* was already {} by ada at \d\d:\d\d:\d\d"
 
 
 def gated(**options: Any) -> Any:
@@ -365,7 +365,7 @@ def told(result: TaskResult[Any]) -> str:
     return str(result.err_value.error_code)
 
 
-def test_a_gate_waits_for_a_person_and_tells_who_decided() -> None:
+def test_a_gate_waits_for_a_person_and_stores_the_decision() -> None:
     flow = Workflow("expense")
     gate = flow.gate("approve", after=flow.add(flows.number, 900), announce=flows.announced)
     flow.add(flows.anything, gate, name="pay")
@@ -414,7 +414,7 @@ def test_a_decision_does_not_open_a_gate_that_a_retry_reopens() -> None:
     )
 
     # as from a tab that was opened before the retry
-    refuses("was opened anew since: look at it again", decide, 1)
+    refuses("was opened again. Check it again", decide, 1)
     drain()
     assert gate(handle).status == "WAITING"
 
@@ -459,7 +459,7 @@ def test_a_decision_on_a_gate_that_does_not_wait_is_not_stored() -> None:
     handle = flow.send()
 
     refuses(
-        "'legal' of run .* is not open yet: decide when it waits",
+        "'legal' of run .* is not open yet. Decide when it",
         handle.approve,
         "legal",
         actor="ada",
@@ -480,9 +480,7 @@ def test_a_decision_on_a_gate_that_does_not_wait_is_not_stored() -> None:
     let_time_pass()
 
     for _ in range(2):  # before and after a worker processed the timeout
-        refuses(
-            r"is not open any more: its time was over at \d\d", late.approve, "legal", actor="ada"
-        )
+        refuses(r"is no longer open: it timed out at \d\d", late.approve, "legal", actor="ada")
         drain()
 
     skipped.skip("legal")
@@ -550,12 +548,12 @@ def test_a_gate_without_a_permission_needs_an_active_user() -> None:
     handle = gated()
     gone = User.objects.create_user("gone", is_active=False)
     boss = User.objects.create_superuser("boss", is_active=False)
-    told = "only an active user who is logged in decides about the gate 'legal'"
+    told = "only an active user who is logged in can decide about the gate 'legal'"
 
     for user in (AnonymousUser(), gone, boss):
         refuses(told, handle.approve, "legal", user=user, error=PermissionDenied)
     for verb in (handle.approve, handle.reject):
-        refuses(r"about the gate 'legal': pass user=request\.user, or actor=", verb, "legal")
+        refuses(r"about the gate 'legal' needs a user or an actor\. Pass", verb, "legal")
     assert gate(handle).status == "WAITING"
 
     handle.approve("legal", user=User.objects.create_user("ada"))
@@ -574,7 +572,7 @@ def test_one_of_several_open_gates_is_decided_by_its_number() -> None:
         WorkflowNode.objects.filter(kind="gate").order_by("number").values_list("number", flat=True)
     )
     refuses(
-        f"several open gates 'legal': .* by its number: {one}, {other}",
+        f"several open gates 'legal'. Pass the number of one of them: {one}, {other}",
         handle.approve,
         "legal",
         actor="ada",

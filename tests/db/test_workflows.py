@@ -181,7 +181,7 @@ def numbered(*numbers: int, key: str | None = None) -> Workflow:
 def test_many_workflows_are_sent_in_order_in_any_chunks(
     monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(send, "CHUNK", chunk)
+    monkeypatch.setattr(send, "CHUNK_ROWS", chunk)
     sizes = (1, 1, 3, 1, 2, 1)
 
     handles = Workflow.send_many(numbered(*range(size)) for size in sizes)
@@ -306,7 +306,7 @@ def test_async_tasks_read_results_of_two_nodes_with_one_name() -> None:
 
 
 @pytest.mark.parametrize("what", ["same", "graph", "argument", "task", "input", "list", "key"])
-def test_a_second_attempt_that_adds_another_node_is_told(
+def test_a_second_attempt_that_adds_another_node_is_reported(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Fails if: the earlier node silently stays, mixed with the nodes of the later attempt."""
@@ -326,12 +326,12 @@ def test_a_second_attempt_that_adds_another_node_is_told(
 
     assert len(told) == (20 if what == "argument" else 1)
     assert (told[0].actor, told[0].action) == (flows.grows_anew.name, "workflow.keep")
-    assert "attempt 2 adds 'node" in str(told[0].reason)
+    assert "attempt 2 added 'node" in str(told[0].reason)
     assert str(told[0].reason).endswith(
-        "with other arguments: the node of an earlier attempt stays"
+        "with other arguments, so the node of an earlier attempt is kept"
     )
 
-    logged = [message for message in caplog.messages if "attempt 2 adds" in message]
+    logged = [message for message in caplog.messages if "attempt 2 added" in message]
     assert logged[0].startswith(f"workflow run {handle.workflow_id}")
     if what == "argument":
         assert handle.results()["node 0"].ok_value == 1
@@ -454,7 +454,7 @@ def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyP
     assert values(handle)["read"] == [6, *expected]
 
     for size in range(1, 10):
-        monkeypatch.setattr(arguments, "CHUNK", size)
+        monkeypatch.setattr(arguments, "RESULTS_PER_QUERY", size)
         assert [
             *Results(handle.workflow_id, reader.number, "values", shape_of(int, "it"))
         ] == expected
@@ -607,7 +607,7 @@ def test_a_run_whose_output_was_redacted_has_failed(output: str) -> None:
     assert handle.results()["child"].err_value.error_code == "RESULT_REDACTED"
 
 
-def test_a_child_that_failed_says_with_which_code() -> None:
+def test_the_error_of_a_failed_child_contains_its_code() -> None:
     """Fails if: the error says only that a child run has failed."""
     child = Workflow("fails")
     child.add(flows.broken)

@@ -19,7 +19,7 @@ from django.urls import reverse
 
 from horsies_django.admin import QueueAdmin, TaskAdmin
 from horsies_django.admin.base.audit import OF_QUEUES, OF_SCHEDULES, OF_TASKS, OF_WORKFLOWS
-from horsies_django.admin.base.change_forms import VERBS
+from horsies_django.admin.base.change_forms import ADMIN_VERBS
 from horsies_django.admin.base.html import STATUSES
 from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Queue, Schedule, Task, TaskStep, Worker, WorkflowRun
@@ -325,7 +325,7 @@ def test_a_missing_row_is_reported_and_not_created(boss: Client, model: type[Any
     before = model.objects.count()
     given = {"reason": "why", "max_concurrency": "1"}
     subjects = {Queue: OF_QUEUES, Schedule: OF_SCHEDULES, Task: OF_TASKS, WorkflowRun: OF_WORKFLOWS}
-    verbs = VERBS[subjects[model]].keys() - {"add"} if model in subjects else set()
+    verbs = ADMIN_VERBS[subjects[model]].keys() - {"add"} if model in subjects else set()
 
     for id_ in MISSING[model]:
         for page in {"change", *verbs, *(["picture"] if model is WorkflowRun else [])}:

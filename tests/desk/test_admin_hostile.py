@@ -15,7 +15,7 @@ from django.urls import reverse
 from horsies_django import queues
 from horsies_django.admin.overview import summaries
 from horsies_django.core.counts import COMPLETED
-from horsies_django.core.schedules import KEYS
+from horsies_django.core.schedules import SCHEDULE_KEYS
 from horsies_django.models import (
     AuditEntry,
     Queue,
@@ -140,7 +140,7 @@ def pages(boss: Client) -> dict[str, str]:
 
 def schedules(short: str, task: Task) -> list[str]:
     """Make schedules whose every text is hostile, and return the addresses of their pages."""
-    columns = {**dict.fromkeys(KEYS, EVIL), "kwargs": {EVIL: [EVIL]}, EVIL: {EVIL: EVIL}}
+    columns = {**dict.fromkeys(SCHEDULE_KEYS, EVIL), "kwargs": {EVIL: [EVIL]}, EVIL: {EVIL: EVIL}}
     readable = {**columns, "pattern": "daily at 04:30", "zone": "UTC"}
     names = [short, f"{short}?", f"{short}/"]
 
@@ -276,8 +276,8 @@ def test_hostile_texts_are_escaped_on_every_page(
         "Workers",
         "Most failures",
         "Late schedules",
-        "Runs that stand still",
-        "Gates that wait",
+        "Halted runs",
+        "Waiting gates",
     }
 
 

@@ -92,7 +92,7 @@ def test_each_field_of_the_list_is_exact(boss: Client) -> None:
             {"status": "RUNNING", "code": "OH_NO"},
             "only tasks that did not complete have an error code",
         ),
-        ({"partition": "x"}, "name the queue, too"),
+        ({"partition": "x"}, "pass the queue, too"),
         ({"worker": "web-1"}, "Enter a valid UUID"),
         ({"since": "yesterday"}, "Enter 30m, 2h, 7d or"),
         ({"until": "9" * 30 + "w"}, "Enter 30m, 2h, 7d or"),
@@ -232,7 +232,7 @@ def test_permanent_failures_are_counted_by_task_and_code(
     assert ">17 failed for good since " in page
 
 
-def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings: Any) -> None:
+def test_each_span_includes_the_row_in_which_it_begins(boss: Client, settings: Any) -> None:
     """Each span includes the row of the history in which it begins.
 
     Fails if: that row is left out, and with it half of the first hour of a night.
@@ -319,7 +319,9 @@ def test_merged_groups_have_no_links(
     assert [
         len(links(page, text)) for text in ("Show", "Retry all", re.escape(OTHER), "shop.pay")
     ] == [0, 0, 0, 0]
-    assert "They have been deleted, or retried." in body(boss, PAGE, task="shop.gone", code="OH_NO")
+    assert "The tasks have been deleted or retried." in body(
+        boss, PAGE, task="shop.gone", code="OH_NO"
+    )
 
 
 # The page that acts on all tasks that match
@@ -339,7 +341,7 @@ def posted(client: Client, page: str, **values: str) -> str:
 def begun(client: Client, status: str, **how: Any) -> str:
     """Return a signed act of the user of this browser, as the page of that user has it."""
     me = User.objects.get(pk=client.session["_auth_user_id"]).get_username()
-    return acts.Progress(me, selection.matching(status), 1, False, **how).signed()
+    return acts.ActProgress(me, selection.matching(status), 1, False, **how).signed()
 
 
 def statuses() -> Counter[str]:
@@ -347,7 +349,7 @@ def statuses() -> Counter[str]:
 
 
 def test_a_nights_failures_are_retried_in_four_clicks(boss: Client) -> None:
-    """The clicks are: the list of failed tasks, the link, "Count them" and "Retry all"."""
+    """The clicks are: the list of failed tasks, the link, "Count the tasks" and "Retry all"."""
     failures(3, task_name="shop.pay")
     failures(2, task_name="shop.ship", error_code="NO_ROOM")
     failures(1, finished_at=now() - dt.timedelta(days=2))
@@ -379,10 +381,10 @@ def test_a_long_act_shows_its_progress_and_continues(
     Fails if: the page shows only the reason, so that the user cannot see how much was done.
     """
 
-    monkeypatch.setattr(selection, "BATCH", 2)
+    monkeypatch.setattr(selection, "TASKS_PER_TRANSACTION", 2)
     *_, last = failures(5)
     page = body(boss, ALL, status="FAILED")
-    monkeypatch.setattr(acts, "REQUEST_SECONDS", 0.0)
+    monkeypatch.setattr(acts, "ACT_SECONDS", 0.0)
 
     page = posted(boss, page, verb="retry")
 
@@ -414,7 +416,7 @@ def test_a_page_counts_the_first_entries_and_an_act_reads_all(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails if: an act does not reach the tasks beyond those that were counted."""
-    monkeypatch.setattr(selection, "DEEPEST", 2)
+    monkeypatch.setattr(selection, "MOST_SCANNED", 2)
     failures(3, task_name="shop.pay")
     failures(1, task_name="shop.late", finished_at=now())
 
@@ -547,7 +549,7 @@ def test_the_audit_lists_changes_by_subject_and_by_action(boss: Client, empty: N
         ),
     ],
 )
-def test_changes_are_told_in_a_line_whatever_an_entry_holds(
+def test_each_change_of_an_audit_entry_is_shown_in_one_line(
     before: object, after: object, told: list[str]
 ) -> None:
     assert changes(AuditEntry(before=before, after=after)) == told

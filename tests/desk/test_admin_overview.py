@@ -48,7 +48,7 @@ SEEN: dict[str, tuple[str, set[str]]] = {
     "view_schedule": ("The schedule 'night' is overdue", {"Late schedules"}),
     "view_workflowrun": (
         "1 run of workflow order was paused",
-        {"Runs that stand still", "Gates that wait"},
+        {"Halted runs", "Waiting gates"},
     ),
     "view_auditentry": ("could not be written", set()),  # the test has no such problem
 }
@@ -186,7 +186,7 @@ def test_the_overview_lists_problems_the_worst_first(boss: Client, troubled: Any
     assert [one.split()[1] for one in told] == sorted(one.split()[1] for one in told)
     assert {"Critical", "Warning"} == {one.split()[1] for one in told}
     (mail,) = [one for one in told if "Queue mail has 3 tasks due and no live worker. For" in one]
-    assert "Start one that serves it" in mail
+    assert "Start a worker that serves it" in mail
 
     rows = {
         "worker": troubled["worker"].pk,
@@ -213,7 +213,7 @@ def test_the_overview_shows_figures_of_each_queue_with_links(boss: Client, troub
     found = cells(html, "mail")
 
     assert found["Waiting"] == "3"
-    assert re.fullmatch(r"\d.*s", found["Oldest waits"])
+    assert re.fullmatch(r"\d.*s", found["Longest wait"])
     assert found["Running"] == "2 of 8"
     assert 'value="2" max="8"' in html
     assert found["Per minute"] == "10"
@@ -226,29 +226,31 @@ def test_the_overview_shows_figures_of_each_queue_with_links(boss: Client, troub
     whole = cells(seen(boss), "the whole cluster")
     assert (whole["Running"], whole["Per minute"], whole["Failed"]) == ("5 of 40", "10", "25")
     # A new minute may have begun.
-    assert re.search(r"most 14[05], last \d+; failed in all: 25$", whole["Finished"])
+    assert re.search(r"most 14[05], last \d+; total failed: 25$", whole["Finished"])
 
     assert re.fullmatch(
-        r"mail, Last hour: least 0, most 140, last \d+; failed in all: 25", found["Finished"]
+        r"mail, Last hour: least 0, most 140, last \d+; total failed: 25", found["Finished"]
     )
 
     tasks = reverse("admin:horsies_task_changelist")
     for status in ("PENDING", "RUNNING", "FAILED"):
         assert f"{tasks}?status={status}&queue=mail" in links(html)
-    assert cells(html, "twin")["Oldest waits"] == cells(html, "twin")["Run, 95 %"] == "–"
+    assert cells(html, "twin")["Longest wait"] == cells(html, "twin")["Run, 95 %"] == "–"
 
 
-def test_it_tells_workers_schedules_runs_gates_and_failures(boss: Client, troubled: Any) -> None:
+def test_the_overview_shows_workers_schedules_runs_and_failures(
+    boss: Client, troubled: Any
+) -> None:
     found = sections(seen(boss))
 
     assert "1 ● Living" in text(found["Workers"])
     assert re.search(r"web-9:77 last seen 1 h ago", text(found["Workers"]))
     assert re.search(r"night for 1 h", text(found["Late schedules"]))
-    assert text(found["Runs that stand still"]) == "1 × order paused by a failure"
-    assert text(found["Gates that wait"]) == "1 × approve parcel"
+    assert text(found["Halted runs"]) == "1 × order paused by a failure"
+    assert text(found["Waiting gates"]) == "1 × approve parcel"
 
     node = WorkflowNode.objects.get(workflow_id=troubled["gate"].workflow_id)
-    assert links(found["Gates that wait"]) == [
+    assert links(found["Waiting gates"]) == [
         reverse("admin:horsies_workflowrun_node", args=(node.workflow_id, node.number))
     ]
 
@@ -261,12 +263,23 @@ def test_it_tells_workers_schedules_runs_gates_and_failures(boss: Client, troubl
     }
 
 
+def note_statements(monkeypatch: pytest.MonkeyPatch, ran: list[str]) -> None:
+    """Append the name of each statement that a store runs to ``ran``."""
+    text = base.statement_text
+
+    def noted(name: str, params: Any = None) -> str:
+        ran.append(name)
+        return text(name, params)
+
+    monkeypatch.setattr(base, "statement_text", noted)
+
+
 def test_the_span_that_is_chosen_is_that_of_the_figures(
     boss: Client, troubled: Any, monkeypatch: Any
 ) -> None:
     """The figures are those of the chosen span, and a page takes at most 25 queries."""
     ran: list[str] = []
-    monkeypatch.setattr(base, "watchers", [lambda _connection, name, _params: ran.append(name)])
+    note_statements(monkeypatch, ran)
 
     for span, failures in (("hour", 25), ("day", 32), ("week", 32)):
         ran.clear()
@@ -284,7 +297,7 @@ def test_the_span_that_is_chosen_is_that_of_the_figures(
 
 
 @pytest.mark.parametrize("codename", SEEN)
-def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> None:
+def test_a_user_sees_only_sections_that_they_may_view(troubled: Any, codename: str) -> None:
     """Fails if: a user who may view one of the models sees all of the overview."""
     viewer = client_with(codename, "operate_task", "configure_queue", "view_payload")
 
@@ -344,7 +357,7 @@ def test_the_database_is_read_once_in_five_seconds(
         name: (until - reading.CACHED_SECONDS, one) for name, (until, one) in kept.items()
     }
     ran: list[str] = []
-    monkeypatch.setattr(base, "watchers", [lambda _connection, name, _params: ran.append(name)])
+    note_statements(monkeypatch, ran)
 
     assert cells(shown(boss), "mail")["Waiting"] == "7"
     assert "horsies_series" not in ran, "what was counted is read once in a minute"
@@ -367,11 +380,11 @@ def test_a_lock_on_the_tables_is_reported_as_a_problem(
 
         assert set(sections(html)) == {"Problems"}
         assert "('psql') has had a transaction open" in text(html)
-        assert "nothing else is known" in html
+        assert "nothing else is shown" in html
         assert "psql" not in seen(client_with("view_task"))
 
 
-def test_a_database_that_refuses_is_told_and_not_asked_again(
+def test_a_refusing_database_is_reported_and_not_read_again(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The overview reports a database that refuses or is not migrated.
@@ -419,7 +432,7 @@ def test_the_overview_shows_when_it_was_read(
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "incidents.md"
-UNKNOWN = "No live worker of its queue knows the task 'shop.gone'"
+UNKNOWN = "No live worker of its queue can run the task 'shop.gone'"
 JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and expected texts
     "What would have woken me?": (
         [],
@@ -427,7 +440,7 @@ JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and
     ),
     "Mail is late": (
         ["3@status=PENDING&queue=mail", "tests.nothing", "mail"],
-        ["No worker serves the queue 'mail'"],
+        ["No worker has ever served the queue 'mail'"],
     ),
     "A night's failures": (["Tasks", "Failures", "shop.pay"], ["OSError", "shop/tasks.py in pay"]),
     "One tenant floods the queue": (["bulk"], ["acme", "At its limit"]),
@@ -446,7 +459,7 @@ JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and
         ["The first run", "Retry"],
         ["Nodes that failed, expired or were cancelled run again"],
     ),
-    "How much ran today?": (["Last 24 hours"], ["most 140", "failed in all: 32"]),
+    "How much ran today?": (["Last 24 hours"], ["most 140", "total failed: 32"]),
 }
 
 

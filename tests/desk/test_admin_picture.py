@@ -16,7 +16,7 @@ from django.urls import reverse
 from horsies_django import Workflow
 from horsies_django.admin.base.html import SHAPES
 from horsies_django.admin.workflows import picture
-from horsies_django.admin.workflows.picture import clock
+from horsies_django.admin.workflows.picture import short_time
 from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.testing import drain
@@ -157,7 +157,7 @@ def test_a_map_is_one_box_with_its_counts_and_a_bar(boss: Client) -> None:
     )
 
 
-def test_what_waits_says_for_what(boss: Client) -> None:
+def test_the_label_of_a_waiting_node_shows_its_cause(boss: Client) -> None:
     handle = sent()
 
     for kind, columns, said in (
@@ -174,8 +174,8 @@ def test_what_waits_says_for_what(boss: Client) -> None:
 def test_a_time_of_today_is_given_without_the_date() -> None:
     now = dt.datetime(2026, 11, 23, 9, 0, tzinfo=dt.UTC)
 
-    assert re.fullmatch(r"\d\d:05", clock(now + dt.timedelta(hours=1, minutes=5), now))
-    assert len(clock(now + dt.timedelta(days=2), now)) == len("2026-11-25 10:00")
+    assert re.fullmatch(r"\d\d:05", short_time(now + dt.timedelta(hours=1, minutes=5), now))
+    assert len(short_time(now + dt.timedelta(days=2), now)) == len("2026-11-25 10:00")
 
 
 def test_kinds_and_statuses_of_a_newer_version_are_drawn_plainly(boss: Client) -> None:
@@ -187,7 +187,7 @@ def test_kinds_and_statuses_of_a_newer_version_are_drawn_plainly(boss: Client) -
     says(body(boss, url(handle, "picture")), "#horsies-outline-task", "horsies-is-unknown")
 
 
-def test_an_undo_is_below_what_it_undoes_on_a_dashed_line(boss: Client) -> None:
+def test_an_undo_is_drawn_below_its_node_on_a_dashed_line(boss: Client) -> None:
     flow = Workflow("saga")
     flow.add(flows.number, 1, name="charge")
     flow.add(flows.number, 2, name="refund")
@@ -251,7 +251,7 @@ def test_every_status_has_its_own_icon(
     assert [one for one in used if one not in ids] == []
 
 
-def test_only_what_is_known_is_said_to_be_live(boss: Client) -> None:
+def test_only_the_picture_of_an_active_run_is_live(boss: Client) -> None:
     """Only the response for an active run has ``data-live``, without which the script stops."""
     handle = sent()
 
@@ -275,8 +275,8 @@ def test_a_run_that_is_too_large_is_shown_as_a_table_instead(
     assert 'class="horsies-drawing"' in body(boss, url(handle, "picture"))
 
     for name, most, told in (
-        ("MOST_NODES", 1, "1 nodes or 10,000"),
-        ("MOST_EDGES", 0, "2,000 nodes or 0"),
+        ("MOST_NODES_DRAWN", 1, "1 nodes or 10,000"),
+        ("MOST_EDGES_DRAWN", 0, "2,000 nodes or 0"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(picture, name, most)
@@ -403,7 +403,7 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason(verb: str, afte
     ] == [("approve", "horsies.configure_queue", user)]
 
     response = client.post(url(handle, verb), values)
-    assert f"was already decided by {user} at" in response.content.decode()
+    assert f"by {user} at" in response.content.decode()
 
     entries = reverse("admin:horsies_auditentry_changelist")
     pages = [
@@ -421,7 +421,7 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason(verb: str, afte
     assert "a short break" in body(viewer, entries)
 
 
-def test_nobody_decides_about_what_is_no_gate(boss: Client) -> None:
+def test_a_decision_about_a_node_that_is_no_gate_is_refused(boss: Client) -> None:
     handle = gated()
 
     for number in ("1", "7"):

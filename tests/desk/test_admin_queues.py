@@ -195,9 +195,7 @@ def test_an_edited_until_is_stored_as_written(boss: Client) -> None:
         ("__all__", "0001-01-02T00:00"),
     ],
 )
-def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
-    boss: Client, field: str, value: str
-) -> None:
+def test_an_invalid_limit_is_reported_at_its_field(boss: Client, field: str, value: str) -> None:
     if field == "__all__":
         values = {"max_concurrency": "4" if value else "", "until": value, "reason": WHY}
     else:
@@ -251,7 +249,9 @@ def test_a_queue_is_paused_and_resumed_from_its_page(
     ]
     assert list(written) == done
 
-    unchanged = "Queue mail: nothing was changed, because its state did not need or allow it."
+    unchanged = (
+        "Queue mail: nothing was changed, because its state did not need or allow the change."
+    )
     assert messages(post(boss, "clear")) == [(unchanged, "info")]
     assert list(written.all()) == done
 
@@ -280,7 +280,7 @@ def test_a_refusal_of_the_database_is_an_error_on_the_form(
         assert "refused" in said()
 
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-    monkeypatch.setattr(queues, "TRIES", 2)
+    monkeypatch.setattr(queues, "LOCK_TRIES", 2)
     keeper = connect()
 
     with keeper.transaction():
@@ -291,7 +291,7 @@ def test_a_refusal_of_the_database_is_an_error_on_the_form(
     with refused("horsies_audit", event="INSERT"):
         (message,) = messages(boss.post(url("pause"), {"reason": WHY}, follow=True))
 
-    assert message == ("Queue mail: Paused, but the audit has no entry of it.", "warning")
+    assert message == ("Queue mail: Paused, but the audit has no entry for it.", "warning")
     assert Queue.objects.get(pk="mail").paused_by == "boss"
 
 
@@ -301,7 +301,7 @@ def test_the_cluster_has_one_limit_and_its_own_page(boss: Client) -> None:
 
     html = body(boss, url("change", "*"))
 
-    says(html, "the whole cluster", "Only the 100 permits held the longest are shown.")
+    says(html, "the whole cluster", "Only the 100 oldest permits are shown.")
     assert html.count("shop.tasks.send_receipt") == len(table(html, "horsies-permits")) == 100
 
     form = boss.get(url("override", "*")).context["form"]
@@ -324,7 +324,7 @@ def test_the_list_shows_the_limits_in_force_and_whence_they_come(boss: Client) -
     html = body(boss, reverse(LIST))
 
     assert list(rows) == ["mail", "bulk", "twin", "default"]
-    assert "4 in all, 2 per partition" in html
+    assert "4 in total, 2 per partition" in html
     assert (html.count("horsies-overridden"), html.count("horsies-paused")) == (1, 1)
 
     limit("*", max_concurrency=40)
@@ -448,7 +448,7 @@ def test_a_queue_shows_its_last_day_as_a_chart_with_figures(boss: Client) -> Non
     html = body(boss, url("change"))
 
     assert table(html, "horsies-day") == [["196", "4", "2.4 s", "242 ms"]]
-    assert "Tasks an hour: least 0, most 100, last 100; failed in all: 4" in html
+    assert "Tasks an hour: least 0, most 100, last 100; total failed: 4" in html
     assert re.findall(r'aria-hidden="true">(.*?)</text>', html) == ["100", "−24 h", "−12 h", "now"]
 
     queues.pause("*", actor="ada")

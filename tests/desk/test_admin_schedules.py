@@ -21,7 +21,7 @@ from django.urls import reverse
 from horsies_django import schedules
 from horsies_django.admin.base import readonly
 from horsies_django.models import AuditEntry, Queue, Schedule, ScheduleTick, Task
-from horsies_django.store.base import load
+from horsies_django.store.base import sql_text
 from horsies_django.store.notify import direct_connection
 from horsies_django.store.schedules import ScheduleStore, session_name
 from tests.apps.project import tasks
@@ -169,7 +169,9 @@ def test_the_last_fire_times_are_read_through_primary_keys() -> None:
         )
 
     sql("ANALYZE horsies_tasks, horsies_schedule_ticks")
-    explained = partial(sql, f"EXPLAIN {load('schedules/recent')}", {"names": ["one"], "many": 20})
+    explained = partial(
+        sql, f"EXPLAIN {sql_text('schedules/recent')}", {"names": ["one"], "many": 20}
+    )
     plan = str(readonly.read_bounded("default", explained))
 
     for part, there in (
@@ -278,7 +280,7 @@ def test_the_list_shows_the_running_schedulers(
 
         declare("letters")
         force("letters", declared_at=now() - dt.timedelta(minutes=5))
-        assert "A scheduler last had them in its code 5 min ago." in body(boss, reverse(LIST))
+        assert "The schedules were last declared 5 min ago." in body(boss, reverse(LIST))
 
 
 # One schedule
@@ -317,7 +319,7 @@ def test_a_schedule_shows_its_next_five_fire_times_in_its_zone(
     assert len(table(page, "horsies-coming")) == 5
     says(
         page,
-        "these would be its fire times",
+        "These would be its fire times",
         'role="alert"',
         "a fire time could not be sent.",
         "no room",
@@ -500,7 +502,7 @@ def test_run_now_sends_one_task_and_records_the_reason() -> None:
 @pytest.mark.parametrize(
     "change", [{"task": "tests.no_such_task"}, {"kwargs": {"to": 5}}, {"pattern": "never"}]
 )
-def test_what_cannot_be_sent_now_is_told_and_nothing_is_written(
+def test_a_refused_run_now_is_reported_and_writes_nothing(
     boss: Client, change: dict[str, Any]
 ) -> None:
     make()
@@ -555,7 +557,7 @@ def test_a_schedule_is_disabled_and_deleted_from_its_page(
     assert not Schedule.objects.filter(name="made by hand").exists()
 
 
-def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
+def test_an_edit_stores_only_the_changed_values(boss: Client) -> None:
     declare()
     assert "send the task" in body(boss, url("change"))
 
@@ -590,7 +592,9 @@ def test_arguments_with_custom_types_are_edited_as_json(boss: Client) -> None:
     """The arguments of a task that have types of the project are edited as JSON."""
     declare(task=tasks.mirror.name, kwargs={"point": tasks.Point(1, 2)})
 
-    told = "Schedule report: nothing was changed, because its state did not need or allow it."
+    told = (
+        "Schedule report: nothing was changed, because its state did not need or allow the change."
+    )
     assert messages(post(boss, "edit", reason=WHY)) == [(told, "info")]
     assert row().changes == {}
 
@@ -655,9 +659,7 @@ def test_a_change_made_while_the_form_was_open_is_kept(boss: Client) -> None:
         ("jitter_ms", "-1"),
     ],
 )
-def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
-    boss: Client, field: str, value: str
-) -> None:
+def test_an_invalid_edit_is_reported_at_its_field(boss: Client, field: str, value: str) -> None:
     declare()
 
     response = post(boss, "edit", **{"most": "7", "reason": WHY, field: value})
@@ -714,7 +716,7 @@ def test_a_schedule_is_added_and_fires_from_then_on(boss: Client) -> None:
     }
 
     ((text, level),) = messages(response)
-    assert text.startswith("Schedule letters: Made; task: – → tests.apps.project.tasks.mail")
+    assert text.startswith("Schedule letters: Created; task: – → tests.apps.project.tasks.mail")
     assert level == "success"
 
     entry = AuditEntry.objects.latest("pk")

@@ -233,7 +233,7 @@ def test_waiting_tasks_are_listed_in_the_order_of_their_start(
     assert rows_read(boss, f"{reverse(TASKS)}?status=PENDING") < 200
 
 
-def test_a_list_that_is_given_up_leaves_no_settings_behind(
+def test_a_list_that_times_out_restores_the_session_settings(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 1)

@@ -131,14 +131,14 @@ def test_a_waiting_task_shows_how_many_tasks_are_ahead(boss: Client) -> None:
     said = headline(boss, task)
 
     assert re.fullmatch(
-        r"Waiting for 4 min( \d+ s)?: mail is at its cap 3 of 3, 7 ahead\.", said
+        r"Waiting for 4 min( \d+ s)?: mail is at its cap \(3 of 3\), 7 tasks ahead\.", said
     ), said
 
     queues.pause("mail", actor="ada", reason="the disk is full")
     assert "The queue 'mail' has been paused since" in headline(boss, task)
 
 
-def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) -> None:
+def test_the_headline_shows_waiting_running_and_merged_tasks(boss: Client) -> None:
     beat = {"sent_at": now() + dt.timedelta(hours=1)}  # the worker lives until the test ends
     worker = living_worker("mail", hostname="web-1", pid=988, beat=beat)
     survivor = TaskFactory()
@@ -177,10 +177,14 @@ def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) ->
     ("verb", "asked", "did"),
     [
         ("cancel", "asked to stop", "Asked to stop"),
-        ("kill", "asked to stop .* ago, else killed", "Asked to stop, else killed"),
+        (
+            "kill",
+            "asked to stop .* ago, killed if it does not",
+            "Asked to stop, killed if it does not",
+        ),
     ],
 )
-def test_a_running_task_that_is_cancelled_tells_one_story(
+def test_message_and_page_agree_on_a_cancel_of_a_running_task(
     verb: str, asked: str, did: str, boss: Client
 ) -> None:
     """Fails if: a message reports it as cancelled, while it runs and may be killed."""
@@ -192,7 +196,7 @@ def test_a_running_task_that_is_cancelled_tells_one_story(
     assert told == [f"Task {task}: {did}."]
     html = page.content.decode()
     assert re.search(rf"Running for [^<]*, {asked}[^<]*\.", html)
-    assert re.search(r"It has been running since [^<]*\. It was asked to stop at ", html)
+    assert re.search(r"It has been running since [^<]*\. Its cancellation was requested at ", html)
     assert [cells[2:4] for cells in table(html, "horsies-audit")] == [[did, ""]]
 
 
@@ -215,7 +219,7 @@ END = """  File "/srv/shop/orders/parse.py", line 2, in parse_right
 ValueError: s3cret
 """
 TRACE = BEGIN + LIBRARIES + END
-SHORT = f"{BEGIN}  … 3 frames of libraries\n{END}"
+SHORT = f"{BEGIN}  … 3 library frames\n{END}"
 
 
 def blocks(page: str) -> list[str]:
@@ -259,7 +263,7 @@ def test_a_traceback_shows_the_frames_of_the_project_first(
         result=error("BROKE", exception={"repr": "E", "traceback": group})
     )
 
-    short = "  | Traceback:\n  … 1 frame of libraries\n  | ValueError\n"
+    short = "  | Traceback:\n  … 1 library frame\n  | ValueError\n"
     assert {short, group} <= set(blocks(body(boss, page_of(task))))
 
     plain = body(client_with("view_task"), page_of(task))
@@ -413,7 +417,7 @@ def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
 
     (message,) = messages(response)
     assert message.startswith("Nothing was done, because the task has changed")
-    assert message.endswith("it is FAILED now. boss: Copied.")
+    assert message.endswith("its status is FAILED now. boss: Copied.")
 
     task = failed()
     given = opened(boss, "retry", task)

@@ -16,7 +16,7 @@ from django.urls import include, path
 
 from horsies_django import Workflow
 from horsies_django import admin as pages
-from horsies_django.admin.tasks.bulk import Progress
+from horsies_django.admin.tasks.bulk import ActProgress
 from horsies_django.models import (
     AuditEntry,
     Queue,
@@ -277,7 +277,7 @@ def test_a_grown_gate_is_decided_in_each_theme(site: admin.AdminSite, boss: Clie
 @each_theme
 def test_the_progress_of_an_act_is_a_number(site: admin.AdminSite, boss: Client) -> None:
     chosen = selection.matching("FAILED")
-    act = Progress(
+    act = ActProgress(
         User.objects.get().username,
         chosen,
         3_003,

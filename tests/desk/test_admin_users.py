@@ -19,7 +19,7 @@ from django.urls import reverse
 
 from horsies_django import Workflow, queues, schedules, urls
 from horsies_django.admin.overview import summaries
-from horsies_django.admin.tasks.bulk import Progress
+from horsies_django.admin.tasks.bulk import ActProgress
 from horsies_django.admin.workflows import picture
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.tasks import selection
@@ -345,7 +345,7 @@ def posted(page: Page, given: Given, pages: list[Page], name: str) -> dict[str, 
     """Return what to post: to lists an action on a row, to the page for all tasks a signed act."""
     if page.url.endswith("/task/all/"):
         return {
-            "act": Progress(name, selection.matching("FAILED"), 2, False).signed(),
+            "act": ActProgress(name, selection.matching("FAILED"), 2, False).signed(),
             "verb": "retry",
         }
 
@@ -486,7 +486,7 @@ def test_pages_read_no_payload_without_the_permission(
     The pages of pictures have tables of nodes here, as those of runs that are too large for a
     picture.
     """
-    monkeypatch.setattr(picture, "MOST_NODES", 0)
+    monkeypatch.setattr(picture, "MOST_NODES_DRAWN", 0)
     client = client_with(*VIEWS)
     seen = set()
     untold = set()

@@ -122,9 +122,9 @@ def test_the_list_shows_the_reason_why_each_run_waits(
         gated.workflow_id: "the decision of a person (sign <b>); its time (rest); …",
         done.workflow_id: "–",
         resting.workflow_id: "its time (nap)",
-        stopped.workflow_id: "somebody: a failure paused it",
-        undone.workflow_id: "somebody: it was not undone completely",
-        by_hand.workflow_id: "somebody: it is paused",
+        stopped.workflow_id: "a person: a failure paused it",
+        undone.workflow_id: "a person: it was not undone completely",
+        by_hand.workflow_id: "a person: it is paused",
         running.workflow_id: "its tasks",
     }
 
@@ -171,7 +171,7 @@ def test_filters_and_searches_find_their_runs_and_no_others(
     for name in ("book", "child", "fails", "parent"):
         assert f"?name={name}" in html
 
-    monkeypatch.setattr("horsies_django.admin.workflows.listing.FEW", 1)
+    monkeypatch.setattr("horsies_django.admin.workflows.listing.MOST_FILTER_NAMES", 1)
     assert "?name=parent" not in body(boss, reverse(RUNS)), "names are offered only if they are few"
 
 
@@ -374,9 +374,9 @@ def test_a_node_is_skipped_from_its_page(boss: Client) -> None:
     (link,) = re.findall(r'href="([^"]+/skip/\?number=1)"', body(boss, node_url(handle, 1)))
     assert 'value="1"' in body(boss, link)
 
-    says(boss.post(link, {"node": "1"}).content.decode(), "has no node", "A text is a name")
+    says(boss.post(link, {"node": "1"}).content.decode(), "has no node", "A str is a name")
     for given in ({}, {"node": "number", "number": "1"}):
-        says(boss.post(link, given).content.decode(), "Give the name of the node or its number.")
+        says(boss.post(link, given).content.decode(), "Enter the name of the node or its number.")
 
     (message,) = messages(boss.post(link, {"number": "1", "reason": "not needed"}, follow=True))
     says(message, "Node skipped", "node: 1")
@@ -481,7 +481,7 @@ def test_a_list_reads_no_more_rows_the_larger_the_table_is(boss: Client, analyze
 def test_a_filter_without_an_index_searches_the_newest_runs(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workflows, "DEEPEST", 100)
+    monkeypatch.setattr(workflows, "DEEPEST_ROW", 100)
     old = failed()
     WorkflowRun.objects.filter(pk=old.workflow_id).update(sent_at="2020-01-01T00:00Z")
     noise()
@@ -598,7 +598,7 @@ def test_an_undone_run_shows_its_undos_and_offers_no_retry(boss: Client) -> None
     drain(raise_errors=False)
 
     response = boss.post(url(handle, "retry"), {"reason": "again"}, follow=True)
-    says(response.content.decode(), "its nodes were undone; send it again")
+    says(response.content.decode(), "its nodes were undone. Send the workflow again")
     assert (handle.status(), "retry" in tools(boss, handle)) == ("FAILED", False)
 
 

@@ -476,7 +476,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # The second module exits.
 @pytest.mark.parametrize("module", ["no.such.module", "tests.apps.errands.leaves"])
-def test_a_module_of_the_options_that_cannot_be_imported_is_told(module: str) -> None:
+def test_a_check_reports_an_options_module_that_fails_to_import(module: str) -> None:
     with configured(OPTIONS={"MODULES": [module]}):
         assert [problem.module for problem in registry.autodiscover()] == [module]
         (message,) = [message for message in run_checks(tags=["horsies"]) if message.obj == module]

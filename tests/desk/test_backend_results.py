@@ -16,7 +16,12 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django import TaskCancelled, TaskTimeout, get_handle
 from horsies_django.backends import HorsiesBackend
-from horsies_django.backends.exceptions import CLASSES, TaskExpired, TaskFailed, WorkerCrashed
+from horsies_django.backends.exceptions import (
+    CLASSES_BY_CODE,
+    TaskExpired,
+    TaskFailed,
+    WorkerCrashed,
+)
 from horsies_django.backends.options import Retries
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.tasks.redaction import redact
@@ -105,7 +110,7 @@ def test_a_failure_has_the_class_and_traceback_of_its_exception(
         assert error.traceback.startswith("Traceback (most recent call last):")
 
 
-def test_a_cancelled_task_has_failed_and_says_so() -> None:
+def test_a_cancelled_task_fails_with_a_task_cancelled_error() -> None:
     result = tasks.add.enqueue(1)
     get_handle(result.id).cancel()
 
@@ -122,7 +127,7 @@ def test_a_cancelled_task_has_failed_and_says_so() -> None:
     ]
 
 
-@pytest.mark.parametrize("code", [*CLASSES, "WORKER_RESOLUTION_ERROR"])
+@pytest.mark.parametrize("code", [*CLASSES_BY_CODE, "WORKER_RESOLUTION_ERROR"])
 def test_every_ending_has_a_class_that_can_be_imported(code: str) -> None:
     status = {
         "TASK_EXPIRED": "EXPIRED",
@@ -147,7 +152,7 @@ def test_every_ending_has_a_class_that_can_be_imported(code: str) -> None:
         "WORKER_RESOLUTION_ERROR": TaskFailed,
     }
 
-    assert error.exception_class is own.get(code, CLASSES.get(code))
+    assert error.exception_class is own.get(code, CLASSES_BY_CODE.get(code))
     assert error.traceback.endswith("as the row says\n")
 
 
@@ -274,7 +279,7 @@ def test_a_task_learns_its_id_and_attempt_without_a_query() -> None:
 
 
 @pytest.mark.parametrize("alias", ["default", "second"])
-def test_a_task_knows_through_which_backend_it_was_sent(alias: str) -> None:
+def test_a_running_task_reads_the_backend_of_its_send(alias: str) -> None:
     """Fails if: the backend is the decorator's, and a refresh in the task finds no result."""
     assert ran(tasks.which.using(backend=alias), "backend").return_value == alias
     assert ran(tasks.refreshes.using(backend=alias)).return_value == ["RUNNING", 1]
@@ -314,7 +319,7 @@ def test_a_backoff_given_as_a_number_is_exact() -> None:
         assert [policy.delay(retry) for retry in range(1, len(expected) + 1)] == expected
 
 
-def test_a_function_is_asked_with_the_exception_and_the_result() -> None:
+def test_a_backoff_function_receives_the_exception_and_result() -> None:
     """A backoff function is called once for each retry, with the exception and the result.
 
     Fails if: it is called after the last attempt, or twice for one retry.

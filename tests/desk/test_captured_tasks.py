@@ -42,7 +42,7 @@ def framed(
 class Both:
     """Tests that hold in a TestCase and outside of one."""
 
-    def test_each_send_tells_what_where_and_when(self) -> None:
+    def test_each_send_has_its_name_arguments_queue_and_due_time(self) -> None:
         """Fails if: arguments are those of the JSON, positions are lost, or defaults are added."""
         with captured_tasks() as sent:
             first = framed.send(tasks.Point(1, 2), dt.date(2026, 11, 23), loud=True)
@@ -222,7 +222,7 @@ class InATransactionTestCase(Both, TransactionTestCase):
 pytestmark = pytest.mark.django_db
 
 
-def test_an_assertion_returns_what_it_has_found() -> None:
+def test_an_assertion_returns_the_matching_sends() -> None:
     assert_nothing_sent()
 
     handles = [

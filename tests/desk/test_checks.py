@@ -15,7 +15,7 @@ from django.core.management.base import SystemCheckError
 from django.db import connections
 from django.db.backends.postgresql import psycopg_any
 
-from horsies_django import checks
+from horsies_django.conf.section import CHECK_TAG
 from horsies_django.tasks import produced_codes
 from tests.desk.conftest import AddApp
 
@@ -40,7 +40,7 @@ PARTLY = SimpleNamespace(
 
 def expect(*expected: tuple[str, ...]) -> None:
     """Run the checks and compare the id and place of each message, and words of its texts."""
-    messages = run_checks(tags=[checks.TAG])
+    messages = run_checks(tags=[CHECK_TAG])
     assert [(message.id, message.obj) for message in messages] == [
         (f"horsies.{id_}", at) for id_, at, *_ in expected
     ]
@@ -77,7 +77,7 @@ def test_a_warning_when_a_lease_has_nothing_to_hold(settings: Any) -> None:
     expect()
 
 
-def test_an_alias_without_postgresql_or_its_driver_is_told(
+def test_a_check_reports_an_alias_without_postgresql_or_psycopg(
     second_alias: Any, settings: Any, monkeypatch: Any
 ) -> None:
     second_alias.update(ENGINE="django.db.backends.sqlite3", NAME=":memory:")
@@ -175,7 +175,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(
         (
             "E011",
             "shop_s.tasks",
-            "unexpected keyword argument 'bind': leave it out",
+            "unexpected keyword argument 'bind': remove it",
             "shop_s/tasks.py, line 3",
         ),
     )
@@ -316,7 +316,7 @@ def test_a_code_that_the_project_may_produce_is_no_warning(
     settings: Any, add_app: AddApp, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Fails if: the code of a project that is installed like a library is not searched."""
-    monkeypatch.setattr(produced_codes, "INSTALLED", ("/",))
+    monkeypatch.setattr(produced_codes, "INSTALLED_ROOTS", ("/",))
     given = {"produced": "'OTHER'", "options": "", "helpers": "", "late": "", **PRODUCED[how]}
     settings.HORSIES = {
         **settings.HORSIES,
@@ -358,7 +358,7 @@ def ordered(settings: Any, queue: str, **rule: Any) -> None:
 @pytest.mark.parametrize(
     ("rule", "options", "parameters", "id_", "said", "advice"),
     [
-        ({}, POLICY + ", priority=5", ACCOUNT, "E028", "has the priority 5", "Leave out the prior"),
+        ({}, POLICY + ", priority=5", ACCOUNT, "E028", "has the priority 5", "Remove the priority"),
         ({}, POLICY, "account: int", "W008", "has no argument 'account_id'", "Add the argument"),
         ({}, POLICY, ACCOUNT + " = 0", "W009", "a default for 'account_id'", "Remove the default"),
         ({}, "", ACCOUNT, "W010", "has no retry policy", "'on_failure': 'continue'"),
@@ -395,7 +395,7 @@ def test_a_task_without_a_queue_is_one_of_the_queue_default(settings: Any, add_a
     add_app("shop_u", tasks=TASK + "@task(priority=9)\ndef tidy(account_id: int) -> None: ...\n")
 
     assert ("horsies.E028", "shop_u.tasks.tidy") in [
-        (one.id, one.obj) for one in run_checks(tags=[checks.TAG])
+        (one.id, one.obj) for one in run_checks(tags=[CHECK_TAG])
     ]
 
 

@@ -1,4 +1,4 @@
-"""The settings: ``parse`` reads one dict into a frozen value or a list of all its problems."""
+"""``parse_settings`` reads one dict into a frozen value or a list of all its problems."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 from horsies_django.conf import (
     RANGES,
     Config,
-    Problem,
     QueueConfig,
     Recovery,
     Resilience,
     Retention,
+    SettingProblem,
     config,
-    parse,
+    parse_settings,
 )
 from horsies_django.conf.values import CUT_OFF
 
@@ -34,16 +34,16 @@ class OwnCode(enum.StrEnum):
 
 
 def parsed(raw: object) -> Config:
-    found, problems = parse(raw, databases=ALIASES)
+    found, problems = parse_settings(raw, databases=ALIASES)
     assert problems == []
     return found
 
 
-def problems_of(raw: object) -> list[Problem]:
-    return parse(raw, databases=ALIASES)[1]
+def problems_of(raw: object) -> list[SettingProblem]:
+    return parse_settings(raw, databases=ALIASES)[1]
 
 
-def refused(raw: object, id_: str, where: str, *words: str) -> Problem:
+def refused(raw: object, id_: str, where: str, *words: str) -> SettingProblem:
     """Assert that this is the only problem, with its id, place and words of its text.
 
     Return the problem.

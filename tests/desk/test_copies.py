@@ -91,7 +91,7 @@ def test_the_pickle_of_a_task_that_is_gone_names_it() -> None:
 
 
 @WAYS
-def test_copies_of_exceptions_and_results_keep_what_they_say(made_of: Callable[[Any], Any]) -> None:
+def test_copies_of_exceptions_and_results_keep_their_content(made_of: Callable[[Any], Any]) -> None:
     """Fails if: an exception that takes two arguments breaks a process pool, which pickles it."""
     failed = TaskFailed(TaskError("OH_NO", "said", data={"a": 1}))
     assert (str(made_of(failed)), made_of(failed).error) == (str(failed), failed.error)
@@ -148,7 +148,7 @@ def test_every_exception_of_the_package_is_copied(made_of: Callable[[Any], Any])
 
 
 @WAYS
-def test_a_copy_of_not_migrated_says_what_to_run(made_of: Callable[[Any], Any]) -> None:
+def test_a_copy_of_not_migrated_contains_the_migrate_command(made_of: Callable[[Any], Any]) -> None:
     error = NotMigrated("queue", "no such table")
 
     assert str(made_of(error)) == str(error)
@@ -158,7 +158,7 @@ def test_a_copy_of_not_migrated_says_what_to_run(made_of: Callable[[Any], Any]) 
 def test_a_lazy_text_is_refused_as_an_argument() -> None:
     """A lazy text is refused with a remedy, and an async task counts as an async function."""
     with pytest.raises(
-        errors.TaskSendError, match=r"expected str, got a lazy text, .*: give str\(\) of it"
+        errors.TaskSendError, match=r"expected str, got a lazy text, .*: pass str\(\) of it"
     ):
         tasks.echo.send(gettext_lazy("Yes"))  # type: ignore[arg-type]
 

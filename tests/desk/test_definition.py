@@ -284,12 +284,12 @@ def test_tasks_that_only_the_urlconf_imports_are_named(depot: Site, first: str) 
     ((message, hint, where),) = warned(first)
 
     assert message == (
-        "No worker is sure to import depot.jobs (depot.jobs.tidy); depot.views "
+        "Workers do not necessarily import depot.jobs (depot.jobs.tidy); depot.views "
         "(depot.views.remind)."
     )
     assert '"MODULES": ["depot.jobs", "depot.views"]' in hint
     assert hint.startswith(
-        "Move them to the tasks.py of an app in INSTALLED_APPS, import them there, or add "
+        "Move the tasks to the tasks.py of an app in INSTALLED_APPS, import the modules there, or "
     )
     assert where == "depot.jobs, depot.views"
 
@@ -399,7 +399,7 @@ def test_a_task_that_workers_may_not_import_is_logged_once(
 
     for line in said:
         assert line.startswith(
-            "depot.jobs.tidy is sent, but no worker is sure to import depot.jobs"
+            "depot.jobs.tidy was sent, but workers do not necessarily import depot.jobs"
         )
         assert '"MODULES": ["depot.jobs"]' in line
 
@@ -412,7 +412,7 @@ def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING, logger="horsies.worker"):
         refuse_unready_tasks(config())
 
-    assert "no worker is sure to import depot.views (depot.views.remind): move them" in caplog.text
+    assert "do not necessarily import depot.views (depot.views.remind): move the" in caplog.text
     assert '"MODULES": ["depot.views"]' in caplog.text
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 
-def test_on_windows_it_says_what_is_missing_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_refuses_to_run_on_windows_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if: the import of the worker fails there with an AttributeError about a signal."""
     monkeypatch.setattr(sys, "platform", "win32")
 
@@ -21,7 +21,5 @@ def test_on_windows_it_says_what_is_missing_and_what_to_do(monkeypatch: pytest.M
 @pytest.mark.parametrize("words", [["horsies_dev"], ["horsies_worker", "--reload"]], ids=" ".join)
 def test_from_code_there_is_no_command_line_to_run_again(words: list[str]) -> None:
     """Fails if: the command runs the script that called it, which calls it again."""
-    with pytest.raises(
-        CommandError, match="runs the command line again, so it works only from there"
-    ):
+    with pytest.raises(CommandError, match="Start it from the command line"):
         call_command(*words)

@@ -163,9 +163,9 @@ def test_a_gate_takes_a_lazy_reason() -> None:
     assert handle.results()["approve"].ok_value == {"by": "ada", "reason": "Ja"}  # type: ignore[union-attr]
 
 
-def test_lazy_names_keys_and_data_are_refused_with_what_to_do() -> None:
+def test_lazy_names_keys_and_data_are_refused_with_advice() -> None:
     text: Any = gettext_lazy("Yes")
-    advice = "lazy text, which means another one in each language: give str() of it"
+    advice = "lazy text, which differs between languages: pass str() of it"
     flow = Workflow(text, key=text)
     flow.add(flows.number, 1, name=text)
     flow.signal(text, key=text)

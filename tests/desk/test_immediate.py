@@ -267,7 +267,7 @@ class InATestCase(Both, TestCase):
 
         assert names() == [], "nor does its end raise TransactionManagementError"
 
-    async def test_in_async_tests_it_runs_what_async_code_sends(self) -> None:
+    async def test_in_async_tests_the_block_runs_tasks_sent_by_async_code(self) -> None:
         """Fails if: it watches the connection of the event loop's thread, which sends no task."""
 
         @transaction.atomic

@@ -241,7 +241,7 @@ def test_entries_become_schedules_with_their_zone_and_options(
         ({"task": tasks.add.name, "args": ("one",)}, "argument 'a'"),
         ({"args": 7}, "expected a list and an object"),
         ({"options": {"queue": "celery"}}, "'celery' is not declared"),
-        ({"options": {"expires": START}}, "one moment for all fire times"),
+        ({"options": {"expires": START}}, "the same time for all fire times"),
         ({"options": {"expires": 0.1}}, "good_for_ms"),
         ({"options": {"countdown": 5}}, "the option countdown=5 has no counterpart"),
     ],
@@ -278,7 +278,7 @@ def test_a_second_import_changes_nothing(
 
     schedules.change("nightly", {"pattern": "every 2 hours", "zone": "UTC"}, actor="ann")
     assert (
-        "nightly: a schedule of this name exists here, with another pattern, zone: --replace"
+        "nightly: a schedule of this name exists here, with another pattern, zone: use --replace"
         in left_out()
     )
     assert rows()["nightly"]["pattern"] == "every 2 hours"
@@ -457,7 +457,7 @@ def test_rows_become_schedules_and_win_over_entries(
         "ended": {"task": tasks.noop.name, **often},
     }
 
-    assert "ran once: it was to run once, and is switched off" in printed
+    assert "ran once: it runs only once, and it is disabled" in printed
     assert "3 unchanged" in run()
 
     add("mirror", task=tasks.mirror.name, kwargs='{"point": {"x": 1, "y": 2}}')
@@ -501,9 +501,9 @@ def test_rows_that_cannot_be_imported_are_named(models: Any, add: Callable[..., 
         "it follows the sun": {"solar": sunset},
         "it fires once, at 2100-01-01T": {"clocked": clock, "one_off": True},
         "it fires every 0.0005 s": {"interval": quick},
-        "it is to run once": {"one_off": True},
+        "it runs only once, but": {"one_off": True},
         "it starts to fire at 2100-01-01": {"start_time": later},
-        "it stops to fire at 2100-01-01": {"expires": later},
+        "it stops firing at 2100-01-01": {"expires": later},
         "args: expected a list and an object, not '[1'": {"args": "[1"},
     }
 

@@ -22,12 +22,12 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from horsies_django import queues, schedules
-from horsies_django.conf import parse
+from horsies_django.conf import parse_settings
 from horsies_django.models import Schedule
 from horsies_django.monitoring import metrics
 from horsies_django.monitoring.health import ProblemCode
-from horsies_django.monitoring.reading import CACHED_SECONDS, MOST_WAITING
-from horsies_django.views import State, for_monitoring, states, status
+from horsies_django.monitoring.reading import CACHED_SECONDS, MOST_WAITING_REQUESTS
+from horsies_django.views import StatusResponse, cached_responses, for_monitoring, status
 from tests.apps.project import tasks
 from tests.conftest import Claimers, Connect, limit, put, wait_until
 from tests.support.factories import TaskFactory, WorkerFactory, living_worker, now
@@ -44,12 +44,12 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 def token(settings: Any) -> Iterator[None]:
     """Set the token in the settings, and clear the metrics that another test has cached."""
     settings.HORSIES = {**project.HORSIES, "MONITORING_TOKEN": TOKEN}
-    metrics.texts.kept.clear()
-    states.kept.clear()
+    metrics.cached_metrics.kept.clear()
+    cached_responses.kept.clear()
     yield
 
-    metrics.texts.kept.clear()
-    states.kept.clear()
+    metrics.cached_metrics.kept.clear()
+    cached_responses.kept.clear()
 
 
 def scrape(client: Client) -> Any:
@@ -57,7 +57,7 @@ def scrape(client: Client) -> Any:
 
 
 def scraped(client: Client) -> Metrics:
-    metrics.texts.kept.clear()
+    metrics.cached_metrics.kept.clear()
     response = scrape(client)
     assert (response.status_code, response["Content-Type"]) == (
         200,
@@ -83,7 +83,7 @@ def test_the_metrics_of_the_site_are_valid_for_promtool(
     assert promtool("check", "metrics", given=found.text) == ""
 
 
-def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(
+def test_metrics_show_due_and_running_tasks_limits_and_pauses(
     client: Client, claimer: Claimers
 ) -> None:
     limit("default", max_concurrency=2)
@@ -228,7 +228,7 @@ def test_simultaneous_requests_share_one_reading(connect: Connect, fails: bool) 
     def reads() -> None:
         begun.append(1)
         try:
-            found.append(metrics.rendered(slowly))
+            found.append(metrics.read_metrics(slowly))
         except psycopg.OperationalError as error:
             found.append(str(error))
 
@@ -266,7 +266,7 @@ def nothing(request: HttpRequest) -> HttpResponse:
 
 def ask(client: Client, **headers: str) -> tuple[int, dict[str, Any]]:
     """Request the status, without its cache, and return the HTTP status and the JSON."""
-    states.kept.clear()
+    cached_responses.kept.clear()
     response = client.get(reverse("horsies:status"), headers=headers)
 
     assert response["Content-Type"] == "application/json"
@@ -313,12 +313,12 @@ def test_strangers_get_401_and_users_without_permission_403(client: Client, sett
     assert ask(client, Authorization="Bearer wrong")[0] == 401
     assert ask(client) == (
         401,
-        {"error": "This needs a token, or a user with the permission horsies.view_queue."},
+        {"error": "A token, or a user with the permission horsies.view_queue, is required."},
     )
 
     somebody = User.objects.create_user("somebody")
     client.force_login(somebody)
-    assert ask(client) == (403, {"error": "This needs the permission horsies.view_queue."})
+    assert ask(client) == (403, {"error": "The permission horsies.view_queue is required."})
 
     somebody.user_permissions.set(Permission.objects.filter(codename="view_queue"))
     assert ask(client)[0] == ask(client, Authorization="Bearer of.some.proxy")[0] == 200
@@ -341,9 +341,10 @@ def test_without_the_database_status_and_metrics_are_503(
     assert scrape(client).status_code == 200
 
     past = {
-        name: (until - CACHED_SECONDS, text) for name, (until, text) in metrics.texts.kept.items()
+        name: (until - CACHED_SECONDS, text)
+        for name, (until, text) in metrics.cached_metrics.kept.items()
     }
-    monkeypatch.setattr(metrics.texts, "kept", past)
+    monkeypatch.setattr(metrics.cached_metrics, "kept", past)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -356,7 +357,7 @@ def test_without_the_database_status_and_metrics_are_503(
 
     unread = {
         "healthy": False,
-        "error": "The database cannot be read: 'manage.py horsies_status' says why.",
+        "error": "The database cannot be read. Run 'manage.py horsies_status' to see the reason.",
     }
     caplog.clear()
     with caplog.at_level(logging.WARNING, "django.request"):
@@ -365,7 +366,7 @@ def test_without_the_database_status_and_metrics_are_503(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert mail.outbox == [], "each poll would send one"
 
-    states.kept.clear()
+    cached_responses.kept.clear()
     request = RequestFactory().get("/")
     request.user = User(pk=1, username="somebody")  # whose permissions are not read yet
     response = status(request)
@@ -389,19 +390,23 @@ def test_many_who_wait_for_the_status_are_refused(client: Client) -> None:
     reading = threading.Event()
     go_on = threading.Event()
 
-    def slowly() -> State:
+    def slowly() -> StatusResponse:
         reading.set()
         assert go_on.wait(30)
-        return State(healthy=True, text="{}")
+        return StatusResponse(healthy=True, text="{}")
 
     reads = [
-        threading.Thread(target=states.read, args=("", slowly)) for _ in range(MOST_WAITING + 1)
+        threading.Thread(target=cached_responses.read, args=("", slowly))
+        for _ in range(MOST_WAITING_REQUESTS + 1)
     ]
     for one in reads:
         one.start()
         assert reading.wait(30)
-    assert states.waiting is not None
-    wait_until(lambda: states.waiting is not None and states.waiting._value == 0, "all others wait")
+    assert cached_responses.waiting is not None
+    wait_until(
+        lambda: cached_responses.waiting is not None and cached_responses.waiting._value == 0,
+        "all others wait",
+    )
 
     refused = client.get(reverse("horsies:status"), headers=BEARER)
 
@@ -409,12 +414,12 @@ def test_many_who_wait_for_the_status_are_refused(client: Client) -> None:
     for one in reads:
         one.join(30)
     assert (refused.status_code, refused.json()["healthy"]) == (503, False)
-    assert "Too many requests wait" in refused.json()["error"]
+    assert "Too many requests are waiting" in refused.json()["error"]
     assert client.get(reverse("horsies:status"), headers=BEARER).status_code == 200
 
 
 def test_the_token_is_in_no_repr_and_in_no_message() -> None:
-    found, problems = parse({"MONITORING_TOKEN": TOKEN}, databases=["default"])
+    found, problems = parse_settings({"MONITORING_TOKEN": TOKEN}, databases=["default"])
 
     assert (found.monitoring_token, problems) == (TOKEN, [])
     assert TOKEN not in repr(found)
@@ -426,7 +431,7 @@ def test_the_token_is_in_no_repr_and_in_no_message() -> None:
         (f"{secret}ü", "E003"),
         ([secret], "E001"),
     ):
-        found, (problem,) = parse({"MONITORING_TOKEN": value}, databases=["default"])
+        found, (problem,) = parse_settings({"MONITORING_TOKEN": value}, databases=["default"])
         assert (problem.id, problem.where, found.monitoring_token) == (
             id_,
             "HORSIES['MONITORING_TOKEN']",

@@ -122,7 +122,7 @@ def test_middleware_of_integrations_is_inside_of_the_project_s(
     + [({"text": "x" * 9_000}, None), ({(1, 2): 3}, None)],
     ids=["some", "none", "other types", "too long", "no JSON"],
 )
-def test_what_a_task_leaves_for_its_failure_is_told_with_it(
+def test_a_failure_contains_the_failure_context_of_its_task(
     left: dict[Any, Any], told: str | None
 ) -> None:
     @task(name="tests.leaves")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from horsies_django.tasks.notify_throttle import (
     BURST,
     BURST_SECONDS,
-    LOOK_SECONDS,
     QUIET_SECONDS,
+    READ_AGAIN_SECONDS,
     SLOW_SECONDS,
     NotifyThrottle,
 )
@@ -31,10 +31,10 @@ def burst(clock: list[float]) -> NotifyThrottle:
     return throttle
 
 
-def test_workers_look_again_later_than_a_quiet_send_may_return() -> None:
+def test_workers_read_again_after_the_last_quiet_send_returns() -> None:
     """The last quiet send returns before workers read the table again."""
-    assert min(wakeups.AFTER["burst"]) > LOOK_SECONDS > QUIET_SECONDS
-    assert wakeups.BURST_SECONDS > BURST_SECONDS + SLOW_SECONDS
+    assert min(wakeups.AFTER["burst"]) > READ_AGAIN_SECONDS > QUIET_SECONDS
+    assert wakeups.NOTIFICATION_BURST_SECONDS > BURST_SECONDS + SLOW_SECONDS
 
 
 def test_a_burst_notifies_once_in_five_milliseconds() -> None:
@@ -86,7 +86,7 @@ def test_a_slow_quiet_send_notifies_at_its_end() -> None:
     in_time, late, later = (throttle.begin("default", "sync") for _ in range(3))
     assert in_time.notified == late.notified == later.notified == TABLE
 
-    clock[0] += LOOK_SECONDS - TICK
+    clock[0] += READ_AGAIN_SECONDS - TICK
     assert not throttle.end(in_time, TABLE)
     clock[0] += 2 * TICK
     assert throttle.end(late, TABLE)

@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | None, str, str | None]] = {
         "belongs to the workflow run .*: retry the run",
         None,
     ),
-    "merged": (MERGED, "was merged into task .*007, which ran for it: retry that one", None),
+    "merged": (MERGED, "was merged into task .*007, which ran for it: retry that task", None),
     "absent": (None, "there is no task", "there is no task"),
 }
 
@@ -329,7 +329,7 @@ def test_the_list_shows_the_newest_tasks_first(
     for text in ("yesterday", "", "1x", "2030-01-31", "2030-01-31T18:00"):
         assert "argument --since" in refusal("list", f"--since={text}")
 
-    monkeypatch.setattr(selection, "DEEPEST", 1)
+    monkeypatch.setattr(selection, "MOST_SCANNED", 1)
     # A name without tasks does not make the list read a hundred million rows.
     for more in ([], ["--status=FAILED"]):
         said = ("There are no such tasks.\n", "Only the newest 30,000 tasks were searched.\n")
@@ -436,7 +436,7 @@ def test_a_purge_from_code_uses_transactions_of_five_hundred() -> None:
     assert {(entry.actor, entry.reason) for entry in entries} == {("ada", "a test")}
 
     for status_ in ("PENDING", "GONE"):
-        with pytest.raises(ValueError, match=f"purge is for tasks that are .*, not {status_}"):
+        with pytest.raises(ValueError, match=f"purge applies only to tasks .*, not {status_}"):
             purge(status_, until=now(), actor="ada")
 
     assert set(statuses()) == left
@@ -573,20 +573,20 @@ def test_matches_are_listed_by_name_and_code_or_as_json() -> None:
         ("send {}.add --kwargs [1]", "--kwargs must be a JSON object"),
         ('send {}.add --kwargs {{"a":"x"}}', "expected int"),
         ('send {}.add --kwargs {{"a":1}} --queue=nowhere', "queue 'nowhere' is not declared"),
-        ("retry", "give the id of a task, or else"),
-        (f"retry {uuid.UUID(int=7)} --queue=mail", "give the id of a task, or else"),
+        ("retry", "give either the id of a task, or options"),
+        (f"retry {uuid.UUID(int=7)} --queue=mail", "give either the id of a task, or options"),
         ("retry --status=completed", "invalid choice"),
         ("retry --worker=web-1", "is not the id of a worker"),
         ("cancel --code=OH_NO", "unrecognized arguments"),
         ("cancel --status=failed", "invalid choice"),
-        ("purge", "give --queue, --name or both, or else --all"),
-        ("purge --all --queue=mail", "give --queue, --name or both, or else --all"),
+        ("purge", "give options such as --queue or --name, or --all"),
+        ("purge --all --queue=mail", "give options such as --queue or --name, or --all"),
         ("purge --all --finished", "--older-than"),
-        ("purge --all --status=FAILED", "--status is for --finished"),
+        ("purge --all --status=FAILED", "--status requires --finished"),
         ("purge --all --older-than=soon", "is not a duration"),
-        ("purge --all --older-than=150000w", "longer than there is time"),
-        ("purge --partition=x", "name the queue"),
-        ("redact --queue=mail --reason=asked", "redact needs --status"),
+        ("purge --all --older-than=150000w", "no datetime is that long ago"),
+        ("purge --partition=x", "pass the queue, too"),
+        ("redact --queue=mail --reason=asked", "redact requires --status"),
     ],
 )
 def test_what_cannot_be_or_could_be_meant_otherwise_is_refused(words: str, problem: str) -> None:
@@ -605,7 +605,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_purge_asks_for_confirmation_first(
+def test_a_purge_requires_a_confirmation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A purge requires a confirmation at a terminal, and ``--no-input`` where there is none."""
@@ -614,7 +614,7 @@ def test_a_purge_asks_for_confirmation_first(
     for stdin, said in [
         (Terminal("\n"), "horsies_task: nothing was changed"),
         (Terminal("no\n"), "horsies_task: nothing was changed"),
-        (io.StringIO("y\n"), "add --no-input"),
+        (io.StringIO("y\n"), "Add --no-input"),
     ]:
         monkeypatch.setattr(sys, "stdin", stdin)
         assert said in refusal("purge", "--all")

@@ -20,7 +20,7 @@ from horsies_django import TaskSendError, Workflow, queues, signals
 from horsies_django.core.errors import QueueError, TaskSendErrorCode, WorkflowDefinitionError
 from horsies_django.models import AuditEntry, Queue, Task
 from horsies_django.monitoring import overview
-from horsies_django.schedules import problems
+from horsies_django.schedules import definition_problems
 from horsies_django.testing import drain
 from tests.apps.errands import tasks as plain
 from tests.apps.project import tasks
@@ -135,13 +135,13 @@ def test_the_values_of_a_key_keep_their_types(key: Any) -> None:
             "mail",
             {"customer": 7},
             {"task": "shop.add"},
-            "its rule is not by task, so a key has no task; leave out 'shop.add'",
+            "its rule is not by task, so a key has no task; remove 'shop.add'",
         ),
         (
             "mail",
             {"customer": 7},
             {},
-            "no failed task stops the key .*:7} of queue 'mail' now: no task is waiting",
+            "no failed task stops the key .*:7} of queue 'mail' now: the key has no waiting and",
         ),
         ("mail", {"customer": uuid.UUID(int=7)}, {}, "cannot be written as JSON"),
         ("mail", {"customer": "a\x00"}, {}, "cannot be written as JSON"),
@@ -151,7 +151,7 @@ def test_the_values_of_a_key_keep_their_types(key: Any) -> None:
             {},
             r"for each argument of its rule \(none\), but these were given: customer",
         ),
-        ("default", {}, {}, "its rule is by task, so the name of the task is needed"),
+        ("default", {}, {}, "its rule is by task, so a key requires the name of the task"),
         ("mail", {"customer": 7}, {"reason": " "}, "queue 'mail': a skip needs a reason"),
         (
             "mail",
@@ -161,7 +161,7 @@ def test_the_values_of_a_key_keep_their_types(key: Any) -> None:
         ),
     ],
 )
-def test_a_skip_that_cannot_be_says_why(
+def test_an_impossible_skip_is_refused_with_the_reason(
     name: str, key: dict[str, Any], more: dict[str, Any], said: str
 ) -> None:
     ordered()
@@ -176,7 +176,7 @@ def test_a_skip_that_cannot_be_says_why(
     assert not AuditEntry.objects.filter(action="queue.skip").exists()
 
 
-def test_a_skip_says_which_task_comes_before_the_failed_one() -> None:
+def test_the_error_of_a_skip_names_the_first_task_of_the_key() -> None:
     """Fails if: the error denies a failure while an earlier, retried task runs before it."""
     ordered()
     (retried,) = put(queue="mail", kwargs=['{"customer": 7}'])
@@ -184,7 +184,7 @@ def test_a_skip_says_which_task_comes_before_the_failed_one() -> None:
     Task.objects.filter(pk=retried).update(claim_generation=1)
 
     with pytest.raises(
-        QueueError, match=f"now: task {retried} comes first in it and is PENDING; see"
+        QueueError, match=f"now: task {retried} comes first in the key and is PENDING; see"
     ):
         queues.skip("mail", {"customer": 7}, **WHO)
     Task.objects.filter(pk=retried).delete()
@@ -192,7 +192,7 @@ def test_a_skip_says_which_task_comes_before_the_failed_one() -> None:
     Task.objects.filter(pk=failed).update(order_stop="cancel")
     with pytest.raises(
         QueueError,
-        match=f"task {failed} comes first in it and is FAILED: those behind it are being",
+        match=f"task {failed} comes first in the key and is FAILED: the later tasks of the key are",
     ):
         queues.skip("mail", {"customer": 7}, **WHO)
 
@@ -204,7 +204,7 @@ def test_the_command_skips_by_task_and_arguments() -> None:
     ids = [stop(partition_key=json.dumps({"": "shop.pay", **key})) for key in keys]
 
     how = ("--task=shop.pay", "--reason=bad")
-    said = f"Skipped task {ids[0]}: the next one of its key starts.\n"
+    said = f"Skipped task {ids[0]}: the next task of its key starts.\n"
 
     other = refusal(
         "skip", "mail", "--key=customer=7", "--key=region=eu", "--task=shop.other", "--reason=bad"
@@ -278,19 +278,19 @@ def test_the_admin_shows_keys_only_with_the_permission() -> None:
     for page in (html, body(viewer, URL)):
         says(
             page,
-            "Keys that a failed task stops",
+            "Keys stopped by a failed task",
             "ordered, a failed task stops its key",
             "1 per partition",
         )
 
     queues.skip("mail", {"customer": "acme"}, **WHO)
     after = body(everything, URL)
-    assert "Keys that a failed task stops" not in after
+    assert "Keys stopped by a failed task" not in after
     assert "Failed task skipped" in after
     assert table(after, "horsies-audit")[0][3] == f"task: {failed}"
 
 
-def test_a_stopped_key_is_told_once(
+def test_a_stopped_key_sends_one_signal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The signal is sent once for a stopped key, and not for other failures.
@@ -438,10 +438,10 @@ def test_a_schedule_of_an_ordered_queue_has_no_priority(declared: None) -> None:
     }
 
     assert (
-        problems("nightly", definition)
-        == problems("nightly", {**definition, "priority": 100})
+        definition_problems("nightly", definition)
+        == definition_problems("nightly", {**definition, "priority": 100})
         == []
     )
 
-    ((key, text),) = problems("nightly", {**definition, "priority": 5})
+    ((key, text),) = definition_problems("nightly", {**definition, "priority": 5})
     assert (key, "'mail' run in the order in which they were sent" in text) == ("priority", True)

@@ -26,7 +26,7 @@ from horsies_django.store.health import HealthStore
 from horsies_django.store.retention import Kept
 from horsies_django.tasks import registry
 from horsies_django.testing import drain, travel
-from horsies_django.views import states
+from horsies_django.views import cached_responses
 from horsies_django.worker.scheduler import Scheduler
 from tests.apps.project import flows
 from tests.conftest import Claimers, Connect, limit, put, sql, wait_until
@@ -55,7 +55,7 @@ def told(boss: Client) -> Told:
     """Return a function that reads the problems from the command and the URL, and compares both."""
 
     def both(*words: str, failing: bool | None = None) -> list[dict[str, Any]]:
-        states.kept.clear()
+        cached_responses.kept.clear()
         code, out, _ = ran("horsies_status", "--json", *words)
         printed = json.loads(out)
         answer = boss.get(reverse("horsies:status"))
@@ -130,7 +130,7 @@ def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Claime
     assert told() == []
 
 
-def test_warnings_alone_fail_only_if_they_are_asked_for(told: Told) -> None:
+def test_warnings_fail_the_command_only_with_fail_on_warning(told: Told) -> None:
     living_worker("default")
     TaskFactory(sent_at=now() - 14 * MINUTE)
 
@@ -214,7 +214,7 @@ def test_a_vacuum_that_truncates_a_table_blocks_no_transaction(connect: Connect)
         transaction.set_rollback(True)
 
 
-def test_a_table_locked_for_five_seconds_is_told_by_both(told: Told, connect: Connect) -> None:
+def test_status_reports_a_table_locked_for_five_seconds(told: Told, connect: Connect) -> None:
     """A transaction that has locked a table for five seconds is reported by both."""
     conn = connect()
 
@@ -298,9 +298,7 @@ def earlier(span: dt.timedelta, width: int) -> None:
         ({"UNHANDLED_ERROR": 3, "RETRIED": 9}, "all 3 tasks"),
     ],
 )
-def test_a_task_that_fails_often_is_told_by_both(
-    told: Told, results: Any, said: str | None
-) -> None:
+def test_status_reports_a_task_that_fails_often(told: Told, results: Any, said: str | None) -> None:
     count("shop.pay", **results)
     count("shop.other", COMPLETED=9_000)
 
@@ -343,7 +341,7 @@ def test_failures_of_a_task_count_for_15_minutes_or_a_day(
         ({"CRASHED": 2, "TASK_TIMEOUT": 9, "COMPLETED": 900}, {}, False),
     ],
 )
-def test_a_task_that_ends_three_children_is_told_by_both(
+def test_status_reports_a_task_that_ends_three_children(
     told: Told, boss: Client, results: dict[str, int], more: dict[str, int], crashes: bool
 ) -> None:
     """A task that ends three children is reported by both; a task whose worker died is not."""
@@ -370,7 +368,7 @@ def test_a_task_that_ends_three_children_is_told_by_both(
 # Tasks that wait
 
 
-def test_a_partition_that_waits_at_a_limit_is_told_by_both(told: Told) -> None:
+def test_status_reports_a_partition_that_waits_at_a_limit(told: Told) -> None:
     """A partition that waits at a limit is reported by both, without its value."""
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     limit("mail", partition_by_args=["tenant"], partition_policy="continue")
@@ -423,7 +421,7 @@ def test_the_oldest_partition_counts_in_any_lane(
 
 
 @pytest.mark.parametrize("reason", ["unknown", "known", "young", "elsewhere", "silent", "newer"])
-def test_tasks_without_a_worker_that_knows_them_are_told_by_both(told: Told, reason: str) -> None:
+def test_status_reports_tasks_that_no_living_worker_can_run(told: Told, reason: str) -> None:
     """Tasks that no living worker of their queue can run are reported by both."""
     living_worker("default", task_names=["shop.pay"], wire=1)
     living_worker("mail", task_names=["shop.gone"])
@@ -449,7 +447,7 @@ def test_tasks_without_a_worker_that_knows_them_are_told_by_both(told: Told, rea
         assert told() == []
 
 
-def test_tasks_that_failed_because_no_worker_knew_them_are_told(told: Told) -> None:
+def test_status_reports_failures_of_unknown_tasks(told: Told) -> None:
     """Fails if: idle workers fail such tasks just before their waiting would be reported."""
     count("shop.gone", WORKER_RESOLUTION_ERROR=2, COMPLETED=900)
     count("shop.pay", UNHANDLED_ERROR=2, COMPLETED=900)
@@ -459,7 +457,7 @@ def test_tasks_that_failed_because_no_worker_knew_them_are_told(told: Told) -> N
     )
 
 
-def test_a_waiting_task_with_an_unknown_name_is_told_once(told: Told) -> None:
+def test_status_reports_an_unknown_waiting_task_only_once(told: Told) -> None:
     """An unknown task that waits and has failed before is reported once."""
     living_worker("default", task_names=["shop.pay"])
     TaskFactory(task_name="shop.gone", sent_at=now() - 4 * MINUTE)
@@ -499,7 +497,7 @@ def make(name: str, since: dt.datetime, **definition: Any) -> None:
     Schedule.objects.filter(pk=name).update(since=since, next_at=since)
 
 
-def test_schedules_without_a_scheduler_are_told_by_both(told: Told, settings: Any) -> None:
+def test_status_reports_schedules_without_a_scheduler(told: Told, settings: Any) -> None:
     """Both report schedules that no scheduler has loaded, or has no more in its code."""
     nightly = {"task": NOOP, "pattern": "daily at 04:30", "zone": "UTC"}
     settings.HORSIES = {
@@ -550,7 +548,7 @@ def test_a_schedule_that_nobody_has_imported_counts(
     only(told(), "NO_SCHEDULER", "schedules", "the code declares 1 schedule,")
 
 
-def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, tick: Tick) -> None:
+def test_status_reports_a_schedule_whose_last_two_tasks_failed(told: Told, tick: Tick) -> None:
     begin = (now() - 9 * HOUR).replace(minute=0, second=0, microsecond=0)
     make("nightly", begin)
     make("others", now() + HOUR)
@@ -593,7 +591,7 @@ def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, tick
 
 
 @pytest.mark.parametrize("how", ["late", "all", "cannot", "punctual"])
-def test_skipped_fire_times_are_told_by_both_for_a_day(told: Told, tick: Tick, how: str) -> None:
+def test_status_reports_missed_fire_times_for_a_day(told: Told, tick: Tick, how: str) -> None:
     """Fire times that were missed are reported by both for a day."""
     begin = (now() - 9 * HOUR).replace(minute=0, second=0, microsecond=0)
     make("nightly", begin, catch_up="all" if how == "all" else "latest")
@@ -621,7 +619,7 @@ def test_skipped_fire_times_are_told_by_both_for_a_day(told: Told, tick: Tick, h
 # Workflows
 
 
-def test_a_run_that_an_error_paused_is_told_by_both(
+def test_status_reports_a_run_paused_by_an_error(
     told: Told,
 ) -> None:
     """A run that an error paused is reported by both; a run that a person paused is not."""
@@ -647,7 +645,7 @@ def test_a_run_that_an_error_paused_is_told_by_both(
     assert HOUR <= age(found) < HOUR + MINUTE
 
 
-def test_a_failed_undo_is_told_by_both_until_its_retry(told: Told) -> None:
+def test_status_reports_a_failed_undo_until_its_retry(told: Told) -> None:
     """A run with a failed undo is reported by both until it is retried."""
     flow = Workflow("order")
     flow.add(flows.broken, after=flow.add(flows.charge, 1, undo=flows.broken_undo))
@@ -666,7 +664,7 @@ def test_a_failed_undo_is_told_by_both_until_its_retry(told: Told) -> None:
     assert told() == []
 
 
-def test_a_gate_in_the_last_tenth_of_its_time_is_told_by_both(told: Told) -> None:
+def test_status_reports_a_gate_in_the_last_tenth_of_its_timeout(told: Told) -> None:
     for name, timeout in (("contract", HOUR), ("others", None)):
         flow = Workflow(name)
         flow.add(flows.anything, flow.gate("legal", timeout=timeout))
@@ -699,7 +697,7 @@ def retention(key: str, done: dt.timedelta) -> None:
     ],
     ids=["all", "a day", "dropped", "runs"],
 )
-def test_retention_that_does_not_come_to_its_end_is_told(told: Told, key: str, words: str) -> None:
+def test_status_reports_retention_that_does_not_finish(told: Told, key: str, words: str) -> None:
     living_worker("default")
     retention(key, 30 * HOUR)
 
@@ -719,7 +717,7 @@ def test_retention_that_ended_lately_is_not_behind(told: Told) -> None:
     assert told() == []
 
 
-def test_retention_without_living_workers_is_not_told(told: Told) -> None:
+def test_status_omits_late_retention_without_living_workers(told: Told) -> None:
     retention(EVERYTHING.key, 30 * HOUR)
 
     assert told() == []

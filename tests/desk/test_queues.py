@@ -111,7 +111,7 @@ def test_a_change_that_changes_nothing_locks_and_audits_nothing(
 def test_limits_that_are_kept_locked_are_named(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, inside: bool
 ) -> None:
-    monkeypatch.setattr(queues, "TRIES", 2)
+    monkeypatch.setattr(queues, "LOCK_TRIES", 2)
     pass_ = connect()
     said = "queue 'mail' was not changed: another transaction keeps the limits locked"
 
@@ -129,7 +129,7 @@ def test_limits_that_are_kept_locked_are_named(
 @pytest.mark.parametrize(
     "verb", [queues.change, queues.pause, queues.resume, queues.override, queues.clear]
 )
-def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[..., Any]) -> None:
+def test_an_unknown_queue_is_refused_with_advice(verb: Callable[..., Any]) -> None:
     limits = [{"max_concurrency": 3}] if verb in (queues.change, queues.override) else []
 
     with pytest.raises(
@@ -153,11 +153,11 @@ NOT_OF_ALL = {
 @pytest.mark.parametrize(
     ("name", "columns", "words"),
     [
-        ("mail", {}, "nothing to change"),
+        ("mail", {}, "no value was given"),
         (
             "mail",
             {"max_concurrency": -1},
-            r"a whole number from 0 to 1_000_000 \(0 lets no task start\)",
+            r"a whole number from 0 to 1_000_000 \(with 0, no task starts\)",
         ),
         *(
             ("mail", {"max_concurrency": wrong}, f"not {wrong!r}")
@@ -202,8 +202,8 @@ NOT_OF_ALL = {
             {**ORDERED, "partition_local_limit": 1},
             "requires partition_local_limit=None: the tasks of one",
         ),
-        ("mail", {"max_concurency": 1}, "queue 'mail' has no value 'max_concurency'"),
-        ("mail", {"name": "other"}, "queue 'mail' has no value 'name'"),
+        ("mail", {"max_concurency": 1}, "queue 'mail' has no setting 'max_concurency'"),
+        ("mail", {"name": "other"}, "queue 'mail' has no setting 'name'"),
         *(
             ("*", {key: value}, "the cluster supports only max_concurrency")
             for key, value in NOT_OF_ALL.items()
@@ -256,7 +256,7 @@ def test_an_invalid_override_is_refused_and_changes_nothing() -> None:
     ],
     ids=str,
 )
-def test_a_change_is_compared_with_what_the_queue_has_already(
+def test_a_change_is_checked_against_the_columns_of_the_queue(
     columns: dict[str, Any], words: str
 ) -> None:
     """Fails if: each column is valid by itself, but the queue has a policy without a rule."""
@@ -422,12 +422,17 @@ def test_an_override_ends_with_its_time_or_without_a_worker(
 
     for forget_after in (None, dt.timedelta(days=7)):
         Reaper(
-            Recovery(), forget_after, ("twin",), uuid.uuid4(), may_judge=lambda seconds: False
+            Recovery(),
+            forget_after,
+            ("twin",),
+            uuid.uuid4(),
+            may_declare_dead=lambda seconds: False,
         ).tick(connect())
         assert (in_force("mail"), in_force("bulk")) == (None, None if forget_after else 3)
 
     first, second = AuditEntry.objects.filter(action="queue.expire").order_by("id")
-    assert (first.actor, first.subject, first.reason) == ("reaper", "mail", "its time was over")
+    assert (first.actor, first.subject) == ("reaper", "mail")
+    assert first.reason == "its end time has passed"
     assert (first.before["override"], first.before["override_by"]) == (
         {"max_concurrency": 3},
         "ann",

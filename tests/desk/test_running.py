@@ -23,12 +23,12 @@ from horsies_django import (
     get_handle,
     task,
 )
-from horsies_django.conf import parse
+from horsies_django.conf import parse_settings
 from horsies_django.core.options import drops_result, own_retention
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.tasks import registry
 from horsies_django.testing import drain
-from horsies_django.worker.child.run_task import describe
+from horsies_django.worker.child.run_task import describe_exception
 from tests.apps.project import flows, tasks, unspeakable
 from tests.desk.test_admin import body, client_with
 
@@ -131,7 +131,7 @@ def changed(handle: TaskHandle[Any], **columns: Any) -> TaskHandle[Any]:
         (lambda: unspeakable.takes.send(trap()), "OUR_BUG"),
     ],
 )
-def test_whatever_goes_wrong_fails_the_task_alone_with_its_code(
+def test_each_kind_of_error_fails_its_task_alone_with_its_code(
     settings: Any, send: Any, code: str
 ) -> None:
     settings.HORSIES = {**settings.HORSIES, "DEFAULT_UNHANDLED_ERROR_CODE": "OUR_BUG"}
@@ -154,7 +154,7 @@ def test_a_result_beyond_the_limit_is_refused_and_data_left_out(
 
     error = outcome(tasks.mail.send("x")).err_value
     assert (error.error_code, error.data) == ("TOO_MUCH", None)
-    assert "data is left out" in error.message
+    assert "data is omitted" in error.message
 
 
 @pytest.mark.parametrize("kind", unspeakable.KINDS)
@@ -188,7 +188,7 @@ def test_a_long_text_of_an_exception_is_cut(
     error = outcome(unspeakable.raises.send("str: SystemExit")).err_value
     assert error.message == "Unspeakable: <Unspeakable, whose text is not available: SystemExit>"
 
-    described = describe(ValueError("x" * 1_000_000))
+    described = describe_exception(ValueError("x" * 1_000_000))
     assert len(described["message"]) == 2_000
     assert len(described["traceback"]) < 60_000
     assert "characters left out" in described["traceback"]
@@ -289,11 +289,13 @@ def test_the_mapper_of_the_settings_holds_for_all_tasks(
         "no.such.Error": "X",
     }
 
-    config, problems = parse({"EXCEPTION_MAPPER": mapper}, databases={"default"})
+    config, problems = parse_settings({"EXCEPTION_MAPPER": mapper}, databases={"default"})
 
     assert [problem.id for problem in problems] == ["E020", "E020", "E020"]
     assert dict(config.exception_mapper) == {LookupError: "NOT_THERE"}
-    assert [one.id for one in parse({"EXCEPTION_MAPPER": []}, databases={"default"})[1]] == ["E001"]
+    assert [
+        one.id for one in parse_settings({"EXCEPTION_MAPPER": []}, databases={"default"})[1]
+    ] == ["E001"]
 
     settings.HORSIES = {
         **settings.HORSIES,
@@ -446,9 +448,9 @@ def test_a_node_whose_result_is_taken_cannot_drop_it(taker: str) -> None:
         flow.send()
 
     (problem,) = caught.value.problems
-    assert "it takes the result of dropped, whose task does not keep it" in problem
+    assert "the task of dropped does not keep its result" in problem
     if taker == "an undo":
-        assert "its undo tests.apps.project.tasks.hold_undo: it takes" in problem
+        assert "the undo tests.apps.project.tasks.hold_undo: the task of" in problem
 
     assert not Task.objects.exists()
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 
-from horsies_django import TaskDefinitionError, checks, schedules, task
+from horsies_django import TaskDefinitionError, schedules, task
+from horsies_django.conf.section import CHECK_TAG
 from horsies_django.core.errors import ScheduleError
 from horsies_django.models import AuditEntry, Schedule, Task
 from horsies_django.monitoring import overview
@@ -34,7 +35,7 @@ def declare(settings: Any, schedules: Mapping[str, Any]) -> None:
 
 
 def reported() -> str:
-    found = run_checks(tags=[checks.TAG])
+    found = run_checks(tags=[CHECK_TAG])
     return "\n".join(f"{message.id} {message.obj} {message.msg}" for message in found)
 
 
@@ -77,7 +78,7 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments() -> None:
 @pytest.mark.parametrize(
     ("schedule", "says"),
     [
-        ({"pattern": "every hour", "task": "shop.other"}, "task: is this one: leave it out"),
+        ({"pattern": "every hour", "task": "shop.other"}, "task: is always the decorated task"),
         ({"pattern": "every hour", "colour": "red"}, "unknown key 'colour'"),
         (
             {"pattern": Daily("04:30"), "zone": "Europe/Berlin"},
@@ -345,7 +346,7 @@ def test_switches_run_now_and_delete_are_audited() -> None:
     """``enable``, ``disable``, ``run-now`` and ``delete`` print their effect and are audited."""
     make("nightly")
     assert run("disable", "nightly", "--reason=holidays") == "nightly is disabled.\n"
-    assert run("disable", "nightly") == "Nothing changed: nightly is disabled already.\n"
+    assert run("disable", "nightly") == "Nothing changed: nightly is already disabled.\n"
 
     entry = AuditEntry.objects.get(action="schedule.disable")
     assert entry.actor.startswith("shell:")
@@ -363,7 +364,7 @@ def test_switches_run_now_and_delete_are_audited() -> None:
     assert machine("delete", "nightly") == {"deleted": "nightly"}
 
 
-def test_an_unknown_schedule_is_named() -> None:
+def test_the_error_names_an_unknown_schedule() -> None:
     """An unknown schedule is named in the error, and an invalid option is refused."""
     for verb in ("next", "run-now", "enable", "disable", "delete"):
         assert "there is no schedule 'nowhere'" in refusal(verb, "nowhere")

@@ -33,7 +33,7 @@ from tests.desk.conftest import Watch
 pytestmark = pytest.mark.django_db
 
 
-def test_a_send_is_told_after_its_insert(
+def test_the_task_sent_signal_follows_the_insert(
     watch: Watch,
 ) -> None:
     """``task_sent`` is sent after the INSERT, with plain values, and not for a refused send."""
@@ -56,7 +56,7 @@ def test_a_send_is_told_after_its_insert(
     }
 
 
-def test_it_is_told_in_the_sender_s_transaction(watch: Watch) -> None:
+def test_the_task_sent_signal_is_in_the_sender_s_transaction(watch: Watch) -> None:
     watch()
 
     def receive(task_ids: tuple[uuid.UUID, ...], **values: Any) -> None:
@@ -77,7 +77,7 @@ def test_each_way_to_send_is_one_signal_with_all_its_ids(
 ) -> None:
     """Fails if: there is a signal for each of 100,000 rows, or one for each INSERT."""
     got = watch("task_sent")
-    monkeypatch.setattr("horsies_django.tasks.enqueue.CHUNK", 2)
+    monkeypatch.setattr("horsies_django.tasks.enqueue.CHUNK_ROWS", 2)
 
     many = tasks.add.send_many([{"a": n} for n in range(5)])
     assert tasks.add.send_many([]) == []
@@ -148,7 +148,7 @@ def test_a_receiver_can_be_connected_to_one_task(watch: Watch) -> None:
     assert not signals.task_sent.disconnect(receive, sender=tasks.add)
 
 
-def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
+def test_drain_sends_the_signals_of_a_worker(watch: Watch) -> None:
     got = watch("task_started", "task_retried", "task_finished", "task_failed")
     policy = RetryPolicy.fixed([60], jitter=False)
     metadata = {"tenant": 7}

@@ -293,7 +293,7 @@ def test_a_step_with_a_bad_name_arguments_or_result_is_refused() -> None:
         make,
         Group(pk=1),
     )
-    refused("the second argument is what it calls, not str", "make", "make")
+    refused("the second argument must be a function, not str", "make", "make")
 
     def returns_group() -> Group:
         return Group.objects.create(name="a")
@@ -327,7 +327,7 @@ def test_a_result_that_cannot_be_stored_is_refused(
     async def coroutine() -> None: ...
 
     for function, words in [
-        (returns(Decimal(1)), "got Decimal. Annotate what .*returns"),
+        (returns(Decimal(1)), "got Decimal. Annotate the result of .*returns"),
         (
             returns({"a": [Group(pk=1)]}),
             r"result '\[key 1\]\[0\]' is a model instance \(Group\): return its pk",
@@ -374,7 +374,7 @@ def told_of(handle: Any) -> list[tuple[int, str, bool]]:
     return [(one.attempt, one.outcome, one.will_retry) for one in handle.info().attempts]
 
 
-def test_snoozes_use_no_attempt_and_are_one_row_and_are_told(
+def test_snoozes_use_no_attempt_and_share_one_row(
     watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     got = watch("task_retried", "task_finished")

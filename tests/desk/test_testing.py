@@ -286,7 +286,7 @@ def test_a_failure_that_did_not_happen_fails_the_test() -> None:
     next test.
     """
     record.send("done")
-    words = r"2 attempts of .*record were to fail, and 1 were made"
+    words = r"2 attempts of .*record should have failed, but only 1 were made"
 
     with pytest.raises(AssertionError, match=words), fail_next(record, "BUSY", times=2):
         drain()

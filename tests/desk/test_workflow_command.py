@@ -145,9 +145,9 @@ def test_a_text_of_digits_is_a_name_and_the_number_an_option() -> None:
     drain()
     id_ = handle.workflow_id
 
-    assert "no node '0'. A text is a name" in refusal("skip", id_, "0")
-    assert "no node '0'. A text is a name" in refusal("explain", id_, "0")
-    assert "waits for the gate '0'" in refusal("approve", id_, "0")
+    assert "no node '0'. A str is a name" in refusal("skip", id_, "0")
+    assert "no node '0'. A str is a name" in refusal("explain", id_, "0")
+    assert "has no gate '0'" in refusal("approve", id_, "0")
     for words in (("skip", id_), ("approve", id_)):
         assert "with --number" in refusal(*words)
         assert "is given twice" in refusal(*words, "refund all", "--number=0")
@@ -199,7 +199,7 @@ def test_signals_and_decisions_continue_a_run() -> None:
     assert "the signal paid is sent" in run("signal", id_, "paid", "--data", "[1]", "--key", "7")
     for wrong in ("{", "[" * 100_000):
         assert "--data must be JSON" in refusal("signal", id_, "paid", "--data", wrong)
-    assert "is not a gate but a signal" in refusal("approve", id_, "paid")
+    assert "is a signal, not a gate" in refusal("approve", id_, "paid")
 
     assert machine("signal", id_, "sent")["changed"]
     drain(until=dt.timedelta(minutes=2))
@@ -303,12 +303,12 @@ def test_a_started_workflow_counts_once() -> None:
     ("code", "kind", "argument", "said"),
     [
         (None, "UNKNOWN_TASK", None, "there is no task of this name"),
-        ("b: int = 1", "UNKNOWN_ARGUMENT", "a", "it takes no 'a'"),
+        ("b: int = 1", "UNKNOWN_ARGUMENT", "a", "it has no argument 'a'"),
         (
             "a: int, c: str, b: int = 1",
             "MISSING_ARGUMENT",
             "c",
-            "it needs 'c', which they do not give",
+            "it requires the argument 'c', which the calls do not pass",
         ),
         ("a: int, b: str = '1'", "OTHER_TYPE", "b", "argument 'b': expected str, got int"),
         (
@@ -416,7 +416,9 @@ def test_the_task_of_an_undo_has_to_fit_after_its_node_completed(deploy: Deploy)
     assert f"{NUMBER} (undo): there is no task of this name" in check()[1]
 
 
-def test_an_undeclared_queue_and_a_broken_module_are_told(settings: Any, monkeypatch: Any) -> None:
+def test_check_reports_undeclared_queues_and_broken_modules(
+    settings: Any, monkeypatch: Any
+) -> None:
     """A queue that was removed and a module that cannot be imported are reported."""
     flow = Workflow("mail")
     flow.add(flows.number.with_options(queue="mail"), 1)

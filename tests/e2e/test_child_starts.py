@@ -167,7 +167,7 @@ def test_tasks_run_while_a_successor_does_not_become_ready(worker: Start, lacks:
     assert process.stop() == 0
 
 
-def test_a_worker_whose_child_stalls_says_what_holds_its_tasks(worker: Start, lacks: Path) -> None:
+def test_explain_reports_a_worker_without_a_ready_child(worker: Start, lacks: Path) -> None:
     """Fails if: slots of processes that are not ready count as free."""
     worker("--processes=1", **project(lacks)).ready()
     child = tasks.pid.send().get(timeout_ms=30_000).ok_value

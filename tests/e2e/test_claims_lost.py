@@ -91,10 +91,11 @@ def test_code_of_a_lost_claim_ends_before_its_task_runs_again(
 
 def crashed(server: Server, process: WorkerProcess) -> None:
     """Crash the server, and wait until the worker is connected again."""
-    before = process.log.count("the database is back")
+    before = process.log.count("the database is available again")
     server.crash()
     wait_until(
-        lambda: process.log.count("the database is back") > before, "the worker is connected again"
+        lambda: process.log.count("the database is available again") > before,
+        "the worker is connected again",
     )
 
 

@@ -69,7 +69,7 @@ def test_the_list_shows_limits_and_counts_of_every_queue(
     listed = run()
     assert listed == run("list")
     assert line(listed, "mail") == (
-        "mail 1 2 in all, 1 per partition 5 in all 5 in all, 1 per partition 2 0 1 2 1"
+        "mail 1 2 in total, 1 per partition 5 in total 5 in total, 1 per partition 2 0 1 2 1"
     )
     assert line(listed, "bulk") == "bulk 50 no limit - paused 0 0 0 0 0"
     assert "whole cluster" not in listed
@@ -85,7 +85,7 @@ def test_the_list_shows_limits_and_counts_of_every_queue(
     )
 
     run("set", "--cluster", "--max-concurrency=9")
-    assert line(run(), "whole cluster") == "whole cluster 9 in all - 9 in all 2 0 1 0"
+    assert line(run(), "whole cluster") == "whole cluster 9 in total - 9 in total 2 0 1 0"
 
 
 def test_show_names_permit_holders_and_the_busiest_partitions(claimer: Claimers) -> None:
@@ -213,7 +213,9 @@ OVERRIDE = ["override", "mail", "--max-concurrency=1"]
         ([*OVERRIDE, "--reason=x", "--until=99999999999w"], "is neither a datetime"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_do(words: list[str], message: str) -> None:
+def test_the_queue_command_refuses_bad_arguments_with_advice(
+    words: list[str], message: str
+) -> None:
     entries = AuditEntry.objects.count()
 
     assert message in refusal(*words)
@@ -260,7 +262,7 @@ def test_a_mistake_ends_the_process_without_a_traceback() -> None:
 
     gone = manage("horsies_queue", "list", DATABASE_URL=NOWHERE)
     assert gone.returncode == 1
-    assert "horsies_queue: the database refused" in gone.stderr
+    assert "horsies_queue: the database refused the command" in gone.stderr
     assert "Traceback" not in gone.stderr
 
 

@@ -267,7 +267,7 @@ def test_a_commit_whose_reply_is_lost_runs_no_task_twice(
 
     link.cut()
     fates(walkers)
-    wait_until(lambda: "the database is back" in process.log, "it has noticed")
+    wait_until(lambda: "the database is available again" in process.log, "it has noticed")
 
     assert process.stop() == 0
     assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2

@@ -71,7 +71,9 @@ def test_a_killed_backend_loses_no_task(busy: Busy, server: Server) -> None:
 
     os.kill(engine, signal.SIGKILL)
     taken_in(process)
-    wait_until(lambda: "the database is back" in process.log, "the server recovers by itself")
+    wait_until(
+        lambda: "the database is available again" in process.log, "the server recovers by itself"
+    )
 
     server.becomes(server.send("add", a=1), "COMPLETED")
     task.end()
@@ -178,7 +180,7 @@ def test_a_worker_gives_up_after_the_configured_number_of_tries(
     server.stop()
 
     assert process.wait() == 1
-    assert "the database is gone and RESILIENCE allows no further try" in process.log
+    assert "the database is not available, and RESILIENCE allows no further try" in process.log
     assert process.log.count(TRY) == 2
 
 
@@ -195,7 +197,7 @@ def test_past_outages_do_not_count_towards_the_limit_of_tries(
             "WHERE application_name = 'horsies engine' AND datname = current_database()"
         )
         assert tasks.noop.send().get(30_000).is_ok()
-        assert process.log.count("the database is back") == outages
+        assert process.log.count("the database is available again") == outages
 
     assert process.stop() == 0
 
@@ -242,7 +244,7 @@ def test_an_outcome_that_is_refused_for_now_is_written_later(
     assert "Traceback" not in process.log
 
 
-def test_a_worker_leaves_a_server_that_became_read_only(busy: Busy, server: Server) -> None:
+def test_a_worker_closes_its_sessions_on_a_read_only_server(busy: Busy, server: Server) -> None:
     """A worker closes its sessions on a read-only server, and tries new ones now and then."""
     process, task = busy()
 
@@ -420,5 +422,5 @@ def test_a_worker_gives_up_at_its_start_after_its_last_try(worker: Start) -> Non
 
     assert process.wait() == 1
     assert process.log.count(TRY_AT_START) == 2
-    assert "cannot be reached and RESILIENCE allows no further try" in process.log
+    assert "cannot be reached, and RESILIENCE allows no further try" in process.log
     assert "Traceback" not in process.log

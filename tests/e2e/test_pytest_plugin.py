@@ -189,7 +189,7 @@ def test_one_of_two(many):
 
 
 @pytest.mark.django_db
-def test_fixtures_and_marker_do_what_they_say(tmp_path: Path) -> None:
+def test_the_fixtures_and_the_marker_work_as_documented(tmp_path: Path) -> None:
     """Fails if: a failed task is an error of the teardown, the marker of one parameter applies to
     all parameters, or a fixture is set up too late.
     """
@@ -257,7 +257,7 @@ def test_a_project_without_django_does_not_import_django(tmp_path: Path) -> None
     assert "install pytest-django and set DJANGO_SETTINGS_MODULE" in done.output
 
 
-def test_a_project_without_the_app_is_told_so(tmp_path: Path) -> None:
+def test_the_fixture_reports_a_project_without_the_app(tmp_path: Path) -> None:
     settings = SETTINGS.replace('"horsies_django", "shop"', '"shop"')
 
     done = run_pytest(

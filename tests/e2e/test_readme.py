@@ -314,7 +314,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_make_wheel_leaves_one_wheel_and_says_how_to_install_it(tmp_path: Path) -> None:
+def test_make_wheel_keeps_one_wheel_and_prints_the_pip_command(tmp_path: Path) -> None:
     for needed in (*CHECKOUT, "Makefile"):
         (shutil.copytree if (ROOT / needed).is_dir() else shutil.copy)(
             ROOT / needed, tmp_path / needed

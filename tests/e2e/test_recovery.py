@@ -159,7 +159,7 @@ def test_a_fast_worker_gets_the_tasks_of_a_worker_without_a_slot(worker: Start) 
 
 
 @pytest.mark.promise("S0.5", "S1.5", "S3.15", "S4.1")
-def test_the_narrowest_of_three_levels_decides(worker: Start) -> None:
+def test_the_lowest_of_slots_queue_cap_and_cluster_cap_applies(worker: Start) -> None:
     limit("default", max_concurrency=3)
     limit("*", max_concurrency=4)
     worker("--processes=2").ready()

@@ -242,7 +242,7 @@ def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
 
     process = reloaded("--until-empty")
     assert process.wait() == 1
-    assert "does not go with --until-empty" in process.log
+    assert "cannot be combined with --until-empty" in process.log
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -400,7 +400,7 @@ def test_a_task_in_a_module_of_views_runs_in_a_child(
         assert outcome("remind", module="fragile").err_value.error_code == "WORKER_RESOLUTION_ERROR"
         assert result("version") == "the first"
         wait_until(
-            lambda: "the module shop.fragile cannot be imported by this child" in process.log,
+            lambda: "this child cannot import the module shop.fragile" in process.log,
             "it is named",
         )
         assert "SystemExit('only one process may import this')" in process.log

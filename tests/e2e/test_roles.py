@@ -728,7 +728,9 @@ def a_task(action: str) -> Task:
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_an_action_that_the_database_refuses_says_why(roles: None, boss: Client, what: str) -> None:
+def test_an_action_reports_why_the_database_refused_it(
+    roles: None, boss: Client, what: str
+) -> None:
     """An action that the database refuses changes nothing, and its message gives the reason."""
     grant_site()
     given = {action: a_task(action) for action in ACTIONS}
@@ -749,7 +751,7 @@ def test_an_action_that_the_database_refuses_says_why(roles: None, boss: Client,
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_an_action_skips_a_locked_task_and_says_so(
+def test_an_action_skips_and_reports_a_locked_task(
     boss: Client, connect: Connect, action: str
 ) -> None:
     """An action skips a task that another session has locked, and its message reports it."""
@@ -811,9 +813,7 @@ def test_an_action_keeps_the_lock_timeout_of_the_request(boss: Client) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_page_about_a_table_that_may_not_be_read_says_so(
-    roles: None, boss: Client, table: str
-) -> None:
+def test_a_page_reports_a_missing_read_permission(roles: None, boss: Client, table: str) -> None:
     grant_site()
     worker = WorkerFactory()
     HeartbeatFactory(worker_id=worker.pk)

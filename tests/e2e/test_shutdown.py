@@ -86,7 +86,7 @@ def in_order(number: signal.Signals, *options: str, group: bool = False, marks: 
         in_order(signal.SIGINT, "--processes=1", "--start-method=spawn", group=True),
     ],
 )
-def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
+def test_a_signal_stops_claims_while_running_tasks_finish(
     worker: Start, number: signal.Signals, options: tuple[str, ...], group: bool
 ) -> None:
     process = worker(*options).ready()

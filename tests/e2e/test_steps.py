@@ -201,9 +201,7 @@ def test_a_step_that_is_interrupted_by_its_timeout_is_taken_anew(
     stepper.took_it_once(after="FAILED")
 
 
-def test_a_task_that_is_cancelled_in_its_step_leaves_no_row(
-    shared_worker: Any, tmp_path: Path
-) -> None:
+def test_a_cancel_during_a_step_rolls_back_its_rows(shared_worker: Any, tmp_path: Path) -> None:
     stepper = Stepper(tmp_path / "stepper")
     stepper.stands("written")
 

@@ -160,9 +160,7 @@ def test_the_timeout_of_the_settings_holds_for_tasks_without_one(worker: Start) 
 
 @pytest.mark.parametrize("name", ["stops_when_asked", "astops_when_asked"], ids=["sync", "async"])
 @pytest.mark.boundary
-def test_a_running_task_hears_that_it_was_cancelled(
-    shared_worker: WorkerProcess, name: str
-) -> None:
+def test_a_running_task_stops_after_its_cancel(shared_worker: WorkerProcess, name: str) -> None:
     handle = getattr(tasks, name).send("running")
     child = held_by("running")
 
@@ -309,7 +307,7 @@ def test_a_worker_ends_when_its_template_is_killed(worker: Start) -> None:
     template_of(process).kill()
 
     assert process.wait() == 1
-    assert "the template of its children was killed; ending" in process.log
+    assert "the process from which children are forked was killed; the worker ends" in process.log
     assert lost.get(0).err_value.error_code == "WORKER_CRASHED"
 
 
@@ -331,7 +329,7 @@ def leaves_nothing(
         (("--processes=0",), signal.SIGKILL),
     ],
 )
-def test_a_killed_worker_leaves_no_process_and_no_directory(
+def test_no_process_or_directory_remains_of_a_killed_worker(
     worker: Start, short_directory: Path, options: tuple[str, ...], number: signal.Signals
 ) -> None:
     """A worker that is killed in the middle of tasks leaves no process and no directory."""
@@ -352,7 +350,7 @@ def test_a_killed_worker_leaves_no_process_and_no_directory(
     leaves_nothing(process, number, below, short_directory)
 
 
-def test_a_worker_killed_during_a_load_leaves_no_directory(
+def test_no_directory_remains_of_a_worker_killed_during_a_load(
     worker: Start, short_directory: Path
 ) -> None:
     """A worker that is killed while a fresh template loads the project leaves no directory."""

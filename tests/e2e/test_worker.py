@@ -175,7 +175,7 @@ def test_async_tasks_run_concurrently_beside_a_busy_sync_lane(
     assert {busy.get().ok_value} == pids
 
 
-def test_code_is_told_of_the_claim_that_it_runs_under(shared_worker: WorkerProcess) -> None:
+def test_current_task_contains_the_claim(shared_worker: WorkerProcess) -> None:
     handle = tasks.of_me.send()
     told = handle.get(timeout_ms=30_000).ok_value
     sent_at = Task.objects.get(pk=handle.task_id).sent_at
@@ -273,7 +273,7 @@ KINDS = (
 @pytest.mark.promise("S3.9")
 @pytest.mark.parametrize("options", [("--processes=1",), ("--processes=2", "--queues=default")])
 @pytest.mark.boundary
-def test_whatever_is_sent_runs_when_it_is_due(worker: Start, options: tuple[str, ...]) -> None:
+def test_every_sent_task_runs_when_it_is_due(worker: Start, options: tuple[str, ...]) -> None:
     worker(*options, HORSIES_TEST_POLL_MS="300000").ready()
     dice = random.Random(7)
     served = Task.objects.filter(queue_name="default") if len(options) > 1 else Task.objects.all()

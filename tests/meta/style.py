@@ -7,6 +7,7 @@
 - A function of 15 statements or more has an empty line between its paragraphs.
 - A line of SQL, or of prose in Markdown, has 100 characters at most, as ruff demands of Python.
 - A docstring stands alone, and does not begin with a verb that is only true of people.
+- A public name of a module of horsies_django is the name of nothing else in another one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +25,22 @@ LONG = 15  # statements
 WIDTH = 100
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 UNCLEAR = re.compile(r"(Do so|Do the same|As above|Tell|Say|Know|Hear|Owe|Look|Judge|Let|Leave)\b")
+
+# Names that several modules may define, with the reason
+SHARED = {
+    "logger": "each module has its own",
+    "Command": "Django finds the class of a command by this name",
+    "register": "Django finds the tags and filters of a module by this name",
+    "task": "the decorator of horsies_django, and that of django.tasks",
+    "HorsiesBackend": "for django.tasks and for its backport, of which one is installed",
+    "HorsiesTask": "as HorsiesBackend",
+    "HorsiesTaskResult": "as HorsiesBackend",
+    "change": "an operation on a queue or a schedule; callers name the module",
+    "declared": "the queues or the schedules in the code; callers name the module",
+    "retry": "an operation on a task or a run; callers name the module",
+    "signal": "an operation on a run, also in the test kit",
+    "skip": "an operation on a queue, a task or a run; callers name the module",
+}
 
 
 def problems(name: str, text: str) -> Iterator[str]:
@@ -55,6 +73,35 @@ def problems(name: str, text: str) -> Iterator[str]:
             if found is not None:
                 line = getattr(node, "lineno", 1)
                 yield f"{name}:{line}: a docstring begins with {found[0]!r}: name the action"
+
+
+def names_with_two_meanings(texts: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each public name that several modules define. ``texts`` are by file."""
+    places = defaultdict(set)
+    for file, text in texts.items():
+        for node in ast.parse(text).body:
+            for name in defined(node):
+                places[name].add(file)
+
+    for name, files in sorted(places.items()):
+        if len(files) > 1 and name not in SHARED and not is_private(name):
+            yield f"{name} is defined in {', '.join(sorted(files))}: give each its own name"
+
+
+def defined(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.If | ast.Try):
+        return [name for inner in node.body for name in defined(inner)]
+
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def is_private(name: str) -> bool:
+    """Whether a name is only used in its module: private names, and type variables."""
+    return name.startswith("_") or len(name) == 1
 
 
 def prose(text: str) -> Iterator[tuple[int, str]]:
@@ -116,11 +163,16 @@ def files() -> list[Path]:
     return sorted(path for path in found if not {"upgrades", "typed"} & set(path.parts))
 
 
+def is_module(name: str) -> bool:
+    return name.startswith("horsies_django/") and name.endswith(".py") and "migrations" not in name
+
+
 def main() -> int:
     """Print all problems; return the exit code."""
-    found = [
-        line for path in files() for line in problems(str(path.relative_to(ROOT)), path.read_text())
-    ]
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in files()}
+    modules = {name: text for name, text in texts.items() if is_module(name)}
+    found = [line for name, text in texts.items() for line in problems(name, text)]
+    found += names_with_two_meanings(modules)
     print("\n".join(found) or "Layout: no problems", file=sys.stderr if found else sys.stdout)
     return 1 if found else 0
 

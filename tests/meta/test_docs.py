@@ -63,7 +63,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if code_that_runs(page, "python")], ids=ids
 )
-def test_the_python_of_a_page_does_what_the_page_says(
+def test_the_python_of_a_page_runs_and_its_asserts_hold(
     page: Path, own_registry: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marked blocks of a page run as one module, and its asserts are true."""
@@ -78,7 +78,7 @@ def test_the_python_of_a_page_does_what_the_page_says(
 
 
 @pytest.mark.django_db
-def test_the_sql_of_the_worker_page_counts_what_waits() -> None:
+def test_the_sql_of_the_worker_page_counts_waiting_tasks() -> None:
     (statement,) = code_that_runs(DOCS / "howto" / "run-a-worker.md", "sql")
     TaskFactory.create_batch(3)
     TaskFactory(status="RUNNING")
@@ -110,6 +110,19 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
         assert linked.exists(), target
         assert not anchor or anchor in slugs(linked), f"{target}#{anchor}"
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    """Fails if: a file is moved, and a new maintainer searches for it at the old place."""
+    places = (ROOT, ROOT / "horsies_django", ROOT / "horsies_django/store/sql/functions")
+    named = re.findall(
+        r"`(\w+/[\w/]+\.(?:py|sql|html|md))`", (ROOT / "CONTRIBUTING.md").read_text()
+    )
+
+    missing = [name for name in named if not any((place / name).exists() for place in places)]
+
+    assert len(named) > 40
+    assert missing == []
 
 
 def test_every_column_of_every_table_has_its_place() -> None:
@@ -252,7 +265,7 @@ def test_what_the_code_of_a_page_imports_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=ids)
-def test_every_block_of_a_guide_says_what_the_tests_do_with_it(page: Path) -> None:
+def test_every_python_block_of_a_guide_has_a_test_comment(page: Path) -> None:
     """Fails if: a new example has no comment, so no test runs it, and it becomes wrong."""
     for block in blocks(page):
         if block.language == "python":
@@ -377,7 +390,7 @@ def test_every_row_has_tests_or_a_reason(title: str, least: int) -> None:
             )
 
 
-def test_what_happens_to_a_task_is_told_for_every_moment() -> None:
+def test_every_moment_of_a_task_has_a_column_in_its_tables() -> None:
     moments = re.findall(
         r"^\| (\w[\w ]+) \| (?:PENDING|CLAIMED|RUNNING|final)",
         section("What happens to a task"),
@@ -444,7 +457,7 @@ def marked() -> dict[str, set[str]]:
     return found
 
 
-def test_every_promise_has_one_row_that_says_how_it_stands() -> None:
+def test_every_promise_has_one_row_with_its_state() -> None:
     counted = Counter(id_ for id_, _, _ in ROW.findall(PROMISES.read_text()))
 
     assert len(IDS) == 160

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.meta.style import LONG, WIDTH, problems
+from tests.meta.style import LONG, WIDTH, names_with_two_meanings, problems
 
 SOLID = "def long():\n" + "    x = 1\n" * LONG
 PARTED = SOLID.replace("    x = 1\n", "    x = 1\n\n", 1)
@@ -46,3 +46,16 @@ def test_a_text_that_breaks_a_rule_is_a_problem(name: str, text: str, problem: s
 )
 def test_a_text_that_keeps_the_rules_is_no_problem(name: str, text: str) -> None:
     assert list(problems(name, text)) == []
+
+
+def test_a_name_that_two_modules_define_is_a_problem() -> None:
+    texts = {
+        "a.py": "def find(): ...\ndef _own(): ...\nlogger = 1\nMANY: int = 3\n",
+        "b.py": "class find: ...\ndef _own(): ...\nlogger = 2\nif 1:\n    MANY = 5\n",
+        "c.py": "def other():\n    find = 1\n",
+    }
+
+    assert list(names_with_two_meanings(texts)) == [
+        "MANY is defined in a.py, b.py: give each its own name",
+        "find is defined in a.py, b.py: give each its own name",
+    ]

@@ -107,8 +107,8 @@ EDITS = (
         8,
         "the poll of the result listener does nothing",
         "horsies_django/tasks/result_listener.py",
-        "look_at = now + self.poll_seconds\n                arrived = wanted\n",
-        "look_at = now + self.poll_seconds\n",
+        "poll_at = now + self.poll_seconds\n                arrived = expected\n",
+        "poll_at = now + self.poll_seconds\n",
         ("tests/db/test_waiting.py::test_a_result_that_is_not_announced_is_found_by_the_poll",),
     ),
     Edit(
@@ -137,8 +137,8 @@ EDITS = (
         11,
         "values of more than 20,000 characters are not escaped in the admin",
         "horsies_django/admin/base/html.py",
-        "        text[:LONGEST],\n",
-        "        SafeString(text[:LONGEST]),\n",
+        "        text[:LONGEST_VALUE],\n",
+        "        SafeString(text[:LONGEST_VALUE]),\n",
         ("tests/desk/test_admin.py::test_a_long_hostile_value_is_shown_as_text",),
     ),
     Edit(

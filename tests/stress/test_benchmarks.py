@@ -83,7 +83,7 @@ def whole(*values: object) -> Any:
         whole("mixed", "mixed wait, with tasks of 1 s", "ms", 2, 1),
     ],
 )
-def test_a_scenario_prints_its_readings_and_judges_its_goals(
+def test_a_scenario_prints_its_readings_and_checks_its_goals(
     name: str, first: str, unit: str, readings: int, goals: int, tmp_path: Path
 ) -> None:
     """A scenario prints its readings, judges its goals, and is compared with an earlier file."""
@@ -383,7 +383,7 @@ def test_a_checkout_is_compared_with_itself() -> None:
 
 
 @pytest.mark.thorough
-def test_every_workflow_shape_is_measured_and_judged() -> None:
+def test_every_workflow_shape_is_compared_with_its_goals() -> None:
     """Each shape of workflows, its baseline, the chain and the send are measured and judged.
 
     It runs on a private server, whose log is readable and which counts statements.

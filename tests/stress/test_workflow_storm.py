@@ -264,7 +264,7 @@ def resume() -> bool:
     return not WorkflowRun.objects.filter(finished_at=None).exists()
 
 
-def test_workflows_end_as_the_model_says_in_a_storm(worker: Start, tmp_path: Directory) -> None:
+def test_workflows_end_as_the_model_predicts_in_a_storm(worker: Start, tmp_path: Directory) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
     how = {DIRECTORY: str(notes), "HORSIES_TEST_STALE_MS": "2500"}

@@ -101,7 +101,7 @@ def differences(said: dict[Found, str], expected: set[Found]) -> list[str]:
         ),
     ],
 )
-def test_mypy_knows_the_types(
+def test_mypy_reports_exactly_the_marked_lines(
     installed: Installed, config: str, stubs: bool, without: tuple[str, ...]
 ) -> None:
     """mypy reports exactly the marked lines of the project.
@@ -122,7 +122,7 @@ def test_mypy_knows_the_types(
     assert differences(said, expected) == [], done.stderr
 
 
-def test_pyright_knows_the_types(installed: Installed) -> None:
+def test_pyright_reports_exactly_the_marked_lines(installed: Installed) -> None:
     command = (sys.executable, "-m", "pyright", "--outputjson", f"--pythonpath={installed.alone}")
     done = run(*command, cwd=installed.project, timeout=200)
     assert done.stdout.startswith("{"), done.stdout + done.stderr

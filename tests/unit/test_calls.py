@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horsies_django.core.codec import CodecError, UnsupportedType
-from horsies_django.core.codec.calls import digest_of, result_shape
+from horsies_django.core.codec.calls import call_digest, result_shape
 from horsies_django.core.errors import TaskDefinitionError
 from tests.unit.shapes import Color, Customer, error_of
 
@@ -52,7 +52,7 @@ def atomically(order: int, atomic: bool = False) -> None: ...
 
 
 def digest(*args: Any, function: Callable[..., Any] = charge, **kwargs: Any) -> str:
-    return digest_of(function, args, kwargs)
+    return call_digest(function, args, kwargs)
 
 
 MOMENT = dt.datetime(2026, 3, 4, tzinfo=dt.UTC)
@@ -98,7 +98,7 @@ def test_only_equal_arguments_have_equal_digests() -> None:
     )
 
 
-def test_an_argument_counts_under_its_name_however_it_is_passed() -> None:
+def test_positional_and_named_arguments_have_equal_digests() -> None:
     shop = Shop()
 
     assert digest(7, function=shop.charge) == digest(order=7, function=shop.charge)
@@ -192,7 +192,7 @@ def test_an_unusable_annotation_is_refused_before_the_call() -> None:
         result_shape(of_nobody)
 
 
-def test_what_is_known_of_a_function_does_not_keep_it_alive() -> None:
+def test_the_cache_does_not_keep_a_function_alive() -> None:
     """A lambda is made anew for each call, and may hold a client or a request."""
 
     def of_an_order(order: int) -> Order:

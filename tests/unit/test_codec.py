@@ -137,7 +137,7 @@ def test_an_unsuitable_call_is_refused_with_the_signature(
     st.lists(st.just(1), max_size=5),
     st.dictionaries(st.sampled_from("abcde"), st.just(1)),
 )
-def test_a_call_fits_exactly_when_python_says_so(
+def test_a_call_fits_exactly_when_its_signature_binds(
     function: Any, args: list[int], kwargs: dict[str, int]
 ) -> None:
     try:
@@ -202,7 +202,7 @@ def test_an_error_never_shows_values_or_keys_of_data(
     assert "secret" not in f"{error} {error.path}"
 
 
-def test_a_model_instance_is_refused_whatever_is_declared() -> None:
+def test_a_model_instance_is_refused_for_any_declared_type() -> None:
     assert (
         str(refusal(WELCOME, Customer()))
         == "argument 'user_id' is a model instance (Customer): pass user_id.pk"
@@ -234,17 +234,17 @@ def test_a_model_instance_is_refused_whatever_is_declared() -> None:
         (
             WELCOME,
             '{"user_id": 1, "secret": 2}',
-            "welcome() was sent an argument that it does not take;",
+            "welcome() got an argument that it does not take;",
         ),
         (WELCOME, '{"lang": "en"}', "welcome() missing a required argument: 'user_id';"),
-        (GREET, '{"name": "Ann"}', "as tasks of django.tasks are sent"),
-        (GREET, '{"args": {}, "kwargs": []}', "as tasks of django.tasks are sent"),
+        (GREET, '{"name": "Ann"}', "the format of tasks of django.tasks"),
+        (GREET, '{"args": {}, "kwargs": []}', "the format of tasks of django.tasks"),
         (GREET, '{"args": [], "kwargs": {}}', "missing a required argument"),
         (GREET, '{"args": [NaN], "kwargs": {}}', "is not JSON"),
         (
             GREET,
             '{"args": ["Ann"], "kwargs": {"secret": 1}}',
-            "greet() was sent an argument that it does not take;",
+            "greet() got an argument that it does not take;",
         ),
     ],
 )
@@ -321,7 +321,7 @@ LACKS = "lacks annotations, without which values cannot be encoded and decoded: 
         (
             ResultCodec,
             "def f() -> bytearray",
-            "f: the return annotation: bytearray may change: write bytes",
+            "f: the return annotation: bytearray is mutable: write bytes",
             "",
         ),
         (
@@ -440,7 +440,7 @@ def test_only_a_return_of_another_type_is_a_mismatch(
         ),
     ],
 )
-def test_a_stored_result_that_cannot_be_read_says_why(envelope: Any, problem: str) -> None:
+def test_the_error_of_an_unreadable_result_names_the_problem(envelope: Any, problem: str) -> None:
     assert problem in str(error_of(COUNT.decode, envelope))
 
 
@@ -626,7 +626,7 @@ def test_a_lazy_text_that_fails_does_not_hide_the_error() -> None:
 @pytest.mark.thorough
 @settings(max_examples=examples(40, 1_000), deadline=None, database=None)
 @given(st.text(st.characters()), ANYTHING)
-def test_whatever_an_error_carries_can_be_stored_and_read(message: str, data: Any) -> None:
+def test_an_error_with_any_message_and_data_is_stored_and_read(message: str, data: Any) -> None:
     found = COUNT.decode(encode_error(TaskError("X", message, data=data))).err_value
 
     assert found.error_code == "X"

@@ -40,7 +40,12 @@ from pydantic import (
 )
 
 from horsies_django.core.codec import ArgumentsCodec, ResultCodec, UnsupportedType, shape_of
-from horsies_django.core.codec.type_texts import Unknown, annotation_of, problem, text_of
+from horsies_django.core.codec.type_texts import (
+    Unknown,
+    annotation_of,
+    annotation_text,
+    fit_problem,
+)
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.results import TaskResult
 from tests.unit.shapes import Color, Deep, Point, T, label, refusal, unreadable, wire
@@ -83,31 +88,35 @@ Blob = enum.Enum("Blob", {"A": b"a"})
 Twice = enum.Enum("Twice", {"A": 1, "B": "1\x00"})
 Empty = enum.Enum("Empty", {})
 REFUSED: list[tuple[Any, str]] = [
-    (bytearray, "here: bytearray may change: write bytes"),
+    (bytearray, "here: bytearray is mutable: write bytes"),
     (
         Callable[[int], str],
-        "is code, which cannot be sent: write str and pass the name of what to call",
+        "is code, which cannot be sent: write str and pass the name of the function",
     ),
     (os.PathLike, "here: PathLike is a path: write pathlib.Path"),
-    (Set[str], "here: Set[str] may be many types: write set[str]"),
-    (SecretStr | str, "SecretStr | str cannot be told apart"),
+    (Set[str], "here: Set[str] is an abstract type: write set[str]"),
+    (SecretStr | str, "SecretStr | str cannot be distinguished"),
     (
         ByteSize,
         "here: ByteSize is refused by pydantic: only types that are text in its JSON schema can be "
         "declared",
     ),
     (Annotated[Any, Discriminator(3)], "here: Any is refused by pydantic: "),
-    (T, "here: T stands for a type that is not known here: write the type itself"),
-    (object, "here: object says nothing about the value: write Any for any plain JSON value"),
+    (T, "here: T is a type variable: write the type itself"),
+    (object, "here: object does not describe the value: write Any for any plain JSON value"),
     (type[int], "here: type[int] is a class, which cannot be sent: write str and pass its name"),
-    (tuple, "here: tuple does not say what is in it: write tuple[int, str], or tuple[Any, ...]"),
+    (
+        tuple,
+        "here: tuple does not define the types of its elements: write tuple[int, str], or "
+        "tuple[Any, ...]",
+    ),
     (
         dict[int, str],
-        "here: dict[int, str] has keys that are not str, as all keys in JSON are: write dict[str, "
-        "str]",
+        "here: dict[int, str] has keys that are not str, but the keys of a JSON object are str: "
+        "write dict[str, str]",
     ),
-    (Sequence[int], "here: Sequence[int] may be many types: write list[int] and pass list(...)"),
-    (Mapping[str, int], "here: Mapping[str, int] may be many types: write dict[str, int]"),
+    (Sequence[int], "here: Sequence[int] is an abstract type: write list[int] and pass list(...)"),
+    (Mapping[str, int], "here: Mapping[str, int] is an abstract type: write dict[str, int]"),
     (
         Customer,
         "here: Customer is a model, whose row may change before the task runs: annotate int and "
@@ -118,8 +127,8 @@ REFUSED: list[tuple[Any, str]] = [
         "here: Elder is not a model of pydantic 2: use pydantic 2.8 or newer, or write a dataclass",
     ),
     (complex, "here: complex cannot be encoded as JSON: write a dataclass, or send a key"),
-    (TaskResult[int], "is a result: use it only as the return annotation of a task"),
-    (Holder, "here, field 'tags' of Holder: bytearray may change: write bytes"),
+    (TaskResult[int], "is the result of a task: use it only as the return annotation of a task"),
+    (Holder, "here, field 'tags' of Holder: bytearray is mutable: write bytes"),
     (
         Secret,
         "here: Secret cannot be built from its fields alone, because of 'key': write a dataclass "
@@ -146,9 +155,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("annotation", "message"), REFUSED, ids=label)
-def test_a_type_that_cannot_travel_is_refused_with_what_to_write(
-    annotation: Any, message: str
-) -> None:
+def test_a_type_that_cannot_be_stored_is_refused_with_a_fix(annotation: Any, message: str) -> None:
     assert message in undeclarable(annotation)
 
 
@@ -157,7 +164,7 @@ NUMBER = "both are stored as a number"
 LIST = "both are stored as a list"
 OBJECT = "both are stored as an object"
 VALUE = "both may be the same JSON value"
-FIELDS = "their fields do not tell them apart: give each a field"
+FIELDS = "their fields do not distinguish them: give each a field"
 AMBIGUOUS: list[tuple[Any, str, str]] = [
     (dt.date | str, "date | str", f"{STRING}): declare one of them"),
     (dt.timedelta | int, "timedelta | int", NUMBER),
@@ -177,8 +184,9 @@ AMBIGUOUS: list[tuple[Any, str, str]] = [
 def test_an_ambiguous_union_is_refused_with_a_reason(
     annotation: Any, members: str, why: str
 ) -> None:
-    """A union whose members cannot be told apart is refused with the reason."""
-    assert f"{members} cannot be told apart when read back ({why}" in undeclarable(annotation)
+    """A union whose members cannot be distinguished is refused with the reason."""
+    refusal = f"{members} cannot be distinguished when they are decoded ({why}"
+    assert refusal in undeclarable(annotation)
 
 
 @dataclasses.dataclass
@@ -202,8 +210,8 @@ class Payment:
     ],
 )
 def test_what_is_written_is_read_again(annotation: Any, text: str) -> None:
-    assert text_of(annotation) == text
-    assert text_of(annotation_of(text)) == text
+    assert annotation_text(annotation) == text
+    assert annotation_text(annotation_of(text)) == text
 
 
 def test_what_has_no_text_is_not_checked() -> None:
@@ -227,7 +235,7 @@ def test_what_has_no_text_is_not_checked() -> None:
         Literal["x" * 2_000],
         3,
     ):
-        assert text_of(annotation) is None
+        assert annotation_text(annotation) is None
 
 
 @pytest.mark.parametrize(
@@ -261,7 +269,7 @@ def test_what_has_no_text_is_not_checked() -> None:
 )
 def test_a_stored_annotation_runs_no_code(text: str) -> None:
     """A text from a table runs no code, and an unknown annotation checks nothing."""
-    assert problem(text, "3") is None
+    assert fit_problem(text, "3") is None
 
     if text not in ("dict[str]",):
         with pytest.raises(Unknown):
@@ -291,15 +299,17 @@ def test_a_text_computes_no_attribute_of_a_module_or_a_class() -> None:
     assert asked == []
 
 
-def test_a_problem_says_where_and_which_types_and_no_value() -> None:
-    assert problem("dict[str, int]", '{"amount": 12}') is None
+def test_a_problem_contains_the_place_and_types_but_no_value() -> None:
+    assert fit_problem("dict[str, int]", '{"amount": 12}') is None
     assert (
-        problem("dict[str, int]", '{"amount": "12 EUR"}')
+        fit_problem("dict[str, int]", '{"amount": "12 EUR"}')
         == "data[key 1] does not fit: expected int, got str"
     )
-    assert problem("int", '"secret"') == "data does not fit: expected int, got str"
-    assert problem(f"{__name__}.Payment", '{"amount": 1}') is None
-    assert "data.amount does not fit" in (problem(f"{__name__}.Payment", '{"amount": "1"}') or "")
+    assert fit_problem("int", '"secret"') == "data does not fit: expected int, got str"
+    assert fit_problem(f"{__name__}.Payment", '{"amount": 1}') is None
+    assert "data.amount does not fit" in (
+        fit_problem(f"{__name__}.Payment", '{"amount": "1"}') or ""
+    )
 
 
 ROOT = Path(__file__).parents[2]
@@ -534,7 +544,7 @@ def test_a_model_not_stored_as_an_object_is_ambiguous_in_a_union() -> None:
             return str(self.a)
 
     for annotation in (Numbers | list[int], Short | str):
-        with pytest.raises(UnsupportedType, match="cannot be told apart"):
+        with pytest.raises(UnsupportedType, match="cannot be distinguished"):
             shape_of(annotation, "here")
 
 

@@ -96,7 +96,7 @@ LOOSE = st.recursive(
 
 @CALM
 @given(LOOSE)
-def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
+def test_a_value_is_sent_as_strict_json_or_refused(value: Any) -> None:
     """Fails if: json.dumps() accepts NaN, NUL, lone surrogates and keys that are numbers, which the
     database refuses or changes.
     """

@@ -404,7 +404,7 @@ UNREADABLE: list[tuple[Any, Any, str]] = [
     (float, 10**400, "Infinity is not valid JSON"),
     (str, 1, "expected str, got int"),
     (dt.date, "2026-01-02T00:00:00", "the stored text is not a date"),
-    (dt.timedelta, 10**30, "the stored number of microseconds is beyond any timedelta"),
+    (dt.timedelta, 10**30, "the stored number of microseconds is too large for a timedelta"),
     (dt.timedelta, "5", "expected timedelta as microseconds, got str"),
     (uuid.UUID, "{00000000-0000-0000-0000-000000000005}", "the stored text is not a UUID"),
     (decimal.Decimal, "Infinity", "the stored text is not a Decimal"),

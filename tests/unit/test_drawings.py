@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies_django.admin.base.html import LEAST, LINE, bars
+from horsies_django.admin.base.html import LEAST_BAR, LINE, bars
 from horsies_django.admin.workflows import picture
 from horsies_django.admin.workflows.geometry import (
+    BOX_WIDTH,
     GAP,
     HEIGHT,
     WIDEST,
-    WIDTH,
     Box,
     Edge,
     drawn,
@@ -44,7 +44,7 @@ def layer_of(numbers: list[int], edges: list[Edge]) -> dict[int, int]:
 
 
 def overlap(one: Box, other: Box) -> bool:
-    return abs(one.x - other.x) < WIDTH and abs(one.y - other.y) < HEIGHT
+    return abs(one.x - other.x) < BOX_WIDTH and abs(one.y - other.y) < HEIGHT
 
 
 def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
@@ -68,7 +68,7 @@ def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
 
 
 @given(graphs)
-def test_a_node_is_right_below_its_lowest_upstream_node(
+def test_a_node_is_one_layer_below_its_lowest_upstream_node(
     graph: tuple[list[int], list[Edge]],
 ) -> None:
     numbers, edges = graph
@@ -95,7 +95,8 @@ def test_no_boxes_overlap_and_all_are_on_the_picture(graph: tuple[list[int], lis
         (one, other) for n, one in enumerate(boxes) for other in boxes[:n] if overlap(one, other)
     ]
     assert all(
-        0 <= box.x <= found.width - WIDTH and 0 <= box.y <= found.height - HEIGHT for box in boxes
+        0 <= box.x <= found.width - BOX_WIDTH and 0 <= box.y <= found.height - HEIGHT
+        for box in boxes
     )
     assert [(box.y, box.x) for box in boxes] == sorted((box.y, box.x) for box in boxes), (
         "they are in reading order"
@@ -119,7 +120,7 @@ def test_the_same_graph_is_drawn_in_the_same_way(
 
 
 @given(graphs)
-def test_a_circle_and_unknown_ends_are_drawn_without_their_edges(
+def test_edges_up_in_a_cycle_or_of_unknown_nodes_are_not_drawn(
     graph: tuple[list[int], list[Edge]],
 ) -> None:
     numbers, edges = graph
@@ -150,10 +151,10 @@ def test_a_long_edge_passes_beside_a_straight_chain() -> None:
     assert set(found.lines) == set(found.heads) == {"done", "undo"}
     (left,) = {box.x for box in found.boxes}
     lines = found.lines["done"] + found.lines["undo"]
-    bends = {int(x) for x in re.findall(r"M(\d+) \d+V\d+", lines)} - {left + WIDTH // 2}
+    bends = {int(x) for x in re.findall(r"M(\d+) \d+V\d+", lines)} - {left + BOX_WIDTH // 2}
 
     assert bends
-    assert all(not left <= x <= left + WIDTH for x in bends)
+    assert all(not left <= x <= left + BOX_WIDTH for x in bends)
 
 
 def test_the_lines_of_a_wide_layer_avoid_its_boxes() -> None:
@@ -179,9 +180,9 @@ def test_the_lines_of_a_wide_layer_avoid_its_boxes() -> None:
         (line, box)
         for line in upright
         for box in block
-        if box.x <= line[0] <= box.x + WIDTH and line[1] < box.y + HEIGHT and line[2] > box.y
+        if box.x <= line[0] <= box.x + BOX_WIDTH and line[1] < box.y + HEIGHT and line[2] > box.y
     ]
-    assert found.width < (WIDEST + 1) * (WIDTH + GAP)
+    assert found.width < (WIDEST + 1) * (BOX_WIDTH + GAP)
 
 
 def test_many_nodes_with_long_edges_have_few_bends() -> None:
@@ -205,7 +206,7 @@ def test_a_name_is_cut_into_at_most_two_lines_that_fit(name: str, most: int) -> 
     found = picture.lines(name, most)
 
     assert 1 <= len(found) <= 2
-    assert all(picture.width(line) <= most for line in found)
+    assert all(picture.text_width(line) <= most for line in found)
 
 
 @pytest.mark.parametrize(
@@ -251,11 +252,11 @@ def title(text: str) -> str:
     return ElementTree.fromstring(text).findtext("title") or ""
 
 
-def test_a_chart_says_its_figures() -> None:
+def test_the_title_of_a_chart_contains_its_figures() -> None:
     assert title(bars([(2, 1), (1_200, 34), (7, 0)], "Tasks of mail")) == (
-        "Tasks of mail: least 3, most 1,234, last 7; failed in all: 35"
+        "Tasks of mail: least 3, most 1,234, last 7; total failed: 35"
     )
-    assert title(bars([], "Tasks")) == "Tasks: least 0, most 0, last 0; failed in all: 0"
+    assert title(bars([], "Tasks")) == "Tasks: least 0, most 0, last 0; total failed: 0"
 
 
 def test_bars_are_as_high_as_their_figures() -> None:
@@ -274,7 +275,7 @@ def test_bars_are_as_high_as_their_figures() -> None:
     found = bars_of(bars([(10**6, 1)], "Tasks", width=40, height=20))
     ((_, bottom, high, _),) = found["failed"]
 
-    assert (high, bottom - high >= -0.1) == (LEAST, True)
+    assert (high, bottom - high >= -0.1) == (LEAST_BAR, True)
     assert found["done"][0][2] == pytest.approx(20 - bottom, abs=0.11)
 
 

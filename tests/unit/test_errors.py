@@ -126,7 +126,7 @@ def test_a_user_s_code_is_an_upper_case_name_and_no_built_in_one(
         assert found is None if problem is None else problem in str(found), code
 
 
-def test_a_send_error_has_a_code_and_says_if_a_retry_may_help() -> None:
+def test_a_send_error_has_a_code_and_a_retryable_flag() -> None:
     """A send error has a code, and ``retryable`` says whether a second try may help."""
     error = TaskSendError(TaskSendErrorCode.ENQUEUE_FAILED, "the database did not accept the task")
 
@@ -187,7 +187,7 @@ def test_unwrapping_an_error_raises_a_failure_that_carries_it() -> None:
             "this TaskResult is an error: TaskError.*MAILBOX_FULL",
         ),
         (lambda: TaskResult(ok=1).err_value, ValueError, "is a success and has no error"),
-        (lambda: bool(TaskResult(ok=1)), TypeError, r"ask is_ok\(\) or is_err\(\)"),
+        (lambda: bool(TaskResult(ok=1)), TypeError, r"call is_ok\(\) or is_err\(\)"),
         (lambda: hash(TaskResult(ok=1)), TypeError, "unhashable"),
         (lambda: setattr(ERROR, "message", "other"), dataclasses.FrozenInstanceError, "message"),
         (lambda: TaskError("WAIT_TIMEOUT"), ValueError, "is reserved for horsies_django"),

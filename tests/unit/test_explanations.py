@@ -117,19 +117,18 @@ def test_times_are_shown_in_the_time_zone_of_the_reader() -> None:
 
 
 def test_an_unknown_task_waits_until_its_grace_ends() -> None:
-    """Workers that do not have a task leave it to others until its grace ends."""
+    """Workers that do not have a task skip it until its grace ends."""
     found = only("UNKNOWN_TASK_NAME", told(YOUNG, workers=[STRANGER]))
     assert found.text == (
-        "No live worker of its queue knows the task 'shop.tasks.add': they leave it to others "
-        "until 15:03:00; after that, the "
-        "first to claim it fails it with WORKER_RESOLUTION_ERROR. Deploy the code that defines it "
-        "to the workers."
+        "No live worker of its queue can run the task 'shop.tasks.add': workers skip it until "
+        "15:03:00; after that, it fails with WORKER_RESOLUTION_ERROR when a worker claims it. "
+        "Deploy the code that defines it to the workers."
     )
     assert found.details["until"] == "2030-01-31T12:03:00+00:00"
 
     newer = only("UNKNOWN_TASK_NAME", told(YOUNG | {"wire": 2}, workers=[STRANGER]))
     assert (
-        "'shop.tasks.add' in the format of a newer release (format version 2): they leave"
+        "'shop.tasks.add' in the format of a newer release (format version 2): workers skip"
         in newer.text
     )
 
@@ -138,17 +137,17 @@ def test_an_unknown_task_waits_until_its_grace_ends() -> None:
 
     old = only("UNKNOWN_TASK_NAME", told(workers=[STRANGER]))
     assert (
-        "'shop.tasks.add': the first to claim it fails it with WORKER_RESOLUTION_ERROR" in old.text
+        "'shop.tasks.add': it fails with WORKER_RESOLUTION_ERROR when a worker claims" in old.text
     )
     assert old.details["until"] is None
 
 
-def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
+def test_a_worker_without_the_code_of_a_task_has_no_slot_for_it() -> None:
     busy = TAKER | {"worker_id": str(ID), "busy": 2}
 
     assert only("NO_FREE_SLOT", told(YOUNG, workers=[STRANGER, busy])).text == (
-        "The only live worker that serves its queue and knows it is without a free slot for sync "
-        "tasks: 2 of 2 are taken."
+        "The only live worker that serves its queue and has its code is without a free slot for "
+        "sync tasks: 2 of 2 are taken."
     )
     assert (
         only("NEXT", told(YOUNG, workers=[STRANGER, TAKER])).details["workers"][0]["worker_id"]
@@ -165,7 +164,7 @@ def test_a_worker_whose_processes_are_not_ready_has_no_slot() -> None:
     assert only("NO_FREE_SLOT", told(workers=[idle])).text == (
         "The only live worker that serves its queue is without a free slot for sync tasks: no "
         "process is ready. "
-        f"The log of {idle['hostname']}:{idle['pid']} says why its processes are not ready."
+        f"The log of {idle['hostname']}:{idle['pid']} has the reason."
     )
 
 
@@ -227,7 +226,7 @@ def test_a_claim_without_a_lease_is_about_to_start() -> None:
     )
 
 
-def test_the_count_of_those_before_it_says_where_it_stopped() -> None:
+def test_an_explanation_counts_at_most_a_thousand_tasks_ahead() -> None:
     for before, count, verb in (
         (1, "1 task", "is"),
         (1_000, "1,000 tasks", "are"),

@@ -16,14 +16,20 @@ from hypothesis import strategies as st
 
 from horsies_django.core.codec import CodecError
 from horsies_django.core.metadata import (
-    MOST_BRACKETS,
     MOST_BYTES,
+    MOST_METADATA_BRACKETS,
     encode_metadata,
     read_metadata,
     with_metadata,
     without_metadata,
 )
-from horsies_django.core.notifications import LATEST, Stalled, Told, read_ids, read_told
+from horsies_django.core.notifications import (
+    LATEST,
+    Notification,
+    Stalled,
+    read_ids,
+    read_notification,
+)
 from horsies_django.core.options import (
     LONGEST_TIMEOUT_MS,
     NAMED_WIRE,
@@ -82,7 +88,7 @@ def test_only_unsupported_options_are_sent_in_the_new_format() -> None:
         '{{"x": {}{}}}'.format('{"a": ' * 3_000 + "1", "}" * 3_000),
     ],
 )
-def test_options_that_cannot_be_read_are_told_as_a_problem(text: str) -> None:
+def test_reading_unreadable_options_returns_a_problem(text: str) -> None:
     found = read_options(text)
 
     assert found.problem
@@ -111,7 +117,7 @@ json_values = st.recursive(
     | json_values.map(json.dumps)
     | PLAIN.map(lambda value: json.dumps({"metadata": value}))
 )
-def test_reading_raises_nothing_whatever_the_text_says(text: str) -> None:
+def test_reading_options_from_any_text_raises_nothing(text: str) -> None:
     found = read_options(text)
     metadata = read_metadata(text)
 
@@ -140,12 +146,12 @@ def test_options_with_the_most_allowed_brackets_are_readable(options: str | None
 
     Fails if: a text has 500 brackets, and the task fails in the worker instead of at the send.
     """
-    text = encode_metadata({"text": "[" * (MOST_BRACKETS - 1)})
+    text = encode_metadata({"text": "[" * (MOST_METADATA_BRACKETS - 1)})
 
     assert read_options(with_metadata(options, text)).problem is None
 
     with pytest.raises(CodecError, match="more than 400 opening brackets"):
-        encode_metadata({"text": "[" * MOST_BRACKETS})
+        encode_metadata({"text": "[" * MOST_METADATA_BRACKETS})
 
 
 def test_the_size_counts_in_bytes_of_its_json() -> None:
@@ -157,7 +163,7 @@ def test_the_size_counts_in_bytes_of_its_json() -> None:
     for text in ("a" * (room + 1), "ü" * (room // 2 + 1)):
         with pytest.raises(
             CodecError,
-            match="it takes 4,09[78] bytes of JSON, and at most 4,096 travel with a task",
+            match="it has 4,09[78] bytes of JSON, and at most 4,096 are allowed",
         ):
             encode_metadata({"x": text})
 
@@ -183,32 +189,38 @@ WORKER = str(uuid.UUID(int=7))
 @pytest.mark.parametrize(
     ("payload", "told"),
     [
-        ("1763748000.500000 mail", Told("mail", 1763748000.5)),
-        ("1763748000.5!sync mail", Told("sync mail", 1763748000.5)),
-        ("1763748000!async mail", Told("async mail", 1763748000.0)),
-        ("1763748000.5 behind mail", Told("behind mail", 1763748000.5)),
-        ("0 *", Told("*")),
-        ("0 kuyruğu-1", Told("kuyruğu-1")),
-        ("cancel", Told("cancel")),
-        ("now sync mail", Told("now sync mail")),
-        ("place 2", Told("place 2")),
-        (f"advance {WORKER}", Told("advance", run=uuid.UUID(WORKER))),
-        (f"stalled soon {WORKER}", Told("stalled", stalled=Stalled(uuid.UUID(WORKER), False))),
-        (f"stalled now {WORKER}", Told("stalled", stalled=Stalled(uuid.UUID(WORKER), True))),
-        ("-62135596800.000000 mail", Told("mail", 0.0)),
-        ("-Infinity mail", Told("mail", 0.0)),
-        ("999999999999.5 mail", Told("mail", LATEST)),
-        ("Infinity mail", Told("mail", LATEST)),
+        ("1763748000.500000 mail", Notification("mail", 1763748000.5)),
+        ("1763748000.5!sync mail", Notification("sync mail", 1763748000.5)),
+        ("1763748000!async mail", Notification("async mail", 1763748000.0)),
+        ("1763748000.5 behind mail", Notification("behind mail", 1763748000.5)),
+        ("0 *", Notification("*")),
+        ("0 kuyruğu-1", Notification("kuyruğu-1")),
+        ("cancel", Notification("cancel")),
+        ("now sync mail", Notification("now sync mail")),
+        ("place 2", Notification("place 2")),
+        (f"advance {WORKER}", Notification("advance", run=uuid.UUID(WORKER))),
+        (
+            f"stalled soon {WORKER}",
+            Notification("stalled", stalled=Stalled(uuid.UUID(WORKER), False)),
+        ),
+        (
+            f"stalled now {WORKER}",
+            Notification("stalled", stalled=Stalled(uuid.UUID(WORKER), True)),
+        ),
+        ("-62135596800.000000 mail", Notification("mail", 0.0)),
+        ("-Infinity mail", Notification("mail", 0.0)),
+        ("999999999999.5 mail", Notification("mail", LATEST)),
+        ("Infinity mail", Notification("mail", LATEST)),
     ],
 )
-def test_payloads_of_our_own_functions_are_parsed(payload: str, told: Told) -> None:
+def test_payloads_of_our_own_functions_are_parsed(payload: str, told: Notification) -> None:
     """Payloads of our own functions are parsed, with a moment that a mark can hold."""
-    assert read_told(payload) == told
+    assert read_notification(payload) == told
 
 
 @pytest.mark.parametrize("payload", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_payload_that_is_not_ours_says_nothing(payload: str) -> None:
-    assert read_told(payload) is None
+def test_reading_a_foreign_payload_returns_nothing(payload: str) -> None:
+    assert read_notification(payload) is None
     assert read_ids(payload) == []
 
 
@@ -219,7 +231,7 @@ def test_reading_any_payload_raises_nothing(
     payload: str,
 ) -> None:
     """Reading any payload raises nothing, and gives a moment that a mark can hold."""
-    told = read_told(payload)
+    told = read_notification(payload)
 
     if told is not None:
         assert 0.0 <= told.since <= LATEST

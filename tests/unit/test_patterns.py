@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horsies_django.core.patterns import (
-    EXAMPLES,
+    PATTERN_EXAMPLES,
     Cron,
     Daily,
     Every,
@@ -24,9 +24,17 @@ from horsies_django.core.patterns import (
     Pattern,
     PatternError,
     Weekly,
-    parse,
+    parse_pattern,
 )
-from horsies_django.core.schedules import CATCH_UP, PUNCTUAL, CatchUp, Due, Timing, due, newest
+from horsies_django.core.schedules import (
+    CATCH_UP,
+    PUNCTUAL,
+    CatchUp,
+    Due,
+    FireTimes,
+    due_fire_times,
+    last_fire_times,
+)
 from tests.support.sizes import examples
 
 OLD_WORDS = metadata.version("cron-descriptor").startswith("1.")  # it would write "only on Monday"
@@ -132,7 +140,7 @@ def check(
     expected = reference(shows, pattern.zone, after, until, both=both)
 
     assert list(pattern.fire_times(after, until, NOBODY_ASKS)) == expected
-    assert newest(Timing("", pattern, NOBODY_ASKS), after, until, 1) == expected[-1:]
+    assert last_fire_times(FireTimes("", pattern, NOBODY_ASKS), after, until, 1) == expected[-1:]
 
 
 @pytest.mark.thorough
@@ -274,8 +282,10 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "zone", "after", "fire_times"), CASES)
-def test_what_everybody_asks_about(text: str, zone: str, after: str, fire_times: list[str]) -> None:
-    pattern = parse(text, zone)
+def test_fire_times_are_correct_at_clock_changes_and_rare_days(
+    text: str, zone: str, after: str, fire_times: list[str]
+) -> None:
+    pattern = parse_pattern(text, zone)
     at = utc(after)
 
     for fire_time in fire_times:
@@ -283,7 +293,7 @@ def test_what_everybody_asks_about(text: str, zone: str, after: str, fire_times:
         assert at == utc(fire_time)
 
 
-def test_a_fire_time_is_after_the_moment_however_little() -> None:
+def test_the_next_fire_time_is_strictly_after_the_moment() -> None:
     pattern = Daily("00:00")
     fire_time = utc("2027-01-02T00:00")
 
@@ -305,7 +315,7 @@ def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
     begin = utc("2027-01-01T00:00")
     until = utc("2027-01-04T00:00")
 
-    assert newest(Timing("", Counting(seconds=1), begin), begin, until, 1) == [until]
+    assert last_fire_times(FireTimes("", Counting(seconds=1), begin), begin, until, 1) == [until]
     assert len(asked) < 30
 
 
@@ -340,23 +350,25 @@ def test_a_range_of_a_cron_string_is_read_as_by_cron(text: str, same: str) -> No
     """Fails if: croniter reads 9-9 as every hour, or begins the steps anew at midnight."""
     at = utc("2027-12-31T00:00")
 
-    assert parse(text).coming(at, 20, NOBODY_ASKS) == parse(same).coming(at, 20, NOBODY_ASKS)
-    assert parse(text).both == parse(same).both
-    assert str(parse(text)) == text.lower()
+    assert parse_pattern(text).coming(at, 20, NOBODY_ASKS) == parse_pattern(same).coming(
+        at, 20, NOBODY_ASKS
+    )
+    assert parse_pattern(text).both == parse_pattern(same).both
+    assert str(parse_pattern(text)) == text.lower()
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [("0 9-9 * * *", "At 09:00"), ("0 9 * * mon-mon", "At 09:00, only on Monday")],
 )
-def test_a_range_of_one_value_is_told_as_that_value(text: str, words: str) -> None:
-    assert parse(text).in_words == words
+def test_a_range_of_one_value_is_described_as_that_value(text: str, words: str) -> None:
+    assert parse_pattern(text).in_words == words
 
 
 @pytest.mark.parametrize("hours", ["0-23", "0-11,12-23", "*"])
 def test_a_cron_string_of_all_hours_fires_in_both_repeated_hours(hours: str) -> None:
     """A cron string of all hours fires in both of two repeated hours."""
-    assert parse(f"5 {hours} * * *").both
+    assert parse_pattern(f"5 {hours} * * *").both
 
 
 # Patterns as people write them
@@ -380,21 +392,21 @@ PATTERNS: list[Pattern] = [
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_a_pattern_is_read_back_from_its_text(pattern: Pattern) -> None:
-    again = parse(str(pattern), "Europe/Berlin")
+    again = parse_pattern(str(pattern), "Europe/Berlin")
     assert (str(again), again.zone, type(again)) == (str(pattern), "Europe/Berlin", type(pattern))
 
     at = utc("2027-05-05T05:05")
     begin = at if type(pattern) is Every else NOBODY_ASKS
-    assert parse(str(pattern)).next(at, begin) == pattern.next(at, begin)
+    assert parse_pattern(str(pattern)).next(at, begin) == pattern.next(at, begin)
 
-    assert [str(parse(text)) for text in EXAMPLES] == list(EXAMPLES)
+    assert [str(parse_pattern(text)) for text in PATTERN_EXAMPLES] == list(PATTERN_EXAMPLES)
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        ("", "is not a cron expression: it has five fields"),
-        ("* * * * * *", "for seconds use Every"),
+        ("", "is not a cron expression: it must have five fields"),
+        ("* * * * * *", "Use Every for seconds"),
         ("H * * * *", "is not a cron expression"),
         ("61 * * * *", "out of range"),
         ("61-61 * * * *", "out of"),
@@ -427,7 +439,7 @@ def test_a_pattern_is_read_back_from_its_text(pattern: Pattern) -> None:
 )
 def test_what_cannot_be_is_refused(make: str | Callable[[], Pattern], says: str) -> None:
     with pytest.raises(PatternError, match=says):
-        parse(make) if isinstance(make, str) else make()
+        parse_pattern(make) if isinstance(make, str) else make()
 
 
 @pytest.mark.parametrize(
@@ -448,7 +460,7 @@ def test_what_cannot_be_is_refused(make: str | Callable[[], Pattern], says: str)
         (Weekly("09:00", days=["mon", "thu"]), "Weekly on mon, thu at 09:00"),
     ],
 )
-def test_a_pattern_is_told_in_words(pattern: Pattern, words: str) -> None:
+def test_a_pattern_is_described_in_words(pattern: Pattern, words: str) -> None:
     assert pattern.in_words == words
 
 
@@ -456,12 +468,12 @@ SINCE = dt.datetime(2027, 3, 27, 22, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
 
 
-def timing(pattern: Pattern | str, **options: object) -> Timing:
-    found = parse(pattern, "Europe/Berlin") if isinstance(pattern, str) else pattern
-    return Timing("a schedule", found, **{"since": SINCE, **options})  # type: ignore[arg-type]
+def timing(pattern: Pattern | str, **options: object) -> FireTimes:
+    found = parse_pattern(pattern, "Europe/Berlin") if isinstance(pattern, str) else pattern
+    return FireTimes("a schedule", found, **{"since": SINCE, **options})  # type: ignore[arg-type]
 
 
-def from_all_fire_times(of: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
+def from_all_fire_times(of: FireTimes, last: dt.datetime | None, now: dt.datetime) -> Due:
     """Return the same as ``due()``, from all fire times one by one."""
     begin = max(last or of.since, of.since)
     found = []
@@ -499,14 +511,14 @@ SOME_PATTERNS = st.one_of(
     st.none() | st.integers(-1_000, 40_000),
     st.integers(0, 40_000),
 )
-def test_what_is_due_is_what_looking_at_all_fire_times_finds(
+def test_due_fire_times_equal_the_result_of_a_full_scan(
     pattern: Pattern, catch_up: CatchUp, most: int, jitter_ms: int, last: int | None, now: int
 ) -> None:
     of = timing(pattern, catch_up=catch_up, most=most, jitter_ms=jitter_ms)
     begin = None if last is None else SINCE + last * SECOND
     moment = SINCE + now * SECOND
 
-    assert due(of, begin, moment) == from_all_fire_times(of, begin, moment)
+    assert due_fire_times(of, begin, moment) == from_all_fire_times(of, begin, moment)
 
 
 @given(st.integers(1, 100_000), st.integers(0, 10_000_000))
@@ -524,7 +536,7 @@ def test_jitter_is_the_same_in_every_process() -> None:
 
     assert [one / dt.timedelta(milliseconds=1) for one in found] == [7_895, 10_826, 35_463]
     assert (
-        Timing("another", of.pattern, SINCE, jitter_ms=60_000).moment(SINCE) - SINCE
+        FireTimes("another", of.pattern, SINCE, jitter_ms=60_000).moment(SINCE) - SINCE
         == 7.316 * SECOND
     )
 
@@ -547,8 +559,8 @@ FIRST, LAST, END = map(utc, ("2027-03-29T00:30", "2027-03-30T00:30", "2027-03-30
     ],
     ids=["latest", "all", "none", "all, but 2 at most"],
 )
-def test_three_days_without_a_scheduler(of: Timing, expected: Due, missed: bool) -> None:
-    found = due(of, None, END)
+def test_three_days_without_a_scheduler(of: FireTimes, expected: Due, missed: bool) -> None:
+    found = due_fire_times(of, None, END)
 
     assert (found, found.missed) == (expected, missed)
 
@@ -557,8 +569,8 @@ def test_a_fire_time_that_is_a_little_late_was_not_missed() -> None:
     of = timing("daily at 09:00", catch_up="none")
     fire_time = utc("2027-03-28T07:00")
 
-    assert due(of, None, fire_time + PUNCTUAL).fire_times == [fire_time]
-    assert due(of, None, fire_time + PUNCTUAL + SECOND) == Due([], fire_time, fire_time)
+    assert due_fire_times(of, None, fire_time + PUNCTUAL).fire_times == [fire_time]
+    assert due_fire_times(of, None, fire_time + PUNCTUAL + SECOND) == Due([], fire_time, fire_time)
 
 
 def test_no_fire_time_is_due_before_the_schedule_is_in_force() -> None:
@@ -569,15 +581,17 @@ def test_no_fire_time_is_due_before_the_schedule_is_in_force() -> None:
     of = timing("hourly at :00", catch_up="all")
     hour = dt.timedelta(hours=1)
 
-    assert due(of, None, SINCE) == Due([])
-    assert not due(of, None, SINCE).missed
+    assert due_fire_times(of, None, SINCE) == Due([])
+    assert not due_fire_times(of, None, SINCE).missed
 
-    assert due(of, SINCE - dt.timedelta(days=1), SINCE + hour).fire_times == [SINCE + hour]
+    assert due_fire_times(of, SINCE - dt.timedelta(days=1), SINCE + hour).fire_times == [
+        SINCE + hour
+    ]
     assert (
-        due(of, SINCE + hour, SINCE + hour)
-        == due(of, SINCE + 5 * hour, SINCE + 4 * hour)
+        due_fire_times(of, SINCE + hour, SINCE + hour)
+        == due_fire_times(of, SINCE + 5 * hour, SINCE + 4 * hour)
         == Due([])
     )
-    assert due(of, SINCE + 5 * hour, SINCE + 6 * hour).fire_times == [SINCE + 6 * hour]
+    assert due_fire_times(of, SINCE + 5 * hour, SINCE + 6 * hour).fire_times == [SINCE + 6 * hour]
 
     assert get_args(CatchUp) == CATCH_UP

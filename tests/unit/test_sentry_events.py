@@ -361,7 +361,7 @@ def test_only_a_client_with_the_integration_gets_events() -> None:
         ("opentelemetry", "opentelemetry", "opentelemetry-api"),
     ],
 )
-def test_without_its_package_an_integration_says_what_to_install(
+def test_the_error_of_an_integration_names_the_missing_package(
     module: str, package: str, distribution: str
 ) -> None:
     name = f"horsies_django.contrib.{module}"

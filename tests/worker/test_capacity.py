@@ -243,13 +243,13 @@ def test_a_cancel_before_the_start_of_a_task_reaches_the_task() -> None:
     others = a_run()
     mine = a_run()
 
-    control.hear(CANCEL, "sync", 7)
+    control.handle(CANCEL, "sync", 7)
     control.enter("sync", 6, others)
     control.enter("sync", 7, mine)
 
     assert (others.current.cancel_requested, mine.current.cancel_requested) == (False, True)
 
-    control.hear(CANCEL, "sync", 8)
+    control.handle(CANCEL, "sync", 8)
     control.enter("async", 9 + LONG_OVER, a_run())
     assert control.early
     control.enter("sync", 9 + LONG_OVER, a_run())

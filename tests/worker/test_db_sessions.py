@@ -66,14 +66,14 @@ def test_a_connection_is_seen_in_the_wrapper_itself(elsewhere: Elsewhere) -> Non
         db_sessions.after_task()
         return [*looks, seen()]
 
-    assert elsewhere(db_sessions.wrappers_here) is not db_sessions.UNKNOWN
+    assert elsewhere(db_sessions.wrappers_here) is not db_sessions.UNKNOWN_WRAPPERS
     assert elsewhere(look) == [False, False, True, False, True, False]
 
 
-def test_django_is_asked_where_its_wrappers_cannot_be_seen(
+def test_unreadable_wrappers_do_not_hide_an_open_connection(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db_sessions, "wrappers_here", lambda: db_sessions.UNKNOWN)
+    monkeypatch.setattr(db_sessions, "wrappers_here", lambda: db_sessions.UNKNOWN_WRAPPERS)
 
     def leave() -> tuple[bool, Any]:
         traps.begun_by_hand()

@@ -35,15 +35,15 @@ from horsies_django.core.notifications import Stalled
 from horsies_django.models import Task, WorkflowNode
 from horsies_django.store.notify import Listener, channel_prefix
 from horsies_django.worker.engine.listener import (
-    ANSWER_SECONDS,
-    QUIET_SECONDS,
+    LONGEST_SELF_TEST_SECONDS,
+    SELF_TEST_SECONDS,
     NotificationListener,
 )
 from horsies_django.worker.engine.outage import ClaimsLost
 from horsies_django.worker.engine.stalled_partitions import StalledPartitions
 from horsies_django.worker.maintenance import health_server
 from horsies_django.worker.maintenance.health_server import HealthServer, serving_health
-from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
+from horsies_django.worker.maintenance.heartbeat import ENGINE_STUCK_SECONDS
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from horsies_django.workflows import advancer
@@ -68,7 +68,7 @@ def test_an_engine_claims_nothing_after_its_last_beat_expires(
     engine = parts.engine
 
     engine.trusted_until = time.monotonic() - 1
-    engine.wakeups.look_everywhere()
+    engine.wakeups.check_everywhere()
     engine.turn(0.0)
     assert Task.objects.get(pk=id_).status == "PENDING"
 
@@ -102,7 +102,7 @@ class Here:
 
     def send(self, name: str) -> uuid.UUID:
         """Send a ``linger`` task."""
-        self.engine.wakeups.look_everywhere()
+        self.engine.wakeups.check_everywhere()
         return tasks.linger.send(str(self.folder / name)).task_id
 
     def runs_one(self) -> uuid.UUID:
@@ -171,7 +171,7 @@ def test_a_lost_claim_or_start_ends_the_worker(here: Here, columns: str, finishe
     with pytest.raises(ClaimsLost, match=rf"lost 1 claim.*{one}"):
         here.reconnects()
 
-    assert not here.parts.outbox.owes
+    assert not here.parts.outbox.has_unwritten_entries
     assert status(one) == ("PENDING" if columns == NEVER_CLAIMED else "CLAIMED")
 
 
@@ -204,7 +204,7 @@ def test_an_outcome_written_without_its_reply_is_not_lost(here: Here) -> None:
     outbox.outcomes += written
     here.reconnects()
 
-    assert not outbox.owes
+    assert not outbox.has_unwritten_entries
 
 
 def test_a_worker_declared_dead_is_disowned_at_its_reconnect(here: Here) -> None:
@@ -225,14 +225,14 @@ def test_a_workflow_advances_after_its_task_lands_at_a_reconnect(here: Here) -> 
     flow = Workflow("one step")
     flow.gate("open", after=flow.add(tasks.linger, str(here.folder / "one")))
     flow.send()
-    here.engine.wakeups.look_everywhere()
+    here.engine.wakeups.check_everywhere()
     here.until(lambda: Task.objects.filter(status="RUNNING").exists())
 
     here.finishes_cut_off()
     here.reconnects()
 
     assert Task.objects.get().status == "COMPLETED"
-    assert len(here.engine.advancer.owed) == 1
+    assert len(here.engine.advancer.pending_runs) == 1
 
 
 @pytest.mark.parametrize(
@@ -258,12 +258,12 @@ def test_elements_of_a_map_are_counted_together_while_others_run(
 
     Fails if: each pass that settles some elements is followed by an advance, which takes as long.
     """
-    monkeypatch.setattr(advancer, "GATHER_SECONDS", 3600.0)
+    monkeypatch.setattr(advancer, "GATHER_ELEMENTS_SECONDS", 3600.0)
     parts = build(threads=2)
     flow = Workflow("map", max_in_flight=limit)
     flow.map(tasks.linger, path=[str(tmp_path / name) for name in "abcde"])
     handle = flow.send()
-    parts.engine.wakeups.look_everywhere()
+    parts.engine.wakeups.check_everywhere()
 
     def counted_after(ended: int) -> int:
         """End the first elements, up to this number.
@@ -295,12 +295,12 @@ def test_an_element_that_failed_is_counted_at_once(
     """Fails if: a failed element waits for others, as a completed one does, and ``on_error`` acts
     later.
     """
-    monkeypatch.setattr(advancer, "GATHER_SECONDS", 3600.0)
+    monkeypatch.setattr(advancer, "GATHER_ELEMENTS_SECONDS", 3600.0)
     parts = build(threads=2)
     flow = Workflow("map")
     flow.map(tasks.linger, path=[str(tmp_path / "runs"), str(tmp_path / "nowhere" / "fails")])
     handle = flow.send()
-    parts.engine.wakeups.look_everywhere()
+    parts.engine.wakeups.check_everywhere()
 
     turns_until(parts, lambda: WorkflowNode.objects.get().items_bad)
     assert Task.objects.get(node_index=0).status == "RUNNING"
@@ -336,12 +336,12 @@ def test_a_healthy_worker_is_live_and_ready(
 def test_a_stuck_engine_is_not_live_until_its_next_turn(parts: Supervisor) -> None:
     """An engine that is stuck is not live until its next turn."""
     parts.engine.status = parts.engine.status._replace(
-        busy_since=time.monotonic() - STUCK_SECONDS + 5
+        busy_since=time.monotonic() - ENGINE_STUCK_SECONDS + 5
     )
     assert ask(parts, "/live")[0] == 200, "a turn may take its time"
 
     parts.engine.status = parts.engine.status._replace(
-        busy_since=time.monotonic() - STUCK_SECONDS - 2
+        busy_since=time.monotonic() - ENGINE_STUCK_SECONDS - 2
     )
 
     status, found = asked(parts, "/live")
@@ -450,7 +450,7 @@ def test_a_port_in_use_is_named_and_the_address_may_be_of_ipv6() -> None:
         port = taken.getsockname()[1]
 
         for address, said in (
-            ({"health_port": port}, f"--health-port: 127.0.0.1:{port} cannot be listened on"),
+            ({"health_port": port}, f"--health-port: cannot listen on 127.0.0.1:{port}"),
             ({"health_port": 0, "health_host": "192.0.2.1"}, "192.0.2.1"),
         ):
             options = WorkerOptions(queues=(), processes=1, **address)
@@ -533,15 +533,15 @@ def test_any_notification_proves_the_connection(
     listening.hears()
     assert not listening.notifications.testing
 
-    listening.tick(ANSWER_SECONDS + 1)
-    listening.tick(QUIET_SECONDS + 1)
+    listening.tick(LONGEST_SELF_TEST_SECONDS + 1)
+    listening.tick(SELF_TEST_SECONDS + 1)
     assert listening.notifications.testing  # again, after a while without any notification
     listening.hears()
     assert listening.woken == ["anew"]
 
     put()
     listening.hears()
-    listening.tick(QUIET_SECONDS + 1)
+    listening.tick(SELF_TEST_SECONDS + 1)
     assert not listening.notifications.testing
     assert listening.notifications.listener.connection is backend
 
@@ -555,9 +555,9 @@ def test_an_unread_answer_is_not_taken_for_a_missing_one(
 
     if unread:
         wait_until(lambda: listening.selector.select(0), "the answer is there")
-        listening.tick(ANSWER_SECONDS + 1)
+        listening.tick(LONGEST_SELF_TEST_SECONDS + 1)
     else:
-        listening.notifications.tick(time.monotonic() + ANSWER_SECONDS + 1, None, "")
+        listening.notifications.tick(time.monotonic() + LONGEST_SELF_TEST_SECONDS + 1, None, "")
 
     assert listening.notifications.listener.connection is not None
     assert not listening.notifications.unreachable
@@ -597,12 +597,12 @@ def test_only_due_tasks_of_its_own_queues_wake_a_worker(
     assert listening.woken == ["anew", "sync default", "default"]
 
 
-def test_an_unelected_worker_hears_only_messages_to_itself(
+def test_an_unelected_worker_receives_only_messages_to_itself(
     listening: Listening,
 ) -> None:
     """A worker that is not elected receives only messages to itself."""
-    listening.notifications.hear(wanted=False)
-    assert (listening.notifications.healthy, listening.notifications.hears) == (True, False)
+    listening.notifications.listen_to_all(wanted=False)
+    assert (listening.notifications.healthy, listening.notifications.receives_all) == (True, False)
 
     put()
     listening.connection.execute(
@@ -610,7 +610,7 @@ def test_an_unelected_worker_hears_only_messages_to_itself(
     )
     listening.hears()
 
-    listening.notifications.hear(wanted=True)
+    listening.notifications.listen_to_all(wanted=True)
     put()
     listening.hears()
 
@@ -618,22 +618,22 @@ def test_an_unelected_worker_hears_only_messages_to_itself(
         "what was sent first was not heard"
     )
 
-    listening.notifications.hear(wanted=False)
+    listening.notifications.listen_to_all(wanted=False)
     backend = listening.notifications.listener.connection
     listening.connection.execute("SELECT pg_terminate_backend(%s)", [backend.info.backend_pid])
     wait_until(lambda: listening.selector.select(0), "the server says so")
 
-    listening.notifications.hear(wanted=True)
+    listening.notifications.listen_to_all(wanted=True)
     assert not listening.notifications.healthy, (
         "a lost connection is found when the worker is elected"
     )
 
-    listening.notifications.hear(wanted=True)
+    listening.notifications.listen_to_all(wanted=True)
     listening.tick()
-    assert listening.notifications.hears
+    assert listening.notifications.receives_all
 
 
-def test_a_silent_connection_is_replaced_and_told(
+def test_a_silent_connection_is_replaced_and_logged(
     listening: Listening, caplog: pytest.LogCaptureFixture
 ) -> None:
     silent = listening.notifications.listener.connection
@@ -642,7 +642,7 @@ def test_a_silent_connection_is_replaced_and_told(
     listening.tick()
 
     with caplog.at_level(logging.INFO, "horsies"):
-        listening.tick(ANSWER_SECONDS + 1)
+        listening.tick(LONGEST_SELF_TEST_SECONDS + 1)
         assert silent.closed
         assert "the LISTEN connection is silent" in caplog.text
 
@@ -658,7 +658,7 @@ def test_a_silent_connection_is_replaced_and_told(
 
 
 @pytest.mark.promise("S2.11")
-def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> None:
+def test_all_notifications_of_a_queue_in_a_commit_are_received(listening: Listening) -> None:
     moments = [1763748000.5, 1763747999.5, 1763748002.5]
 
     with listening.connection.transaction():  # the notifications of one commit arrive together
@@ -703,7 +703,7 @@ def test_a_partition_that_a_lock_stalled_goes_on_soon(build: Build, connect: Con
 
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [second])
-        engine.wakeups.look_everywhere()
+        engine.wakeups.check_everywhere()
         turns_until(parts, lambda: status(first) == "COMPLETED")
         turns_until(parts, lambda: engine.stalled.tried)
         assert status(second) == "PENDING"
@@ -718,7 +718,7 @@ def test_a_partition_is_tried_less_often_while_its_lock_lasts() -> None:
     waits = []
 
     for _ in range(7):
-        stalled.hear(told)
+        stalled.add(told)
         waits.append(stalled.at)
         stalled.clock = partial(float, stalled.at)
         assert stalled.take() == [told.task]
@@ -726,10 +726,10 @@ def test_a_partition_is_tried_less_often_while_its_lock_lasts() -> None:
 
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
-    stalled.hear(told._replace(task=uuid.uuid4()))
+    stalled.add(told._replace(task=uuid.uuid4()))
     assert stalled.at == 0.1
 
-    stalled.hear(told._replace(at_once=True))
+    stalled.add(told._replace(at_once=True))
     assert stalled.at == 0.0
 
 
@@ -738,6 +738,6 @@ def test_a_flood_of_stalled_partitions_is_left() -> None:
     stalled = StalledPartitions()
 
     for _ in range(2_000):
-        stalled.hear(Stalled(uuid.uuid4(), at_once=False))
+        stalled.add(Stalled(uuid.uuid4(), at_once=False))
 
     assert len(stalled.left) == 1_000

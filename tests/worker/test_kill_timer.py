@@ -190,7 +190,7 @@ def test_arming_moves_a_deadline_that_has_not_passed() -> None:
         timer.arm(time.monotonic() - 1)
         assert timer.remaining() > FAR
     finally:
-        timer.arm(kill_timer.NEVER)
+        timer.arm(kill_timer.DISARMED)
 
     assert timer.remaining() == 0
 
@@ -207,7 +207,7 @@ def test_a_late_beat_of_a_stopping_worker_sets_no_deadline() -> None:
     timer.disarm()
     timer.rearm(2.0)
 
-    assert deadlines == [1.0 + FAR, kill_timer.NEVER]
+    assert deadlines == [1.0 + FAR, kill_timer.DISARMED]
 
 
 def test_a_stopped_worker_ends_with_its_spawned_child(

@@ -20,7 +20,7 @@ import pytest
 from horsies_django import TaskContextFilter
 from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.core.texts import printable_name, visible
-from horsies_django.tasks.context import CurrentTask, running
+from horsies_django.tasks.context import CurrentTask, running_task
 from horsies_django.worker.logs import console as logs
 from horsies_django.worker.logs import relay
 from horsies_django.worker.logs.console import (
@@ -29,12 +29,12 @@ from horsies_django.worker.logs.console import (
     palette_for,
 )
 from horsies_django.worker.logs.task_log import (
-    MANY,
+    MANY_A_SECOND,
     TaskLog,
-    label,
-    named,
+    in_parentheses,
+    log_expired,
     named_class,
-    tell_expired,
+    task_label,
 )
 from horsies_django.worker.pool.process import PoolProcess
 from horsies_django.worker.pool.timeouts import StuckWatch
@@ -74,7 +74,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
 def test_lines_that_a_slow_log_cannot_take_are_counted(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "MOST_WAITING", 2)
+    monkeypatch.setattr(relay, "MOST_WAITING_RECORDS", 2)
 
     with logs.relayed_logs():
         logger.info("line %s", 0)
@@ -208,18 +208,18 @@ def test_a_long_running_task_is_reported_once(
     claim = runs(member, 1, since=100.0)
 
     with caplog.at_level(logging.WARNING, "horsies.worker"):
-        watch.look([member], 159.0)
+        watch.check([member], 159.0)
         assert caplog.messages == []
 
         for now in (161.0, 162.0, 163.0):  # the report, and two heartbeats after it
-            watch.look([member], now)
+            watch.check([member], now)
         assert [str(claim.id) in line for line in caplog.messages] == [True]
         assert "(tests.nothing) has been running for more than 60 s in process 7" in caplog.text
 
         member.take_off("sync", 1)
         other = runs(member, 2, since=163.0, name="a\n[CRITICAL] \x1b[2J")
         for now in (222.0, 224.0, 225.0):
-            watch.look([member], now)
+            watch.check([member], now)
 
     assert [str(other.id) in line for line in caplog.messages] == [False, True]
     assert all(line.isprintable() for line in caplog.messages), "its name forges no line"
@@ -240,10 +240,13 @@ def failed(**reply: Any) -> Outcome:
 def test_tasks_above_the_limit_of_a_second_are_counted_by_name() -> None:
     """Tasks above the limit of a second are counted, and then reported under up to ten names."""
     log = TaskLog()
-    assert (len(log.take(done(MANY - 1), 10.0)), len(log.take(done(1), 10.9))) == (MANY - 1, 1)
+    assert (len(log.take(done(MANY_A_SECOND - 1), 10.0)), len(log.take(done(1), 10.9))) == (
+        MANY_A_SECOND - 1,
+        1,
+    )
     assert log.summary_at == float("inf"), "as many as a second may have are not counted"
 
-    assert len(log.take(done(MANY + 1_300), 11.0)) == MANY
+    assert len(log.take(done(MANY_A_SECOND + 1_300), 11.0)) == MANY_A_SECOND
     assert log.take(done(100, "shop.tasks.ship"), 11.5) == []
     assert log.summary_at == 12.0
 
@@ -263,18 +266,18 @@ def test_tasks_above_the_limit_of_a_second_are_counted_by_name() -> None:
 def test_the_second_after_a_busy_one_is_only_counted() -> None:
     """The second after a busy one is only counted, and lines come back after a quiet one."""
     log = TaskLog()
-    log.take(done(MANY + 1), 10.0)
+    log.take(done(MANY_A_SECOND + 1), 10.0)
     log.summary(11.0)
 
     # This is within the limit of a second, but that is not known yet.
-    assert log.take(done(MANY), 11.5) == []
+    assert log.take(done(MANY_A_SECOND), 11.5) == []
     assert log.summary(12.0).startswith("200 tasks completed in 1.0 s: ")
 
-    assert len(log.take(done(MANY + 1), 12.5)) == MANY
+    assert len(log.take(done(MANY_A_SECOND + 1), 12.5)) == MANY_A_SECOND
     log.summary(13.0)
     assert len(log.take(done(1), 72.0)) == 1, "after an idle minute"
 
-    log.take(done(MANY * 3), 72.1)
+    log.take(done(MANY_A_SECOND * 3), 72.1)
     log.summary(77.0)  # the worker was stopped meanwhile: 600 in 5 s
     assert len(log.take(done(1), 77.5)) == 1
 
@@ -285,19 +288,19 @@ def test_a_worker_logs_its_last_counts_when_it_ends(
     """A worker logs its last counts when it ends, if it logs at level INFO."""
     caplog.set_level("WARNING", "horsies.task")
     task_log = TaskLog()
-    task_log.settled(done(MANY * 2))
+    task_log.settled(done(MANY_A_SECOND * 2))
     task_log.close()
     assert (task_log.summary_at, caplog.text) == (float("inf"), "")
 
     caplog.set_level("INFO", "horsies.task")
-    task_log.settled(done(MANY + 7))
+    task_log.settled(done(MANY_A_SECOND + 7))
     task_log.tick(task_log.summary_at - 0.01)
-    assert len(caplog.records) == MANY
+    assert len(caplog.records) == MANY_A_SECOND
 
     task_log.close()
     assert caplog.messages[-1].startswith("7 tasks completed in ")
     task_log.tick(time.monotonic() + 100)
-    assert len(caplog.records) == MANY + 1
+    assert len(caplog.records) == MANY_A_SECOND + 1
 
 
 AT = 1_000_000_000.0
@@ -338,7 +341,7 @@ MOMENT = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(AT))
             {},
             {"retry": None},
             "INFO",
-            f"{YELLOW}failed{OFF} in 0.500 s: OH_NO; {YELLOW}it is tried again{OFF}",
+            f"{YELLOW}failed{OFF} in 0.500 s: OH_NO; {YELLOW}it is retried{OFF}",
         ),
     ],
     ids=[
@@ -390,10 +393,10 @@ def test_a_record_about_a_task_has_the_attributes_of_the_filter(
 def test_some_of_many_tasks_are_named_and_none_that_nobody_knows() -> None:
     (one,) = done(1)
 
-    assert named([]) == named([Claim(uuid.uuid4(), 1, "", "", "")]) == ""
-    assert named([one]) == f" (shop.tasks.pack {one.id} (attempt 3))"
+    assert in_parentheses([]) == in_parentheses([Claim(uuid.uuid4(), 1, "", "", "")]) == ""
+    assert in_parentheses([one]) == f" (shop.tasks.pack {one.id} (attempt 3))"
     assert (
-        named([one] * 12)
+        in_parentheses([one] * 12)
         == f" ({', '.join([f'shop.tasks.pack {one.id} (attempt 3)'] * 10)}, and 2 more)"
     )
 
@@ -413,9 +416,9 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
             [one, failed()._replace(task_name=FORGED, queue_name=FORGED, error_message=None)]
         )
         log.settled([failed()._replace(task_name=FORGED, status="CANCELLED")])
-        log.settled(done(MANY + 1, FORGED))
+        log.settled(done(MANY_A_SECOND + 1, FORGED))
         log.close()
-        tell_expired([one])
+        log_expired([one])
 
     assert len(caplog.records) > 4
     for record in caplog.records:
@@ -429,7 +432,7 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
             assert text.isprintable()
             assert len(text) < 320
 
-    assert label(one) == f"{printable_name(FORGED)} {one.id} (attempt 3)"
+    assert task_label(one) == f"{printable_name(FORGED)} {one.id} (attempt 3)"
     assert printable_name("shop.tasks.größe") == "shop.tasks.größe"
 
 
@@ -450,14 +453,14 @@ def test_the_filter_adds_the_task_attributes_to_every_record() -> None:
         return record.task_id, record.task_name, record.queue_name, record.attempt
 
     id_ = uuid.UUID(int=7)
-    token = running.set(
+    token = running_task.set(
         CurrentTask(Claim(id_, 1, "sync", "shop.tasks.pack", "{}", 2, None, "mail"))
     )
 
     try:
         inside = filtered()
     finally:
-        running.reset(token)
+        running_task.reset(token)
 
     assert attributes(inside) == (str(id_), "shop.tasks.pack", "mail", 2)
     assert (

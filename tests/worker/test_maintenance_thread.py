@@ -30,7 +30,7 @@ from horsies_django.worker.engine.engine import EngineStatus
 from horsies_django.worker.maintenance import pruner as pruner_module
 from horsies_django.worker.maintenance.heartbeat import Snapshots
 from horsies_django.worker.maintenance.pruner import Pruner
-from horsies_django.worker.maintenance.thread import Job
+from horsies_django.worker.maintenance.thread import PeriodicJob
 from horsies_django.worker.supervisor import Supervisor
 from tests.conftest import Claimers, Connect, limit, put, sql, wait_until
 from tests.db.conftest import wait_for_waiting
@@ -147,21 +147,21 @@ def test_the_kill_timer_counts_from_before_the_beat(
 def test_a_worker_declared_dead_stays_dead(parts: Supervisor, conn: Any) -> None:
     """A worker that was declared dead is notified and stays dead."""
     silence(parts.worker, timedelta(days=2_000))
-    assert WorkerStore(conn).reap(timedelta(days=1_000), judge=True, many=10) == [], (
+    assert WorkerStore(conn).reap(timedelta(days=1_000), declare_dead=True, many=10) == [], (
         "the server started since"
     )
 
-    WorkerStore(conn).reap(timedelta(seconds=2), judge=True, many=10)
+    WorkerStore(conn).reap(timedelta(seconds=2), declare_dead=True, many=10)
     assert not parts.maintenance.heartbeat.tick(conn)
 
     assert parts.engine.disowned
     assert Heartbeat.objects.get().died_at is not None
 
 
-def test_a_worker_that_stops_says_so_once(parts: Supervisor, conn: Any) -> None:
+def test_a_stopping_worker_records_its_stop_once(parts: Supervisor, conn: Any) -> None:
     """Fails if: a stopped worker counts as living, and ``explain`` expects it to start tasks."""
     thread = parts.maintenance
-    (job,) = [one for one in thread.jobs if one.name == "recording that it stops"]
+    (job,) = [one for one in thread.jobs if one.name == "recording that the worker stops"]
     thread.attempt(job)
     assert Worker.objects.get().stopping_at is None
 
@@ -243,7 +243,7 @@ def set_back(parts: Supervisor) -> None:
 
 
 @pytest.mark.parametrize("what", [cut_off, fail_over, stall, set_ahead, set_back])
-def test_a_reaper_judges_only_after_enough_beats_of_its_own(
+def test_a_reaper_declares_dead_only_after_enough_own_beats(
     what: Callable[[Supervisor], None], parts: Supervisor, conn: Any
 ) -> None:
     """A reaper declares workers dead only after its own heartbeats went on for the threshold.
@@ -257,7 +257,7 @@ def test_a_reaper_judges_only_after_enough_beats_of_its_own(
     register(other, conn)
     silence(other)
 
-    def spared(*jobs: Job) -> bool:
+    def spared(*jobs: PeriodicJob) -> bool:
         for job in jobs:
             thread.attempt(job)
         return Heartbeat.objects.get(pk=other).died_at is None
@@ -284,7 +284,7 @@ def on_duty(conn: Any, workers: list[uuid.UUID]) -> list[int]:
     return [place for place, each in enumerate(beaten) if each.on_duty]
 
 
-def test_the_three_oldest_workers_that_are_heard_are_on_duty(connect: Connect) -> None:
+def test_the_three_oldest_living_workers_are_on_duty(connect: Connect) -> None:
     conn = connect()
     workers = registered(conn, 6)
     assert on_duty(conn, workers) == [0, 1, 2]
@@ -434,7 +434,7 @@ def over(pruner: Pruner, conn: Any) -> bool:
     return pruner.tick(conn) == pruner.interval_seconds
 
 
-def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(
+def test_a_round_deletes_all_kinds_of_rows_and_logs_the_counts(
     connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
     long_ago = WorkerFactory().started_at - 400 * DAY
@@ -479,9 +479,9 @@ def test_any_worker_deletes_tasks_with_their_own_retention(
     ran = Pruner(Retention(), {False, 3_600_000}.copy)
     later = Pruner(Retention())
 
-    assert ran.owes_note
+    assert ran.has_new_retentions
     ran.note(conn)
-    assert not ran.owes_note
+    assert not ran.has_new_retentions
 
     wait_until(lambda: over(ran, conn), "a round is over")
     assert Task.objects.get().pk == young
@@ -554,7 +554,7 @@ def test_no_kind_of_row_holds_up_another(connect: Connect) -> None:
     assert not left_of(entry)
 
 
-def test_a_round_that_is_long_is_followed_by_the_next(connect: Connect) -> None:
+def test_the_next_round_begins_while_a_long_one_is_unfinished(connect: Connect) -> None:
     """Fails if: new rows of one kind wait until all of another kind are deleted, however long that
     takes.
     """
@@ -723,7 +723,7 @@ def test_the_maintenance_thread_outlives_any_error(
         if raised:
             raise raised.pop()
 
-    maintenance.jobs = [Job("the heartbeat", 0.01, act)]
+    maintenance.jobs = [PeriodicJob("the heartbeat", 0.01, act)]
     maintenance.start()
 
     try:

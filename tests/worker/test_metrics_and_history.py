@@ -52,13 +52,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
-    metrics.texts.kept.clear()
+    metrics.cached_worker_metrics.kept.clear()
     yield
-    metrics.texts.kept.clear()
+    metrics.cached_worker_metrics.kept.clear()
 
 
 def scraped(parts: Supervisor) -> Metrics:
-    metrics.texts.kept.clear()
+    metrics.cached_worker_metrics.kept.clear()
     status, text = ask(parts, "/metrics")
     assert status == 200
     return Metrics(text)
@@ -88,7 +88,7 @@ def test_all_results_of_a_task_share_one_histogram(
     put(1, due_at=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=40))
     put(1, good_until=dt.datetime.now(dt.UTC) - MINUTE)
 
-    parts.engine.wakeups.look_everywhere()
+    parts.engine.wakeups.check_everywhere()
     turns_until(
         parts, lambda: not Task.objects.filter(finished_at=None).exclude(retry_count=1).exists()
     )
@@ -180,7 +180,7 @@ def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(
 
     tasks.linger.send(str(tmp_path / "one"))
     tasks.ahold.send("one")
-    parts.engine.wakeups.look_everywhere()
+    parts.engine.wakeups.check_everywhere()
     turns_until(
         parts, lambda: parts.engine.pool.running("sync") == parts.engine.pool.running("async") == 1
     )
@@ -228,7 +228,7 @@ def test_a_worker_without_children_reports_its_own_memory(
     assert ask(parts, "/metrics", "HEAD") == (200, "")
 
     tasks.noop.send()
-    parts.engine.wakeups.look_everywhere()
+    parts.engine.wakeups.check_everywhere()
     parts.engine.turn(0.0)
     after = scraped(parts)
 
@@ -292,8 +292,8 @@ def test_metrics_are_kept_for_a_second(parts: Supervisor) -> None:
     again = ask(parts, "/metrics")
 
     assert again == first
-    ((until, text),) = metrics.texts.kept.values()
-    metrics.texts.kept[""] = until - 1.0, text
+    ((until, text),) = metrics.cached_worker_metrics.kept.values()
+    metrics.cached_worker_metrics.kept[""] = until - 1.0, text
     assert ask(parts, "/metrics") != first
 
 
@@ -315,7 +315,7 @@ def test_a_crowd_for_metrics_takes_few_threads(parts: Supervisor) -> None:
         lives = ask(parts, "/live")
 
     assert most <= MOST_THREADS
-    assert refused == (503, "Too many requests wait for the metrics. Ask again in a second.\n")
+    assert refused == (503, "Too many requests wait for the metrics. Try again in a second.\n")
     assert lives[0] == 200
     wait_until(lambda: ask(parts, "/metrics")[0] == 200, "it is rendered")
 

@@ -24,7 +24,7 @@ from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.worker.engine import outbox as outbox_module
 from horsies_django.worker.engine.outbox import Outbox
-from horsies_django.worker.engine.pass_runner import ENOUGH, GATHER_SECONDS, PassRunner
+from horsies_django.worker.engine.pass_runner import ENOUGH, GATHER_OUTCOMES_SECONDS, PassRunner
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from tests.conftest import Connect, put
 from tests.support.factories import WorkerFactory, now
@@ -81,7 +81,7 @@ def test_an_outcome_survives_a_lost_connection(
     outbox.connect()
     outbox.run_pass()
 
-    assert not outbox.owes
+    assert not outbox.has_unwritten_entries
     assert statuses() == ["COMPLETED"] * 2
     assert caplog.messages == [
         f"tests.nothing {one.id} (attempt 1) completed in 0.250 s" for one in (first, second)
@@ -112,8 +112,8 @@ def test_an_outcome_is_not_written_twice_after_a_lost_answer(
     outbox.outcomes += [good, bad]  # the answer never came
     outbox.run_pass()
 
-    assert (outbox.owes, TaskAttempt.objects.count()) == (False, 2)
-    then = ("INFO", "; it is tried again") if tried_again else ("ERROR", "")
+    assert (outbox.has_unwritten_entries, TaskAttempt.objects.count()) == (False, 2)
+    then = ("INFO", "; it is retried") if tried_again else ("ERROR", "")
     assert {(record.levelname, record.getMessage()) for record in caplog.records} == {
         ("INFO", f"tests.nothing {good.id} (attempt 1) completed"),
         (then[0], f"tests.nothing {bad.id} (attempt 1) failed: OH_NO: it broke{then[1]}"),
@@ -155,7 +155,7 @@ def test_an_outcome_for_a_locked_row_lands_once_the_row_is_free(
 
     with locked(connect(), claim):
         outbox.run_pass()
-        assert (outbox.owes, outbox.unwritten, outbox.unreleased) == (
+        assert (outbox.has_unwritten_entries, outbox.unwritten, outbox.unreleased) == (
             True,
             owed == "outcome",
             owed == "release",
@@ -163,7 +163,7 @@ def test_an_outcome_for_a_locked_row_lands_once_the_row_is_free(
         assert statuses() == ["RUNNING"]
 
     outbox.run_pass()
-    assert not outbox.owes
+    assert not outbox.has_unwritten_entries
     assert statuses() == ["COMPLETED" if owed == "outcome" else "PENDING"]
 
 
@@ -178,7 +178,7 @@ def test_outcomes_of_a_zombie_are_dropped_and_logged(
     with caplog.at_level(logging.WARNING, "horsies"):
         outbox.run_pass()
 
-    assert not outbox.owes
+    assert not outbox.has_unwritten_entries
     assert statuses() == ["RUNNING"]
     assert str(outbox.worker) in caplog.text
     assert f"tests.nothing {claim.id} (attempt 1)" in caplog.text
@@ -191,7 +191,7 @@ def test_one_poisoned_result_fails_alone_and_its_batch_lands(outbox: Outbox) -> 
 
     outbox.run_pass()
 
-    assert not outbox.owes
+    assert not outbox.has_unwritten_entries
     assert statuses() == ["COMPLETED", "COMPLETED", "FAILED"]
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
     assert TaskAttempt.objects.count() == 3
@@ -241,7 +241,7 @@ def test_a_batch_that_exceeds_its_time_limit_is_halved(outbox: Outbox, connect: 
 
     refused = 0
     try:
-        while outbox.owes:
+        while outbox.has_unwritten_entries:
             try:
                 outbox.run_pass()
             except psycopg.errors.QueryCanceled:
@@ -265,7 +265,7 @@ def test_a_refused_outcome_does_not_hold_up_the_others(
         outbox.run_pass()
 
     assert statuses() == ["COMPLETED", "COMPLETED", "RUNNING"]
-    assert f"its failure cannot be stored either, task {bad.id}" in caplog.text
+    assert f"the failure of task {bad.id} cannot be stored either" in caplog.text
     assert "secret" not in caplog.text
     # There is no context, either.
     assert not any(record.exc_info or "\n" in record.getMessage() for record in caplog.records)
@@ -274,7 +274,7 @@ def test_a_refused_outcome_does_not_hold_up_the_others(
     outbox.locked_until = 0.0
     outbox.run_pass()
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
-    assert not outbox.owes
+    assert not outbox.has_unwritten_entries
 
 
 def test_a_time_limit_in_a_poisoned_batch_fails_no_good_task(
@@ -320,7 +320,7 @@ def test_an_unwritten_outcome_survives_a_cut_before_the_check(
 
     outbox.connect()
     outbox.run_pass()
-    assert not outbox.owes
+    assert not outbox.has_unwritten_entries
     assert statuses() == ["COMPLETED"]
 
 
@@ -349,7 +349,7 @@ def ids(claims: list[Claim]) -> list[uuid.UUID]:
     return [claim.id for claim in claims]
 
 
-def test_unknown_tasks_go_back_and_are_not_met_again(
+def test_unknown_tasks_are_released_once_and_then_skipped(
     passes: PassRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(3, name=STRANGE)
@@ -368,7 +368,11 @@ def test_unknown_tasks_go_back_and_are_not_met_again(
 
     for _ in range(3):
         passed = passes.run(TEN, SLOTS)
-        assert (passed.claims, passed.again, passes.outbox.owes) == ([], False, False)
+        assert (passed.claims, passed.again, passes.outbox.has_unwritten_entries) == (
+            [],
+            False,
+            False,
+        )
         assert passes.wakeups.due_at == passes.unknown_tasks.until, (
             "it looks again when they are old"
         )
@@ -391,7 +395,7 @@ def test_unknown_tasks_go_back_and_are_not_met_again(
     ] == [GRACE, None]
 
 
-def test_many_unknown_names_are_one_short_line(
+def test_many_unknown_names_are_logged_as_one_short_line(
     passes: PassRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(15):
@@ -423,7 +427,7 @@ def test_what_is_taken_ahead_goes_back_too(passes: PassRunner) -> None:
 
 
 @pytest.mark.promise("S2.21")
-def test_what_is_old_is_run_once_the_worker_knows_that_it_is_old(passes: PassRunner) -> None:
+def test_a_pass_claims_an_unknown_task_older_than_the_grace(passes: PassRunner) -> None:
     (id_,) = put(name=STRANGE)
     with connected(timedelta(0)) as strict:
         passed = strict.run(TEN, SLOTS)
@@ -472,11 +476,11 @@ def test_a_pass_waits_at_most_2_ms_for_tasks_to_end(
 
     put(3, name=KNOWN)
     claims = passes.run(TEN, {"sync": 10, "async": 0}).claims
-    assert passes.not_before == passes.ended + GATHER_SECONDS
+    assert passes.not_before == passes.ended + GATHER_OUTCOMES_SECONDS
 
     outcomes = [completed(claim) for claim in claims]
     outbox.outcomes = outcomes[:2]
-    assert passes.not_before == passes.ended + GATHER_SECONDS
+    assert passes.not_before == passes.ended + GATHER_OUTCOMES_SECONDS
     outbox.outcomes = [*outcomes]
     assert passes.not_before == passes.ended
 
@@ -495,14 +499,14 @@ def test_no_short_pass_follows_one_that_read_over_late_tasks(
     passes.run(Wanted(10), {"sync": 10, "async": 10})
     put(10_000, name=KNOWN, good_until=now() - timedelta(days=1))
     put(name=KNOWN)
-    passes.wakeups.tell(["default"], "sync")
+    passes.wakeups.mark_fresh(["default"], "sync")
 
     assert (passed := passes.run(Wanted(1), {"sync": 1})).short
     assert passed.claims
     assert passes.wakeups.short_from > passes.ended
 
 
-def test_a_pass_replaces_the_look_once_scans_read_far(
+def test_a_pass_replaces_the_check_once_scans_read_far(
     passes: PassRunner,
 ) -> None:
     """Once scans read far, a pass replaces the look, because a look reads all dead entries."""

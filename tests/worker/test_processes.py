@@ -35,13 +35,13 @@ from horsies_django.worker.child.run_task import project_path, site_of
 from horsies_django.worker.ipc import HEADER, MARK, ODD, send_all, wait_receive
 from horsies_django.worker.limits.memory import Gauge, memory_bytes
 from horsies_django.worker.maintenance.heartbeat import cpu_seconds
-from horsies_django.worker.pool.messages import OddMessage, checked
+from horsies_django.worker.pool.messages import OddMessage, checked_message
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import InProcess
 from horsies_django.worker.pool.timeouts import is_stopped
 from horsies_django.worker.process import shutdown
 from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.shutdown import Shutdown, heard
+from horsies_django.worker.process.shutdown import Shutdown, urgency_after
 from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.worker.conftest import channel_pair
@@ -138,7 +138,10 @@ def test_a_reply_of_a_child_is_an_ordinary_message() -> None:
     failed = Reply("FAILED", "{}", "OH_NO", "no", 1.5, False, ("LookupError",), '{"cart": 3}')
 
     for reply in (failed, Reply("COMPLETED", '{"ok":1}')):
-        assert checked(("ran", (1, reply.packed(), 0.1))) == ("ran", (1, reply.packed(), 0.1))
+        assert checked_message(("ran", (1, reply.packed(), 0.1))) == (
+            "ran",
+            (1, reply.packed(), 0.1),
+        )
         assert Reply.unpacked(reply.packed()) == reply
 
 
@@ -173,7 +176,7 @@ def test_a_reply_of_a_child_is_an_ordinary_message() -> None:
 def test_a_message_of_another_shape_is_refused(message: Any) -> None:
     """Fails if: a message of another shape raises an error in the worker's own process later."""
     with pytest.raises(OddMessage):
-        checked(message)
+        checked_message(message)
 
 
 CHILD = """
@@ -446,7 +449,7 @@ def test_sigterm_twice_within_a_second_is_one(signals: str, urgency: int) -> Non
         else:
             now += float(word)
 
-    assert heard(came) == urgency
+    assert urgency_after(came) == urgency
 
 
 @pytest.mark.parametrize("ends_process", [False, True])

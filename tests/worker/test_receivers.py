@@ -91,7 +91,7 @@ def test_a_flood_of_signals_is_bounded_and_drops_are_counted(
 
     Fails if: the queue grows until the worker has no memory, or adding to it waits.
     """
-    monkeypatch.setattr(receivers_module, "MOST_WAITING", 100)
+    monkeypatch.setattr(receivers_module, "MOST_WAITING_RECORDS", 100)
     slow = Slow(signals.task_started)
     first, *rest = claims(101)
 
@@ -112,7 +112,7 @@ def test_a_flood_of_signals_is_bounded_and_drops_are_counted(
     receivers.stop()
     assert slow.got == [claim.id for claim in (first, *rest)], "all that waited are delivered"
     assert "75 signal(s) were dropped" in caplog.messages[-1]
-    assert "0 more not delivered" in caplog.messages[-1]
+    assert "0 more were not delivered" in caplog.messages[-1]
 
 
 def test_a_stopping_worker_does_not_wait_for_a_hanging_receiver(
@@ -139,7 +139,7 @@ def test_a_stopping_worker_does_not_wait_for_a_hanging_receiver(
 
     receivers.stop()
     assert "0 signal(s) were dropped" in caplog.messages[-1]
-    assert "3 more not delivered" in caplog.messages[-1]
+    assert "3 more were not delivered" in caplog.messages[-1]
 
     slow.gate.set()
     assert receivers.thread is not None
@@ -326,7 +326,7 @@ def test_only_a_final_failure_sends_task_failed(
     }
 
 
-def test_the_end_of_the_worker_is_always_told_last(
+def test_a_worker_always_sends_worker_stopping_last(
     receivers: Receivers, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Fails if: a worker in which no task failed sends no ``worker_stopping``, on which receivers
@@ -347,7 +347,7 @@ def test_the_end_of_the_worker_is_always_told_last(
 
     receivers.stop()
     assert got == [claim.id, (receivers.worker, "horsies-receivers")]
-    assert "a receiver of worker_stopping ended the others" in caplog.text
+    assert "a receiver of worker_stopping raised an exception" in caplog.text
 
     idle = Receivers(uuid.uuid4())
     idle.stop()

@@ -17,7 +17,7 @@ from horsies_django import schedules
 from horsies_django.conf import config
 from horsies_django.core.errors import ScheduleError
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
-from horsies_django.store.base import load
+from horsies_django.store.base import sql_text
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.worker.engine.outage import DatabaseGaveUp
@@ -363,7 +363,7 @@ def test_ten_thousand_schedules_cost_nothing_while_none_is_due(clockwork: Clockw
     )
     sql("ANALYZE horsies_schedules")
 
-    explain = "EXPLAIN (ANALYZE, VERBOSE, FORMAT JSON) " + load("schedules/due")
+    explain = "EXPLAIN (ANALYZE, VERBOSE, FORMAT JSON) " + sql_text("schedules/due")
     for moment in (None, NOON):  # the clock of the database, and that of the test
         asked = {"now": moment, "many": 100, "but": ["unknown"]}
         found = clockwork.connection.execute(explain.encode(), asked).fetchone()
@@ -483,7 +483,7 @@ def test_a_change_during_a_round_is_not_slept_through(
     own.execute("LISTEN somebody_elses")  # as on a server connection of a pooler
     other.execute("SELECT pg_notify('somebody_elses', 'nightly')")
     own.execute("SELECT 1")  # this receives the notification
-    assert not scheduler_loop.heard(), "of another channel"
+    assert not scheduler_loop.has_changes(), "of another channel"
 
     channel = f"{channel_prefix(other)}_schedules"
     other.execute("SELECT pg_notify(%s, '')", [channel])
@@ -496,7 +496,7 @@ def test_a_change_during_a_round_is_not_slept_through(
     sleeper.join(PATIENCE_SECONDS)
 
     assert not sleeper.is_alive()
-    assert scheduler_loop.heard() is False  # the notification was read before
+    assert scheduler_loop.has_changes() is False  # the notification was read before
 
 
 def test_a_cut_connection_wakes_it_and_is_replaced(

@@ -24,8 +24,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from horsies_django import schedules
-from horsies_django.core.patterns import EXAMPLES
-from horsies_django.core.schedules import Timing
+from horsies_django.core.patterns import PATTERN_EXAMPLES
+from horsies_django.core.schedules import FireTimes
 from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.worker.scheduler import LEFT_SECONDS, LONGEST_WAIT_SECONDS, Scheduler
 from tests.conftest import sql
@@ -74,7 +74,7 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other(
     assert (row("broken").error, row("broken").next_fire_at) == (None, NOON + 60 * SECOND)
 
     clockwork.later(NOON + 60 * SECOND + GRACE)
-    assert "was sent an argument that it does not take" in (row("broken").error or "")
+    assert "got an argument that it does not take" in (row("broken").error or "")
     assert row("broken").error_at is not None
     assert row("broken").next_fire_at == NOON + 420 * SECOND
 
@@ -226,14 +226,14 @@ def test_a_mistake_of_ours_in_one_schedule_holds_up_no_other(
 ) -> None:
     make("cursed")
     make("sound")
-    usual = Timing.following
+    usual = FireTimes.following
 
-    def following(timing: Timing, fire_time: dt.datetime) -> dt.datetime | None:
+    def following(timing: FireTimes, fire_time: dt.datetime) -> dt.datetime | None:
         if timing.name == "cursed":
             raise ZeroDivisionError("a mistake")
         return usual(timing, fire_time)
 
-    monkeypatch.setattr(Timing, "following", following)
+    monkeypatch.setattr(FireTimes, "following", following)
     clockwork.at(NOON + 60 * SECOND)
     assert (fire_times("cursed"), fire_times("sound")) == ([], [NOON + 60 * SECOND])
     assert "ZeroDivisionError: a mistake" in caplog.text
@@ -266,7 +266,7 @@ anything = st.recursive(
 # Values that no field accepts, or that only other releases could mean.
 WILD: dict[str, list[Any]] = {
     "pattern": [
-        *EXAMPLES,
+        *PATTERN_EXAMPLES,
         "0 0 30 2 *",
         "1," * 100_000 + "1 * * * *",
         "30-10/1000000 * * * *",
@@ -337,7 +337,7 @@ def write(name: str, row: dict[str, Any]) -> bool:
     return True
 
 
-def test_whatever_a_stranger_writes_other_schedules_fire(
+def test_a_row_of_any_content_holds_up_no_other_schedule(
     clockwork: Clockwork, caplog: pytest.LogCaptureFixture
 ) -> None:
     make("sound")

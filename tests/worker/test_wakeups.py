@@ -18,11 +18,11 @@ from horsies_django.worker.engine.scan_cursors import (
     HIGHEST,
     LAG_SECONDS,
     PRIORITIES,
-    SHARE,
+    SPACING_FACTOR,
     ScanCursors,
     ranges,
 )
-from horsies_django.worker.engine.wakeups import AFTER, BURST_SECONDS, Wakeups
+from horsies_django.worker.engine.wakeups import AFTER, NOTIFICATION_BURST_SECONDS, Wakeups
 from tests.worker.conftest import claims
 
 SLOTS = {"sync": 2, "async": 3}
@@ -39,7 +39,7 @@ def learn(
 def dry() -> Wakeups:
     """Return the wakeups of a worker of two queues after a whole pass that found nothing."""
     wakeups = Wakeups(["default", "mail"], 5.0)
-    wakeups.look_everywhere()
+    wakeups.check_everywhere()
     assert wakeups.lanes_with_work == {"sync", "async"}
 
     learn(wakeups, Passed())
@@ -51,9 +51,9 @@ def test_a_short_pass_scans_only_the_lane_and_queue_of_the_news(
     dry: Wakeups,
 ) -> None:
     """After news of due tasks in one lane and queue, a short pass scans only these."""
-    dry.tell(["mail"], "async")
+    dry.mark_fresh(["mail"], "async")
     assert dry.lanes_with_work == {"async"}
-    assert dry.news(0.0, Wanted(0, 3)) == "mail"
+    assert dry.queue_for_short_pass(0.0, Wanted(0, 3)) == "mail"
 
     learn(
         dry,
@@ -63,16 +63,18 @@ def test_a_short_pass_scans_only_the_lane_and_queue_of_the_news(
     )
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
 
-    dry.tell(["mail"], "async")
-    dry.tell(["default"], "async")
-    assert dry.news(0.0, Wanted(0, 3)) is None, "news of two queues take a whole pass"
+    dry.mark_fresh(["mail"], "async")
+    dry.mark_fresh(["default"], "async")
+    assert dry.queue_for_short_pass(0.0, Wanted(0, 3)) is None, (
+        "news of two queues take a whole pass"
+    )
 
 
 def test_a_lane_that_gave_all_wanted_tasks_is_scanned_again(
     dry: Wakeups,
 ) -> None:
     """A lane that gave as many tasks as were wanted or allowed is scanned again."""
-    dry.tell(["mail"], "async")
+    dry.mark_fresh(["mail"], "async")
     learn(dry, Passed(claims=claims(lane="async", count=3), short=True))
     assert (dry.lanes_with_work, dry.whole_next) == ({"async"}, False)
 
@@ -87,20 +89,22 @@ def test_a_lane_that_gave_all_wanted_tasks_is_scanned_again(
     learn(dry, Passed(limited=True), {"sync": 0, "async": 7}, Wanted(0, 7, total=0))
     assert dry.lanes_with_work == set()
     assert dry.limited
-    assert dry.news(0.0, Wanted()) is None, "where caps left tasks behind it looks everywhere"
+    assert dry.queue_for_short_pass(0.0, Wanted()) is None, (
+        "where caps left tasks behind it looks everywhere"
+    )
 
 
 def test_a_short_pass_is_followed_by_a_whole_one_for_later_tasks(
     dry: Wakeups,
 ) -> None:
     """A short pass is followed by a whole one if tasks of the queue may be due later."""
-    dry.tell(["mail"])
+    dry.mark_fresh(["mail"])
     assert dry.lanes_with_work == {"sync", "async"}
-    assert dry.news(0.0, WANTED) == "mail"
+    assert dry.queue_for_short_pass(0.0, WANTED) == "mail"
 
     learn(dry, Passed(claims=claims(1), short=True))
     assert dry.lanes_with_work == {"sync", "async"}
-    assert dry.news(0.0, WANTED) is None
+    assert dry.queue_for_short_pass(0.0, WANTED) is None
 
     learn(dry, Passed(due_in=7.0))
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
@@ -111,14 +115,14 @@ def test_a_known_due_time_survives_a_short_pass(
     dry: Wakeups,
 ) -> None:
     """A known due time survives a short pass, but not a pass over everything."""
-    dry.tell(["mail"])
+    dry.mark_fresh(["mail"])
     learn(dry, Passed(due_in=7.0))
 
-    dry.tell(["mail"], "sync")
+    dry.mark_fresh(["mail"], "sync")
     learn(dry, Passed(short=True), {"sync": 2, "async": 0}, Wanted(2, 0))
     assert dry.due_at == pytest.approx(107.0, abs=0.01)
 
-    dry.look_everywhere()
+    dry.check_everywhere()
     assert dry.due_at == math.inf
     assert dry.fresh["sync"] == {"default", "mail"}
 
@@ -128,11 +132,11 @@ def test_a_known_due_time_survives_a_short_pass(
 
 def test_a_short_pass_that_reads_far_is_followed_by_whole_ones(dry: Wakeups) -> None:
     """A short pass that reads far is followed by whole ones for a while."""
-    dry.tell(["mail"], "sync")
+    dry.mark_fresh(["mail"], "sync")
     dry.avoid_short(5.0, 0.1)
 
-    assert dry.news(4.9 + SHARE * 0.1, WANTED) is None
-    assert dry.news(5.1 + SHARE * 0.1, WANTED) == "mail"
+    assert dry.queue_for_short_pass(4.9 + SPACING_FACTOR * 0.1, WANTED) is None
+    assert dry.queue_for_short_pass(5.1 + SPACING_FACTOR * 0.1, WANTED) == "mail"
 
 
 @pytest.fixture
@@ -161,7 +165,7 @@ def looks_at(wakeups: Wakeups, moment: list[float]) -> float:
         moment[0] = wakeups.next_at
         wakeups.tick(moment[0])
         for lane, queues in wakeups.take_later(moment[0]).items():
-            wakeups.tell(queues, lane)
+            wakeups.mark_fresh(queues, lane)
 
     assert wakeups.lanes_with_work
     learn(wakeups, Passed())
@@ -169,11 +173,11 @@ def looks_at(wakeups: Wakeups, moment: list[float]) -> float:
 
 
 @pytest.mark.parametrize(("place", "after"), [*enumerate(AFTER["sent"][:3])])
-def test_the_elected_look_one_after_another(
+def test_elected_workers_check_queues_one_after_another(
     dry_at: Wakeups, moment: list[float], place: int, after: float
 ) -> None:
     dry_at.place = place
-    dry_at.hear(["mail"], "sync")
+    dry_at.handle_notification(["mail"], "sync")
     assert looks_at(dry_at, moment) == pytest.approx(after)
     assert dry_at.next_at == 10_000.0, "once will do"
 
@@ -183,22 +187,24 @@ def test_the_elected_look_one_after_another(
     dry_at.place = None
     dry_at.due_at = 1_001.0
     dry_at.poll_at = 10_000.0
-    dry_at.hear(["mail"], "sync")
+    dry_at.handle_notification(["mail"], "sync")
 
     assert (dry_at.lanes_with_work, dry_at.next_at) == (set(), 10_000.0), (
         "who is not elected does not look"
     )
 
 
-def test_the_first_looks_again_behind_a_burst_and_after_a_listen(
+def test_the_first_worker_checks_again_after_a_burst_or_listen(
     dry_at: Wakeups, moment: list[float]
 ) -> None:
     for _ in range(2):
-        dry_at.hear(["mail"], "sync")
-        moment[0] += BURST_SECONDS / 2
+        dry_at.handle_notification(["mail"], "sync")
+        moment[0] += NOTIFICATION_BURST_SECONDS / 2
 
     assert looks_at(dry_at, moment) == 0.0
-    assert looks_at(dry_at, moment) == pytest.approx(AFTER["burst"][0] - BURST_SECONDS / 2)
+    assert looks_at(dry_at, moment) == pytest.approx(
+        AFTER["burst"][0] - NOTIFICATION_BURST_SECONDS / 2
+    )
     assert dry_at.next_at == 10_000.0
 
     dry_at.start_over()
@@ -207,13 +213,13 @@ def test_the_first_looks_again_behind_a_burst_and_after_a_listen(
 
 
 @pytest.mark.parametrize("place", [1, 2])
-def test_a_look_later_is_followed_by_one_for_those_after_it(
+def test_a_delayed_check_is_repeated_for_the_last_notification(
     dry_at: Wakeups, moment: list[float], place: int
 ) -> None:
     dry_at.place = place
     heard = []
     for _ in range(3):
-        dry_at.hear(["mail"], "sync")
+        dry_at.handle_notification(["mail"], "sync")
         heard.append(moment[0])
         moment[0] += AFTER["burst"][place] / 4
 
@@ -229,12 +235,10 @@ def full(*lanes: str) -> Callable[[str], int]:
     return lambda lane: 0 if lane in lanes else 1
 
 
-def test_a_full_worker_passes_on_what_it_was_told_a_moment_later(
-    dry_at: Wakeups, moment: list[float]
-) -> None:
+def test_a_full_worker_passes_on_news_a_moment_later(dry_at: Wakeups, moment: list[float]) -> None:
     assert dry_at.lane_to_pass_on(moment[0], full("sync", "async")) is None
 
-    dry_at.hear(["mail"], "sync")
+    dry_at.handle_notification(["mail"], "sync")
     assert dry_at.lane_to_pass_on(moment[0], full("sync")) is None
 
     moment[0] = dry_at.pass_on_at
@@ -249,7 +253,7 @@ def test_a_full_worker_passes_on_what_it_was_told_a_moment_later(
 def test_it_passes_on_until_no_task_waits(
     dry_at: Wakeups, moment: list[float], woken: int | None, again: float | None
 ) -> None:
-    dry_at.hear(["mail"], "sync")
+    dry_at.handle_notification(["mail"], "sync")
     dry_at.passed_on(woken, 0.0)
     dry_at.lane_to_pass_on(moment[0], full("sync"))
 
@@ -260,7 +264,7 @@ def test_who_is_not_elected_passes_on_until_all_are_full(
     dry_at: Wakeups, moment: list[float]
 ) -> None:
     dry_at.place = None
-    dry_at.look_everywhere()
+    dry_at.check_everywhere()
     assert dry_at.lane_to_pass_on(moment[0] + 1, full("sync")) is None
     assert dry_at.pass_on_at == math.inf, "its polls are its own"
 
@@ -273,7 +277,7 @@ def test_who_is_not_elected_passes_on_until_all_are_full(
     assert dry_at.pass_on_at == math.inf
 
 
-def test_what_is_told_to_it_alone(dry_at: Wakeups) -> None:
+def test_a_message_to_one_worker_sets_its_place_or_wakes_it(dry_at: Wakeups) -> None:
     handlers = dry_at.handlers()
     handlers["place 2"](0.0)
     assert dry_at.place == 2
@@ -408,7 +412,7 @@ def test_marks_begin_anew_after_a_pass_over_everything(
     assert (cursors.forget_at, cursors.held) == (5.0 + cursors.every, {})
     assert lane(cursors, now=5.1)[1]["since"] == NOW - 1
 
-    for took, pause in ((0.1, 9.0), (1.0, SHARE)):
+    for took, pause in ((0.1, 9.0), (1.0, SPACING_FACTOR)):
         now = cursors.forget_at
         cursors.text(now)
         cursors.learn(Passed(far=True), now, took)

@@ -24,29 +24,29 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import (
-    LAST,
     LONGEST_CELL,
-    NOTHING,
+    MOST_ENTRIES,
+    NO_VALUE,
     Table,
     absolute,
     marked,
-    moment,
     rows_or_none,
+    time_and_age,
 )
 from horsies_django.admin.base.labels import (
-    ARGUMENTS,
+    ARGUMENTS_KEY,
     label_of_key,
     label_of_limit,
     shown_limit,
     shown_value,
 )
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.core.schedules import KEYS
+from horsies_django.core.schedules import SCHEDULE_KEYS
 from horsies_django.models import AuditEntry, Queue, Schedule, WorkflowRun
 from horsies_django.monitoring.overview import as_object
 
 ACTIONS = {
-    "queue.declare": gettext_lazy("Settings written"),
+    "queue.declare": gettext_lazy("Settings stored"),
     "queue.set": gettext_lazy("Set"),
     "queue.override": gettext_lazy("Overridden"),
     "queue.clear": gettext_lazy("Override cleared"),
@@ -56,7 +56,7 @@ ACTIONS = {
     "queue.skip": gettext_lazy("Failed task skipped"),
     "schedule.declare": gettext_lazy("Declared by the code"),
     "schedule.gone": gettext_lazy("Gone from the code"),
-    "schedule.create": gettext_lazy("Made"),
+    "schedule.create": gettext_lazy("Created"),
     "schedule.change": gettext_lazy("Edited"),
     "schedule.enable": gettext_lazy("Enabled"),
     "schedule.disable": gettext_lazy("Disabled"),
@@ -76,13 +76,13 @@ ACTIONS = {
     "workflow.cancel": gettext_lazy("Workflow cancelled"),
     "workflow.retry": gettext_lazy("Workflow retried"),
     "workflow.skip": gettext_lazy("Node skipped"),
-    "workflow.keep": gettext_lazy("Node kept as it was"),
+    "workflow.keep": gettext_lazy("Node of an earlier attempt kept"),
     "workflow.approve": gettext_lazy("Gate approved"),
     "workflow.reject": gettext_lazy("Gate rejected"),
 }
-ASKED = {
+REQUESTED = {
     "task.cancel": gettext_lazy("Asked to stop"),
-    "task.terminate": gettext_lazy("Asked to stop, else killed"),
+    "task.terminate": gettext_lazy("Asked to stop, killed if it does not"),
 }
 OF_QUEUES = "queue."
 OF_SCHEDULES = "schedule."
@@ -102,10 +102,10 @@ RUN_DETAILS = {
     "verdict": gettext_lazy("outcome"),
     "new": gettext_lazy("copy"),
 }
-LONGEST_REASON = 500  # the characters of a reason shown in a table of changes
-DECISIONS = ("workflow.approve", "workflow.reject")
+LONGEST_SHOWN_REASON = 500  # the characters of a reason shown in a table of changes
+DECISION_ACTIONS = ("workflow.approve", "workflow.reject")
 HIDDEN_REASON: str | Promise = gettext_lazy(
-    "The permission horsies.view_payload is required to see it."
+    "The permission horsies.view_payload is required to see the reason."
 )
 # Columns that repeat who changed a row, when and why. The audit entry has these itself.
 BESIDES = {
@@ -130,14 +130,18 @@ def changes_of(before: object, after: object) -> list[str]:
 
     lines = []
     for key in sorted(
-        {*old, *new}, key=lambda key: (KEYS.index(key) if key in KEYS else len(KEYS), key)
+        {*old, *new},
+        key=lambda key: (
+            SCHEDULE_KEYS.index(key) if key in SCHEDULE_KEYS else len(SCHEDULE_KEYS),
+            key,
+        ),
     ):
         texts = [
             str(Truncator(shown_value(key, columns.get(key))).chars(LONGEST_CELL))
             for columns in (old, new)
         ]
 
-        if key == ARGUMENTS and old.get(key) != new.get(key):
+        if key == ARGUMENTS_KEY and old.get(key) != new.get(key):
             lines.append(_("%(key)s: changed") % {"key": label_of_key(key)})
         elif texts[0] != texts[1]:
             lines.append(f"{label_of_key(key)}: {texts[0]} → {texts[1]}")
@@ -148,7 +152,8 @@ def changes_of(before: object, after: object) -> list[str]:
 def without_arguments(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of an entry with the values of arguments replaced by "hidden"."""
     return {
-        key: _("hidden") if key == ARGUMENTS and value else value for key, value in columns.items()
+        key: _("hidden") if key == ARGUMENTS_KEY and value else value
+        for key, value in columns.items()
     }
 
 
@@ -168,7 +173,7 @@ def shown_action(entry: AuditEntry) -> str:
     ended yet.
     """
     if as_object(entry.after).get("verdict") == "REQUESTED":
-        return str(ASKED.get(entry.action, entry.action))
+        return str(REQUESTED.get(entry.action, entry.action))
     return str(ACTIONS.get(entry.action, entry.action))
 
 
@@ -187,8 +192,8 @@ def changes(entry: AuditEntry) -> list[str]:
 
     for key in [*before, *(key for key in after if key not in before)]:
         column, overridden = key
-        old = before.get(key, NOTHING)
-        new = after.get(key, NOTHING)
+        old = before.get(key, NO_VALUE)
+        new = after.get(key, NO_VALUE)
 
         if column not in BESIDES and old != new:
             label = _("%(column)s (override)") if overridden else "%(column)s"
@@ -232,7 +237,7 @@ def _flat(columns: object) -> dict[tuple[str, bool], str]:
 def _text(column: str, value: object) -> str:
     if value is None:
         limits = column.endswith(("max_concurrency", "local_limit"))
-        return shown_limit(None) if limits else NOTHING
+        return shown_limit(None) if limits else NO_VALUE
     if column == "override_until" and (until := _moment(value)):
         return absolute(until)
 
@@ -254,7 +259,7 @@ def shown_reason(entry: AuditEntry, visible: bool) -> str:
     The reason of a decision about a gate is payload. It is returned only if ``visible`` is true,
     which is so if the user may see payload.
     """
-    hidden = entry.reason and entry.action in DECISIONS and not visible
+    hidden = entry.reason and entry.action in DECISION_ACTIONS and not visible
     return str(HIDDEN_REASON) if hidden else entry.reason or ""
 
 
@@ -262,15 +267,15 @@ def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects:
     """Return a table of the last audit entries about a row, with a link to all of them."""
     alias = row._state.db
     visible = page.has_view_payload_permission(request)
-    found = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:LAST]))
+    found = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:MOST_ENTRIES]))
 
     def cells(entry: AuditEntry) -> list[Any]:
         did = marked(
             "changes",
             format_html_join(SafeString("<br>"), "{}", ((one,) for one in changes(entry))),
         )
-        why = Truncator(shown_reason(entry, visible)).chars(LONGEST_REASON)
-        return [moment(entry.at, row.read_at), entry.actor, shown_action(entry), did, why]
+        reason = Truncator(shown_reason(entry, visible)).chars(LONGEST_SHOWN_REASON)
+        return [time_and_age(entry.at, row.read_at), entry.actor, shown_action(entry), did, reason]
 
     link: SafeString | str = ""
     if page.admin_site.is_registered(AuditEntry) and request.user.has_perm(

@@ -1,7 +1,7 @@
 """Forms that change one row: the table of verbs, and the buttons and views made from it.
 
-A form whose only field is the reason needs no code of its own: a row of ``VERBS`` is enough. The
-verbs call the same functions as the management commands. If two users change a row at the same
+A form whose only field is the reason needs no code of its own: a row of ``ADMIN_VERBS`` is enough.
+The verbs call the same functions as the management commands. If two users change a row at the same
 time, the last change applies, and the user is shown the entries that the audit got while the form
 was open.
 """
@@ -40,12 +40,12 @@ from horsies_django.admin.base.audit import (
     entries_of,
     shown_action,
 )
-from horsies_django.admin.base.html import LAST, parse_id
-from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, refusal
+from horsies_django.admin.base.html import MOST_ENTRIES, parse_id
+from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, database_refusal
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.status import Status
-from horsies_django.core.texts import LONGEST_REASON, name_of
+from horsies_django.core.texts import LONGEST_REASON, name_of_user
 from horsies_django.models import AuditEntry, Schedule, Task, WorkflowRun
 from horsies_django.monitoring.overview import as_object, changed_keys
 from horsies_django.tasks import operations as tasks
@@ -79,7 +79,7 @@ def always(_row: Any) -> bool:
     return True
 
 
-def never(_row: Any) -> bool:
+def has_no_button(_row: Any) -> bool:
     """Return False, for verbs without a button on the page of a row.
 
     Their forms are reached from another form, or by a link with more in its address.
@@ -125,20 +125,24 @@ def is_kept(task: Task) -> bool:
     return task.finished_at is not None and task.redacted_at is None
 
 
-def cancel(task: uuid.UUID, **how: Any) -> list[str]:
+def cancel_task(task: uuid.UUID, **options: Any) -> list[str]:
     """Cancel a task and return its verdict in a list, which is empty if the task had finished."""
-    return [verdict for verdict in tasks.cancel([task], **how).values() if verdict != "FINISHED"]
+    return [
+        verdict for verdict in tasks.cancel([task], **options).values() if verdict != "FINISHED"
+    ]
 
 
 OPERATE = "horsies.operate_task"
-PAYLOAD = "horsies.view_payload"
+VIEW_PAYLOAD = "horsies.view_payload"
 of_run = partial(Verb, permissions=("horsies.operate_workflow",))
 of_task = partial(Verb, permissions=(OPERATE,))
-control = {verb: partial(runs.control, verb=verb) for verb in ("pause", "resume", "cancel")}
+CONTROL_FUNCTIONS = {
+    verb: partial(runs.control, verb=verb) for verb in ("pause", "resume", "cancel")
+}
 
 # The keys are the prefix of the actions, then the last part of the address of the form. The buttons
 # appear in this order.
-VERBS: dict[str, dict[str, Verb]] = {
+ADMIN_VERBS: dict[str, dict[str, Verb]] = {
     OF_QUEUES: {
         "override": Verb(
             "queue.override",
@@ -146,7 +150,7 @@ VERBS: dict[str, dict[str, Verb]] = {
             queues.override,
             always,
             _(
-                "Leave a limit empty to keep the declared value; enter “none” for no limit. "
+                "Leave a limit empty to keep the declared value. Enter “none” for no limit. "
                 "Running tasks continue: after a limit"
                 " is lowered, no task starts until enough of them have "
                 "finished."
@@ -184,21 +188,21 @@ VERBS: dict[str, dict[str, Verb]] = {
             _("Run now"),
             schedules.run_now,
             always,
-            _("Sends its task once, now. The fire times of the schedule do not change."),
+            _("Sends the task once, now. The fire times of the schedule do not change."),
         ),
         "enable": Verb(
             "schedule.enable",
             _("Enable"),
             schedules.enable,
             lambda row: row.gone_at is None and is_off(row),
-            _("It fires from now on. Nothing is sent for the time while it was disabled."),
+            _("The schedule fires from now on. No tasks are sent for past fire times."),
         ),
         "disable": Verb(
             "schedule.disable",
             _("Disable"),
             schedules.disable,
             lambda row: row.gone_at is None and not is_off(row),
-            _("It does not fire until you enable it. Tasks that were sent are not affected."),
+            _("The schedule does not fire until it is enabled. Sent tasks are not affected."),
         ),
         "edit": Verb(
             "schedule.change",
@@ -206,7 +210,7 @@ VERBS: dict[str, dict[str, Verb]] = {
             schedules.change,
             always,
             _(
-                "Your changes override what the code declares, until somebody reverts them. A new "
+                "Your changes override the definition in the code until they are reverted. A new "
                 "pattern or time zone, or enabling"
                 " the schedule, takes effect from now on."
             ),
@@ -218,7 +222,7 @@ VERBS: dict[str, dict[str, Verb]] = {
             _("Revert to the code"),
             schedules.revert,
             lambda row: bool(changed_keys(row)),
-            _("Drops all changes, so that what the code declares is in force again."),
+            _("Removes all changes. The definition in the code is in force again."),
         ),
         "delete": Verb(
             "schedule.delete",
@@ -226,8 +230,8 @@ VERBS: dict[str, dict[str, Verb]] = {
             schedules.delete,
             lambda row: row.declared_in is None or row.gone_at is not None,
             _(
-                "No code declares it. Tasks that were sent are not affected; the audit keeps its "
-                "definition."
+                "Deletes the schedule, which no code declares. Sent tasks are not affected. "
+                "The audit keeps the definition."
             ),
             deletes=True,
         ),
@@ -235,8 +239,8 @@ VERBS: dict[str, dict[str, Verb]] = {
             "schedule.create",
             _("Add a schedule"),
             schedules.create,
-            never,
-            _("Its task must exist in the code; the schedule itself is only in the database."),
+            has_no_button,
+            _("The task must exist in the code. The schedule itself is only in the database."),
             button=_("Add"),
         ),
     },
@@ -244,18 +248,18 @@ VERBS: dict[str, dict[str, Verb]] = {
         "resume": of_run(
             "workflow.resume",
             _("Resume"),
-            control["resume"],
+            CONTROL_FUNCTIONS["resume"],
             lambda row: row.status == "PAUSED",
             _("Nodes that are ready start again."),
         ),
         "pause": of_run(
             "workflow.pause",
             _("Pause"),
-            control["pause"],
+            CONTROL_FUNCTIONS["pause"],
             lambda row: is_open(row) and row.status != "PAUSED",
             _(
-                "No other node starts until the run is resumed. Running tasks end; tasks that were "
-                "not tried yet are withdrawn."
+                "No more nodes start until the run is resumed. Running tasks continue; tasks "
+                "without an attempt are withdrawn."
             ),
         ),
         "retry": of_run(
@@ -265,8 +269,8 @@ VERBS: dict[str, dict[str, Verb]] = {
             has_failed,
             _(
                 "Nodes that failed, expired or were cancelled run again, and so do those that were "
-                "skipped because of them. What"
-                " completed is kept. If nodes were undone, only failed undos run again."
+                "skipped because of them. "
+                "Completed nodes are kept. If nodes were undone, only failed undos run again."
             ),
         ),
         "skip": of_run(
@@ -282,7 +286,7 @@ VERBS: dict[str, dict[str, Verb]] = {
         "cancel": of_run(
             "workflow.cancel",
             _("Cancel"),
-            control["cancel"],
+            CONTROL_FUNCTIONS["cancel"],
             is_open,
             _(
                 "Nodes that have not started are cancelled. Running tasks are asked to stop. Nodes "
@@ -295,15 +299,15 @@ VERBS: dict[str, dict[str, Verb]] = {
             "workflow.approve",
             _("Approve"),
             partial(runs.decide_opening, approved=True),
-            never,
+            has_no_button,
             _("The gate completes, and the nodes that depend on it run."),
         ),
         "reject": of_run(
             "workflow.reject",
             _("Reject"),
             partial(runs.decide_opening, approved=False),
-            never,
-            _("The gate fails, and so does what depends on it."),
+            has_no_button,
+            _("The gate fails, and so do the nodes that depend on it."),
         ),
     },
     OF_TASKS: {
@@ -313,8 +317,8 @@ VERBS: dict[str, dict[str, Verb]] = {
             tasks.retry,
             can_retry,
             _(
-                "It runs again under its id, now. Its attempts are kept, and its retry policy "
-                "begins anew."
+                "The task runs again now, under the same id. Its attempts are kept, and its "
+                "retries are counted from zero."
             ),
         ),
         "skip": of_task(
@@ -322,7 +326,7 @@ VERBS: dict[str, dict[str, Verb]] = {
             _("Skip"),
             tasks.skip,
             lambda row: row.order_stop == "stop",
-            _("Gives it up, so that the next task of its key starts. It stays failed."),
+            _("The task stays failed, and the next task of its key starts."),
             needs_reason=True,
         ),
         "copy": of_task(
@@ -330,24 +334,24 @@ VERBS: dict[str, dict[str, Verb]] = {
             _("Send a copy"),
             tasks.copy,
             is_kept,
-            _("Sends it once more under a new id, with the same arguments and options, due now."),
+            _("Sends the task again under a new id, with the same arguments and options, due now."),
         ),
         "cancel": of_task(
             "task.cancel",
             _("Cancel"),
-            cancel,
+            cancel_task,
             lambda row: row.finished_at is None and row.cancel_requested_at is None,
-            _("If it waits, it never runs. If it runs, it is asked to stop."),
+            _("A waiting task never runs. A running task is asked to stop."),
             button=_("Cancel the task"),
         ),
         "kill": of_task(
             "task.terminate",
             _("Kill"),
-            partial(cancel, terminate=True),
+            partial(cancel_task, terminate=True),
             lambda row: (
                 row.finished_at is None and row.claimed_by is not None and not row.terminate
             ),
-            _("It is asked to stop. If it does not, its process is killed."),
+            _("The task is asked to stop. If it does not stop, its process is killed."),
         ),
         "redact": of_task(
             "task.redact",
@@ -355,11 +359,10 @@ VERBS: dict[str, dict[str, Verb]] = {
             redact,
             is_kept,
             _(
-                "Removes its arguments, its result, its steps and its messages for good. The "
-                "reason must not"
-                " contain personal data."
+                "Removes the arguments, the result, the steps and the messages of the task "
+                "permanently. The reason must not contain personal data."
             ),
-            permissions=(OPERATE, PAYLOAD),
+            permissions=(OPERATE, VIEW_PAYLOAD),
             needs_reason=True,
         ),
     },
@@ -407,15 +410,15 @@ class ChangeForm(forms.Form):
         """The fieldsets of the form, in the form that ``AdminForm`` expects."""
         return [(None, {"fields": list(self.fields)})]
 
-    def apply(self, *given: Any, **how: Any) -> Any:
+    def apply(self, *given: Any, **arguments: Any) -> Any:
         """Make the change, and return the result of the verb's function.
 
         Raises HorsiesError or LookupError if the function does, and OvertakenError if the row has
         changed since the form was opened.
         """
-        who = {} if "user" in how else {"actor": name_of(self.request.user)}
+        actor = {} if "user" in arguments else {"actor": name_of_user(self.request.user)}
         return self.verb.run(
-            self.row.pk, *given, **who, **how, reason=self.cleaned_data["reason"] or None
+            self.row.pk, *given, **actor, **arguments, reason=self.cleaned_data["reason"] or None
         )
 
 
@@ -431,7 +434,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
     def may(self, request: HttpRequest, verb: str) -> bool:
         """Return whether the user may view these rows and use this verb on them."""
         return self.has_view_permission(request) and request.user.has_perms(
-            VERBS[self.subjects][verb].permissions
+            ADMIN_VERBS[self.subjects][verb].permissions
         )
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
@@ -448,7 +451,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
         request. Each change runs in a transaction of its own.
         """
         own = []
-        for verb in VERBS[self.subjects]:
+        for verb in ADMIN_VERBS[self.subjects]:
             view = self.view_of(partial(self.configure_view, name=verb), atomic=False)
             own.append(
                 path(
@@ -465,7 +468,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
 
     def tools(self, request: HttpRequest, row: Any) -> list[Tool]:
         """Return links to the forms that the state of a row allows and that this user may open."""
-        verbs = VERBS[self.subjects].items()
+        verbs = ADMIN_VERBS[self.subjects].items()
         return [
             Tool(self.url_of(row, name), verb.label)
             for name, verb in verbs
@@ -501,27 +504,27 @@ class ChangeMixin(ReadOnlyAdminMixin):
                 )
 
         posted = request.method == "POST"
-        seen = parse_id(request.POST.get("seen", "")) if posted else None
-        if seen is None:
+        last_entry = parse_id(request.POST.get("seen", "")) if posted else None
+        if last_entry is None:
             newest = self._entries(row).values_list("pk", flat=True).first()  # ids ascend with time
-            seen = newest or uuid.UUID(int=0)
+            last_entry = newest or uuid.UUID(int=0)
 
         made = self.change_forms.get(name, self.change_form)
         form = made(
             request.POST if posted else None,
             row=row,
             request=request,
-            verb=VERBS[self.subjects][name],
+            verb=ADMIN_VERBS[self.subjects][name],
         )
 
-        if posted and form.is_valid() and self._made(request, form, seen):
+        if posted and form.is_valid() and self._made(request, form, last_entry):
             return HttpResponseRedirect(
                 self.list_url() if form.verb.deletes else self.url_of(form.row)
             )
 
-        return self._form_page(request, form, seen, adds=object_id is None)
+        return self._form_page(request, form, last_entry, adds=object_id is None)
 
-    def _made(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID) -> bool:
+    def _made(self, request: HttpRequest, form: ChangeForm, last_entry: uuid.UUID) -> bool:
         """Make the change and show its result, or add the error to the form.
 
         Return True if the form is finished, False if it is shown again.
@@ -537,14 +540,16 @@ class ChangeMixin(ReadOnlyAdminMixin):
         except DatabaseError as error:
             # For example, a privilege is missing, the database is read-only, or the connection was
             # lost.
-            form.add_error(None, refusal(error))
+            form.add_error(None, database_refusal(error))
         else:
-            self.tell(request, form, found, seen)
+            self.show_result(request, form, found, last_entry)
             return True
 
         return False
 
-    def tell(self, request: HttpRequest, form: ChangeForm, found: Any, seen: uuid.UUID) -> None:
+    def show_result(
+        self, request: HttpRequest, form: ChangeForm, found: Any, last_entry: uuid.UUID
+    ) -> None:
         """Show a message about the task that was sent, or about each change.
 
         The changes are read from the audit, and include changes that others made while the form was
@@ -559,7 +564,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
         if found is not None and not found:
             text = gettext(
                 "%(Kind)s %(name)s: nothing was changed, because its state did not need or allow "
-                "it."
+                "the change."
             )
             self.message_user(request, text % name, messages.INFO)
             return
@@ -570,10 +575,12 @@ class ChangeMixin(ReadOnlyAdminMixin):
             self.message_user(request, text, messages.SUCCESS)
             return
 
-        since = list(self._entries(form.row).filter(pk__gt=seen).order_by("-pk")[:LAST])
-        me = name_of(request.user)
+        since = list(
+            self._entries(form.row).filter(pk__gt=last_entry).order_by("-pk")[:MOST_ENTRIES]
+        )
+        me = name_of_user(request.user)
         action = form.verb.action
-        mine = next((entry for entry in since if (entry.actor, entry.action) == (me, action)), None)
+        own = next((entry for entry in since if (entry.actor, entry.action) == (me, action)), None)
 
         done = gettext("%(Kind)s %(name)s: %(did)s.")
         meanwhile = gettext(
@@ -588,18 +595,18 @@ class ChangeMixin(ReadOnlyAdminMixin):
                 "did": "; ".join([shown_action(entry), *changes(entry)]),
             }
             text, level = (
-                (done, messages.SUCCESS) if entry is mine else (meanwhile, messages.WARNING)
+                (done, messages.SUCCESS) if entry is own else (meanwhile, messages.WARNING)
             )
             self.message_user(request, text % values, level)
 
-        if mine is None:
-            did = gettext("%(action)s, but the audit has no entry of it") % {
+        if own is None:
+            did = gettext("%(action)s, but the audit has no entry for it") % {
                 "action": ACTIONS.get(action, action)
             }
             self.message_user(request, done % {**name, "did": did}, messages.WARNING)
 
     def _form_page(
-        self, request: Any, form: ChangeForm, seen: uuid.UUID, adds: bool
+        self, request: Any, form: ChangeForm, last_entry: uuid.UUID, adds: bool
     ) -> HttpResponse:
         """Return the page of a form.
 
@@ -616,7 +623,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
             "inline_admin_formsets": [],
             "is_popup": False,
             "to_field": None,
-            "seen": seen,
+            "seen": last_entry,
             "back_url": self.list_url() if adds else self.url_of(form.row),
         }
 

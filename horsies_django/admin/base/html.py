@@ -33,8 +33,8 @@ from horsies_django.core.status import Status
 from horsies_django.core.words import duration
 from horsies_django.models import Queue, Task, Worker, WorkflowRun
 
-NOTHING = "–"
-LONGEST = 20_000  # characters shown of one value
+NO_VALUE = "–"
+LONGEST_VALUE = 20_000  # characters shown of one value
 
 # The symbol and the name of each status. With a symbol, colour is not the only difference.
 STATUSES = {
@@ -58,27 +58,27 @@ SHAPES: dict[str, tuple[str, str | Promise]] = {
     "SKIPPED": ("↷", gettext_lazy("Skipped")),
 }
 FEW = 5  # the most things named in one line
-LAST = 20  # the newest entries of a list that grows without end
-MANY = 100  # the rows of a table on the page of something else
+MOST_ENTRIES = 20  # the newest entries of a list that grows without end
+MOST_ROWS = 100  # the rows of a table on the page of something else
 LONGEST_CELL = 100  # characters
-LONGEST_NAME = 200  # characters
+LONGEST_FIELD = 200  # characters
 PATIENCE_MS = 1_000  # after this time, a page is shown without the reasons
 NODE_PAGE = "horsies_workflowrun_node"
 
 Row = TypeVar("Row")
 
 LINE = 16  # height of a line of text
-LEAST = 1.5  # height of the bar of the smallest number above zero
+LEAST_BAR = 1.5  # height of the bar of the smallest number above zero
 
 Mention: TypeAlias = tuple[type[Model], Any, str]  # the model, primary key and text of a link
 # Reasons whose texts contain the key of a partition, which is made from arguments.
-HIDDEN: dict[str, str | Promise] = {
+TEXTS_WITHOUT_PARTITION: dict[str, str | Promise] = {
     ReasonCode.PARTITION_AT_LIMIT: gettext_lazy(
         "The partition of this task is at its limit. The permission horsies.view_payload is "
         "required to see partitions."
     ),
     ReasonCode.BEHIND_IN_ORDER: gettext_lazy(
-        "Another task comes before it in its partition. The permission horsies.view_payload is "
+        "Another task of its partition comes first. The permission horsies.view_payload is "
         "required to see partitions."
     ),
 }
@@ -98,7 +98,7 @@ def breakable(name: str) -> SafeString:
     )
 
 
-def shape_of(status: str) -> tuple[str, str, str | Promise]:
+def badge_shape(status: str) -> tuple[str, str, str | Promise]:
     """Return the arguments of ``badge`` for a status.
 
     The status may belong to a newer version.
@@ -108,7 +108,7 @@ def shape_of(status: str) -> tuple[str, str, str | Promise]:
 
 
 def status_badge(status: str) -> SafeString:
-    return badge(*shape_of(status))
+    return badge(*badge_shape(status))
 
 
 def duration_text(value: dt.timedelta) -> str:
@@ -116,8 +116,8 @@ def duration_text(value: dt.timedelta) -> str:
     return duration(value.total_seconds())
 
 
-def seconds(value: float | None) -> str:
-    return NOTHING if value is None else duration_text(dt.timedelta(seconds=value))
+def duration_or_dash(value: float | None) -> str:
+    return NO_VALUE if value is None else duration_text(dt.timedelta(seconds=value))
 
 
 def absolute(value: dt.datetime) -> str:
@@ -138,9 +138,9 @@ def age(value: dt.datetime, now: dt.datetime) -> SafeString:
     )
 
 
-def moment(value: dt.datetime | None, now: dt.datetime) -> SafeString | str:
+def time_and_age(value: dt.datetime | None, now: dt.datetime) -> SafeString | str:
     if value is None:
-        return NOTHING
+        return NO_VALUE
     template = '<time datetime="{}">{}</time> <span class="horsies-quiet">{}</span>'
     return format_html(template, value.isoformat(), absolute(value), away(value, now))
 
@@ -158,7 +158,7 @@ def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeStri
     """
 
     description = model._meta.get_field(name).verbose_name  # type: ignore[union-attr]
-    return row_field(description, lambda row: moment(getattr(row, name), row.read_at))
+    return row_field(description, lambda row: time_and_age(getattr(row, name), row.read_at))
 
 
 def row_field(description: Any, form: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
@@ -176,22 +176,22 @@ def field(
 
     def shown(row: Any) -> Any:
         value = getattr(row, name)
-        return NOTHING if value is None or value == "" else form(value)
+        return NO_VALUE if value is None or value == "" else form(value)
 
     return row_field(description, shown)
 
 
 def block(text: str) -> SafeString:
-    """Return preformatted text, truncated to ``LONGEST`` characters."""
-    if len(text) <= LONGEST:
+    """Return preformatted text, truncated to ``LONGEST_VALUE`` characters."""
+    if len(text) <= LONGEST_VALUE:
         return format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
     note = _("Showing the first %(shown)s of %(all)s characters.") % {
-        "shown": f"{LONGEST:,}",
+        "shown": f"{LONGEST_VALUE:,}",
         "all": f"{len(text):,}",
     }
     return format_html(
         '<pre class="horsies-text" tabindex="0">{}</pre><p class="horsies-quiet">{}</p>',
-        text[:LONGEST],
+        text[:LONGEST_VALUE],
         note,
     )
 
@@ -280,14 +280,14 @@ def worker_links(page: Any, request: HttpRequest, ids: set[Any]) -> dict[Any, Sa
 
     For a worker whose row was deleted, this is the id.
     """
-    known = ids - {None}
+    worker_ids = ids - {None}
     workers = (
-        Worker.objects.using(config().database).only("hostname", "pid").in_bulk(known)
-        if known
+        Worker.objects.using(config().database).only("hostname", "pid").in_bulk(worker_ids)
+        if worker_ids
         else {}
     )
     links = {id_: page.link(request, Worker, id_, str(worker)) for id_, worker in workers.items()}
-    return {None: NOTHING, **{id_: str(id_) for id_ in known}, **links}
+    return {None: NO_VALUE, **{id_: str(id_) for id_ in worker_ids}, **links}
 
 
 def bars(
@@ -312,7 +312,7 @@ def bars(
     failed = ""
     for place, (done, bad) in enumerate(pairs):
         lower, upper = (
-            max((floor - top) * many / most, LEAST) if many else 0.0 for many in (done, bad)
+            max((floor - top) * many / most, LEAST_BAR) if many else 0.0 for many in (done, bad)
         )
         # Failed tasks stay visible, however many tasks completed.
         lower = min(lower, floor - top - upper)
@@ -327,7 +327,7 @@ def bars(
         '<path class="horsies-chart-failed" d="{5}"/>{6}</svg>',
         str(width),
         str(height),
-        told(pairs, label),
+        chart_text(pairs, label),
         str(floor),
         completed,
         failed,
@@ -335,13 +335,13 @@ def bars(
     )
 
 
-def told(pairs: Sequence[tuple[int, int]], label: str) -> str:
+def chart_text(pairs: Sequence[tuple[int, int]], label: str) -> str:
     """Return the figures of a chart in words."""
     sums = [sum(pair) for pair in pairs] or [0]
     figures = [
         f"{one:,}" for one in (min(sums), max(sums), sums[-1], sum(bad for _done, bad in pairs))
     ]
-    text = _("%(label)s: least %(least)s, most %(most)s, last %(last)s; failed in all: %(failed)s")
+    text = _("%(label)s: least %(least)s, most %(most)s, last %(last)s; total failed: %(failed)s")
     return text % {
         "label": label,
         **dict(zip(("least", "most", "last", "failed"), figures, strict=True)),
@@ -385,7 +385,7 @@ def reason_line(page: Any, request: HttpRequest, reason: Reason, visible: bool) 
 
     ``visible`` is true if the user may see payload.
     """
-    text = reason.text if visible else str(HIDDEN.get(reason.code, reason.text))
+    text = reason.text if visible else str(TEXTS_WITHOUT_PARTITION.get(reason.code, reason.text))
     return Line(reason.code.value, text, _mentions(page, request, reason.details))
 
 

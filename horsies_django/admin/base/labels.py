@@ -11,18 +11,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import (
-    NOTHING,
+    NO_VALUE,
 )
 from horsies_django.core.queues import LIMITS, POLICIES
 from horsies_django.models import Queue
 
 NO_LIMIT = gettext_lazy("no limit")
-ARGUMENTS = "kwargs"
-LABELS: dict[str, str | Promise] = {
+ARGUMENTS_KEY = "kwargs"
+KEY_LABELS: dict[str, str | Promise] = {
     "task": gettext_lazy("task"),
     "pattern": gettext_lazy("pattern"),
     "zone": gettext_lazy("time zone"),
-    ARGUMENTS: gettext_lazy("arguments"),
+    ARGUMENTS_KEY: gettext_lazy("arguments"),
     "queue": gettext_lazy("queue"),
     "priority": gettext_lazy("priority"),
     "good_for_ms": gettext_lazy("good for"),
@@ -36,7 +36,7 @@ LABELS: dict[str, str | Promise] = {
     "task_id": gettext_lazy("task sent"),
     "gone": gettext_lazy("gone from the code"),
 }
-OVERLAP: dict[object, str | Promise] = {
+OVERLAP_LABELS: dict[object, str | Promise] = {
     "allow": gettext_lazy("send the task"),
     "skip": gettext_lazy("skip the fire time"),
 }
@@ -44,14 +44,14 @@ UNSET: dict[str, str | Promise] = {
     "queue": gettext_lazy("the task's own"),
     "priority": gettext_lazy("the task's own"),
     "good_for_ms": gettext_lazy("no limit"),
-    "overlap": OVERLAP["allow"],
+    "overlap": OVERLAP_LABELS["allow"],
 }
-CATCH_UP: dict[object, str | Promise] = {
+CATCH_UP_LABELS: dict[object, str | Promise] = {
     "latest": gettext_lazy("send the latest"),
     "all": gettext_lazy("send all"),
     "none": gettext_lazy("send none"),
 }
-WORDS = {"catch_up": CATCH_UP, "overlap": OVERLAP}
+VALUE_LABELS = {"catch_up": CATCH_UP_LABELS, "overlap": OVERLAP_LABELS}
 
 
 def levels(limits: Mapping[str, Any]) -> str:
@@ -68,7 +68,7 @@ def levels(limits: Mapping[str, Any]) -> str:
 
 def shown_policy(policy: str | None) -> str:
     """Return the policy of partitions in words, or a dash if the queue has none."""
-    return NOTHING if policy is None else _(POLICIES.get(policy, policy))
+    return NO_VALUE if policy is None else _(POLICIES.get(policy, policy))
 
 
 def label_of_limit(key: str) -> str:
@@ -86,16 +86,16 @@ def shown_limit(value: object) -> str:
 
 
 def label_of_key(key: str) -> str:
-    return str(LABELS.get(key, key))
+    return str(KEY_LABELS.get(key, key))
 
 
 def shown_value(key: str, value: object) -> str:
     if value is None:
-        return str(UNSET.get(key, NOTHING))
+        return str(UNSET.get(key, NO_VALUE))
     if key in ("enabled", "gone") and isinstance(value, bool):
         return _("yes") if value else _("no")
-    if key in WORDS and isinstance(value, str):
-        return str(WORDS[key].get(value, value))
+    if key in VALUE_LABELS and isinstance(value, str):
+        return str(VALUE_LABELS[key].get(value, value))
     if key.endswith("_ms") and isinstance(value, int):
         return _("%(n)s ms") % {"n": f"{value:,}"}
 

@@ -35,15 +35,15 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import parse_id, payload_note, row_field
 from horsies_django.conf import config
-from horsies_django.monitoring.reading import DEEPEST, STATEMENT_TIMEOUT_MS
-from horsies_django.store.base import UNDEFINED, run, said
+from horsies_django.monitoring.reading import DEEPEST_ROW, STATEMENT_TIMEOUT_MS
+from horsies_django.store.base import QUERY_CANCELED, UNDEFINED, error_text, run_statement
 
 logger = logging.getLogger("horsies.admin")
 
 LOCK_PATIENCE = "3s"
 
 # The meaning of an SQLSTATE on these pages, and what to do about it.
-REMEDIES: dict[str, str | Promise] = {
+SQLSTATE_REMEDIES: dict[str, str | Promise] = {
     "25006": gettext_lazy(
         "The database is read-only. Use the site that is connected to the primary."
     ),
@@ -73,13 +73,11 @@ else:
 
 T = TypeVar("T")
 
-QUERY_CANCELED = "57014"
 
-
-def refusal(error: DatabaseError) -> str:
-    told = said(error).partition("\n")[0] or type(error).__name__
-    remedy = REMEDIES.get(getattr(error.__cause__, "sqlstate", None) or "", "")
-    return _("The database refused: %(error)s. %(remedy)s") % {"error": told, "remedy": remedy}
+def database_refusal(error: DatabaseError) -> str:
+    reason = error_text(error).partition("\n")[0] or type(error).__name__
+    remedy = SQLSTATE_REMEDIES.get(getattr(error.__cause__, "sqlstate", None) or "", "")
+    return _("The database refused: %(error)s. %(remedy)s") % {"error": reason, "remedy": remedy}
 
 
 @contextmanager
@@ -94,7 +92,9 @@ def patiently() -> Iterator[None]:
 
 def _wait_for_locks(alias: str, timeout: str) -> str:
     """Set the lock timeout of this transaction, and return the previous one."""
-    ((before, _now),) = run(connections[alias], "sessions/lock_timeout", {"timeout": timeout})
+    ((before, _now),) = run_statement(
+        connections[alias], "sessions/lock_timeout", {"timeout": timeout}
+    )
     return str(before)
 
 
@@ -110,7 +110,7 @@ def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = Non
     """
     try:
         with transaction.atomic(using=alias):
-            run(
+            run_statement(
                 connections[alias],
                 "monitoring/page_bounds",
                 {"timeout_ms": str(timeout_ms or STATEMENT_TIMEOUT_MS)},
@@ -148,7 +148,7 @@ class NextPageMixin(Listing):
         Raises IncorrectLookupParameters for an invalid page number.
         """
         start = (self.page_num - 1) * self.list_per_page
-        if not 0 <= start < DEEPEST:
+        if not 0 <= start < DEEPEST_ROW:
             raise IncorrectLookupParameters(f"page {self.page_num}")
 
         # One row more than is shown, to find out whether there is an older page.
@@ -157,7 +157,7 @@ class NextPageMixin(Listing):
         self.timed_out = found is None
         rows = found or []
 
-        self.has_older = len(rows) > self.list_per_page and start + self.list_per_page < DEEPEST
+        self.has_older = len(rows) > self.list_per_page and start + self.list_per_page < DEEPEST_ROW
         self.first_number = start + 1
         self.result_list = self.prepare(request, rows[: self.list_per_page])
 
@@ -242,12 +242,12 @@ class ReadOnlyAdminMixin(Base):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the list, or the reason why the database refused to read it."""
         view = super().changelist_view
-        return self.answered(request, lambda: view(request, extra_context))
+        return self.respond(request, lambda: view(request, extra_context))
 
-    def changeform_view(self, request: HttpRequest, *args: Any, **how: Any) -> Any:
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """Show the page of a row, or the reason why the database refused to read it."""
         view = super().changeform_view
-        return self.answered(request, lambda: view(request, *args, **how))
+        return self.respond(request, lambda: view(request, *args, **kwargs))
 
     def render_change_form(
         self,
@@ -270,21 +270,27 @@ class ReadOnlyAdminMixin(Base):
         """
 
         def shown(request: HttpRequest, **of: Any) -> HttpResponse:
-            return self.answered(request, lambda: view(request, **of))
+            return self.respond(request, lambda: view(request, **of))
 
         wrapped: Any = self.admin_site.admin_view(shown)
         for alias in () if atomic else connections:
             wrapped = transaction.non_atomic_requests(using=alias)(wrapped)
         return wrapped
 
-    def answered(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
+    def respond(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
         """Return the response of a view, or a page that explains why the database refused."""
         try:
             return view()
         except DatabaseError as error:
-            logger.warning("the database refused to answer %.200r: %s", request.path, said(error))
+            logger.warning(
+                "the page %.200r could not be shown: %s", request.path, error_text(error)
+            )
             return self.shown(
-                request, "refused", _("This page cannot be shown"), {"text": refusal(error)}, 503
+                request,
+                "refused",
+                _("This page cannot be shown"),
+                {"text": database_refusal(error)},
+                503,
             )
 
     def shown(
@@ -425,7 +431,7 @@ class ReadOnlyAdminMixin(Base):
         }
 
     def response_action(
-        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **how: Any
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Run an action on the ticked rows only.
 
@@ -439,7 +445,7 @@ class ReadOnlyAdminMixin(Base):
         post["select_across"] = "0"
         request.POST = post  # type: ignore[assignment]
 
-        return super().response_action(request, queryset, *args, **how)
+        return super().response_action(request, queryset, *args, **kwargs)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the change list class of the ModelAdmin, combined with ``change_list_mixin``."""

@@ -25,27 +25,27 @@ from horsies_django.admin.base.audit import OF_SCHEDULES, last_changes
 from horsies_django.admin.base.change_forms import ADD, ChangeMixin
 from horsies_django.admin.base.html import (
     FEW,
-    LAST,
     LONGEST_CELL,
-    NOTHING,
+    MOST_ENTRIES,
+    NO_VALUE,
     Table,
     age,
     away,
     badge,
+    badge_shape,
     breakable,
     json_block,
     marked,
-    moment,
     moment_field,
     row_field,
     rows_or_none,
-    shape_of,
+    time_and_age,
 )
-from horsies_django.admin.base.labels import ARGUMENTS, label_of_key, shown_value
+from horsies_django.admin.base.labels import ARGUMENTS_KEY, label_of_key, shown_value
 from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, NextPageMixin, read_bounded
 from horsies_django.admin.schedules.schedule_forms import AddForm, EditForm
-from horsies_django.core.patterns import Pattern, PatternError, parse
-from horsies_django.core.schedules import KEYS, as_texts, read_definition
+from horsies_django.core.patterns import Pattern, PatternError, parse_pattern
+from horsies_django.core.schedules import SCHEDULE_KEYS, as_texts, read_definition
 from horsies_django.models import Schedule, Task
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health import LATE
@@ -58,7 +58,7 @@ REMOVED: str | Promise = gettext_lazy("Removed")
 SKIPPED: str | Promise = gettext_lazy("Skipped")
 HELD = CombinedExpression(F("declared"), "||", F("changes"), JSONField())  # the definition in force
 OFF = Q(held__enabled=False, held__enabled__isnull=False)
-STATES = {
+SCHEDULE_STATES = {
     "on": (gettext_lazy("On"), Q(gone_at__isnull=True) & ~OFF),
     "off": (gettext_lazy("Off"), Q(gone_at__isnull=True) & OFF),
     "gone": (gettext_lazy("Gone from the code"), Q(gone_at__isnull=False)),
@@ -80,7 +80,7 @@ class Reading(NamedTuple):
         return ZoneInfo(self.pattern.zone) if self.pattern else dt.UTC
 
 
-def read(schedule: Schedule) -> Reading:
+def read_schedule(schedule: Schedule) -> Reading:
     """Parse the valid parts of a schedule's definition."""
     definition = as_object(schedule.definition)
     found, problems = read_definition(definition)
@@ -88,14 +88,14 @@ def read(schedule: Schedule) -> Reading:
         return Reading(found.pattern, problems)
 
     try:
-        pattern = parse(str(definition.get("pattern")), definition.get("zone", "UTC"))
+        pattern = parse_pattern(str(definition.get("pattern")), definition.get("zone", "UTC"))
     except PatternError:
         pattern = None
 
     return Reading(pattern, problems)
 
 
-def coming(schedule: Any, pattern: Pattern, count: int) -> list[dt.datetime]:
+def next_fire_times(schedule: Any, pattern: Pattern, count: int) -> list[dt.datetime]:
     """Return the next fire times of the pattern after the time when the row was read."""
     return pattern.coming(aware(schedule.read_at), count, aware(schedule.since))
 
@@ -105,15 +105,19 @@ def coming_table(schedule: Any, reading: Reading) -> Table:
     now = aware(schedule.read_at)
 
     def row(at: dt.datetime) -> list[Any]:
-        local = wall(at, reading.zone)
+        local = local_fire_time(at, reading.zone)
         offset = at.astimezone(reading.zone).isoformat()[19:]
         there = format_html('{} <span class="horsies-quiet">{}</span>', local, offset)
         utc = f"{at.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00")
         return [marked("fire-time", cell) for cell in (there, utc, away(at, now))]
 
-    rows = [row(at) for at in coming(schedule, reading.pattern, FEW)] if reading.pattern else []
+    rows = (
+        [row(at) for at in next_fire_times(schedule, reading.pattern, FEW)]
+        if reading.pattern
+        else []
+    )
     note = (
-        _("It does not fire: these would be its fire times.")
+        _("The schedule does not fire. These would be its fire times.")
         if rows and not _fires(schedule)
         else ""
     )
@@ -128,7 +132,7 @@ def coming_table(schedule: Any, reading: Reading) -> Table:
     )
 
 
-def wall(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
+def local_fire_time(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
     """Return a fire time in the local time of a zone, such as ``Sun 2027-03-28 09:00``.
 
     The seconds are left out if they are zero.
@@ -137,19 +141,24 @@ def wall(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
     return f"{date_format(local, 'D')} {local:%Y-%m-%d} {local:%H:%M:%S}".removesuffix(":00")
 
 
-def run_table(page: Any, request: HttpRequest, schedule: Any, zone: dt.tzinfo) -> Table:
+def last_fire_times_table(page: Any, request: HttpRequest, schedule: Any, zone: dt.tzinfo) -> Table:
     """Return a table of the last fire times and their tasks."""
 
     def row(run: Recent) -> list[Any]:
-        why = _("because this task had not finished") if run.skipped else ""
+        reason = _("because this task had not finished") if run.skipped else ""
         task = (
             page.link(request, Task, run.task_id, str(run.task_id))
             if run.status
             else str(run.task_id)
         )
-        sent = NOTHING if run.skipped else moment(run.sent_at, schedule.read_at)
-        local = marked("fire-time", wall(run.fire_at, zone))
-        return [local, sent, marked("id", task), format_html("{} {}", badge(*shown_run(run)), why)]
+        sent = NO_VALUE if run.skipped else time_and_age(run.sent_at, schedule.read_at)
+        local = marked("fire-time", local_fire_time(run.fire_at, zone))
+        return [
+            local,
+            sent,
+            marked("id", task),
+            format_html("{} {}", badge(*shown_run(run)), reason),
+        ]
 
     heads = (marked("zone", zone), _("Sent"), _("Task"), _("Status"))
     rows = rows_or_none(schedule.runs, row)
@@ -160,7 +169,7 @@ def shown_run(run: Recent) -> tuple[str, str, str | Promise]:
     """Return the arguments of ``badge`` for the task of a fire time, or for a skipped fire time."""
     if run.skipped:
         return "skipped", "⊘", SKIPPED
-    return shape_of(run.status) if run.status else ("unknown", "·", REMOVED)
+    return badge_shape(run.status) if run.status else ("unknown", "·", REMOVED)
 
 
 def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
@@ -169,30 +178,33 @@ def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
     Screen readers read one sentence in place of the blocks.
     """
     if not runs:
-        return NOTHING
+        return NO_VALUE
 
     shapes = [(shown_run(run), run.fire_at) for run in runs]
     counts = Counter(str(name) for (_kind, _shape, name), _at in shapes)
-    told = ", ".join(f"{count} {name.lower()}" for name, count in counts.most_common())
+    counted = ", ".join(f"{count} {name.lower()}" for name, count in counts.most_common())
     label = ngettext("The last run: %(told)s.", "The last %(count)d runs: %(told)s.", len(runs))
-    blocks = ((kind, f"{wall(at, zone)}: {name}") for (kind, _shape, name), at in reversed(shapes))
+    blocks = (
+        (kind, f"{local_fire_time(at, zone)}: {name}")
+        for (kind, _shape, name), at in reversed(shapes)
+    )
 
     return format_html(
         '<span class="horsies-runs" role="img" aria-label="{}">{}</span>',
-        label % {"count": len(runs), "told": told},
+        label % {"count": len(runs), "told": counted},
         format_html_join("", '<span class="horsies-run horsies-run-{}" title="{}"></span>', blocks),
     )
 
 
-class StateFilter(ChosenFilter):
+class ScheduleStateFilter(ChosenFilter):
     """Filter for schedules that fire, that do not fire, or that have an error."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
-    offered = tuple((state, text) for state, (text, _rows) in STATES.items())
+    offered = tuple((state, text) for state, (text, _rows) in SCHEDULE_STATES.items())
 
     def condition(self, value: str) -> Q:
-        return STATES[value][1]
+        return SCHEDULE_STATES[value][1]
 
 
 def with_runs(page: Any, request: HttpRequest, alias: str, schedules: list[Any]) -> list[Any]:
@@ -203,14 +215,14 @@ def with_runs(page: Any, request: HttpRequest, alias: str, schedules: list[Any])
     """
     names = [schedule.name for schedule in schedules]
     store = ScheduleStore(connections[alias])
-    found = read_bounded(alias, lambda: store.recent(names, LAST)) if names else []
+    found = read_bounded(alias, lambda: store.recent(names, MOST_ENTRIES)) if names else []
 
     runs = defaultdict(list)
     for run in found or []:
         runs[run.name].append(run)
 
     for schedule in schedules:
-        schedule.reading = read(schedule)
+        schedule.reading = read_schedule(schedule)
         schedule.linked_last = ""
         schedule.runs = None if found is None else runs[schedule.name]
 
@@ -247,7 +259,7 @@ class ScheduleListMixin(NextPageMixin):
                 declared_in__isnull=False, gone_at__isnull=True
             )
             if last := declared.aggregate(at=Max("declared_at"))["at"]:
-                ago = _("A scheduler last had them in its code %(ago)s.") % {
+                ago = _("The schedules were last declared %(ago)s.") % {
                     "ago": away(last, rows[0].read_at)
                 }
                 self.note = f"{self.note} {ago}"
@@ -271,9 +283,9 @@ class ScheduleAdminMixin(ChangeMixin):
         "shown_declared",
     )
     list_display_links = ("shown_name",)
-    list_filter = (StateFilter,)
+    list_filter = (ScheduleStateFilter,)
     search_fields = ("name",)  # shows the box; searched() does the search
-    search_help_text = gettext_lazy("Part of the name of a schedule or of its task.")
+    search_help_text = gettext_lazy("Enter a part of the name of a schedule or of its task.")
     ordering = ("name",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
@@ -332,11 +344,11 @@ class ScheduleAdminMixin(ChangeMixin):
         """
         return {
             "problem": _problem(obj),
-            "failed": moment(obj.error_at, obj.read_at) if obj.error else "",
+            "failed": time_and_age(obj.error_at, obj.read_at) if obj.error else "",
             "tables": [
                 definition_table(obj, self.has_view_payload_permission(request)),
                 coming_table(obj, obj.reading),
-                run_table(self, request, obj, obj.reading.zone),
+                last_fire_times_table(self, request, obj, obj.reading.zone),
                 last_changes(self, request, obj, obj.name, OF_SCHEDULES),
             ],
             "tools": self.tools(request, obj),
@@ -354,29 +366,31 @@ class ScheduleAdminMixin(ChangeMixin):
     @admin.display(description=gettext_lazy("task"))
     def shown_task(self, obj: Schedule) -> SafeString | str:
         task = as_object(obj.definition).get("task")
-        return breakable(str(task)) if task else NOTHING
+        return breakable(str(task)) if task else NO_VALUE
 
     @admin.display(description=gettext_lazy("pattern"))
     def shown_pattern(self, obj: Any) -> SafeString:
         """Return the pattern in words, and below it as text with its zone."""
         definition = as_object(obj.definition)
         pattern = obj.reading.pattern
-        text = str(definition.get("pattern", NOTHING))
+        text = str(definition.get("pattern", NO_VALUE))
         zone = str(definition.get("zone", "UTC"))
 
         if pattern is None:
             return format_html("<code>{}</code>", text)
 
-        words = pattern.in_words
+        description = pattern.in_words
         written = str(pattern)
         code = (
-            format_html("<code>{}</code> · ", written) if words.lower() != written.lower() else ""
+            format_html("<code>{}</code> · ", written)
+            if description.lower() != written.lower()
+            else ""
         )
 
         template = (
             '<span title="{} {}">{}</span><br><span class="horsies-quiet horsies-below">{}{}</span>'
         )
-        return format_html(template, written, zone, words, code, zone)
+        return format_html(template, written, zone, description, code, zone)
 
     @admin.display(description=gettext_lazy("next fire time"))
     def shown_next(self, obj: Any) -> SafeString | str:
@@ -396,7 +410,7 @@ class ScheduleAdminMixin(ChangeMixin):
         error = format_html(
             "{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_CELL)
         )
-        return error if following == NOTHING else format_html("{}<br>{}", following, error)
+        return error if following == NO_VALUE else format_html("{}<br>{}", following, error)
 
     @admin.display(description=gettext_lazy("next fire time"))
     def following(self, obj: Any) -> SafeString | str:
@@ -408,10 +422,10 @@ class ScheduleAdminMixin(ChangeMixin):
         reading = obj.reading
         fire_time = aware(obj.next_fire_at) if obj.next_fire_at else None
         if fire_time is None and reading.pattern:
-            fire_time = next(iter(coming(obj, reading.pattern, 1)), None)
+            fire_time = next(iter(next_fire_times(obj, reading.pattern, 1)), None)
 
         if fire_time is None:
-            return NOTHING
+            return NO_VALUE
 
         now = aware(obj.read_at)
         late = obj.next_at is not None and now - aware(obj.next_at) > LATE
@@ -420,7 +434,7 @@ class ScheduleAdminMixin(ChangeMixin):
             "{}</span> {}"
         )
         mark = badge("full", "■", _("Late")) if late else ""
-        local = wall(fire_time, reading.zone)
+        local = local_fire_time(fire_time, reading.zone)
         return format_html(
             template, fire_time.isoformat(), local, reading.zone, away(fire_time, now), mark
         )
@@ -429,7 +443,7 @@ class ScheduleAdminMixin(ChangeMixin):
     def shown_last(self, obj: Any) -> SafeString | str:
         """Return the status of the last task, and how long ago it was sent."""
         if not obj.runs:
-            return NOTHING
+            return NO_VALUE
         ago = format_html(
             '<span class="horsies-quiet horsies-below">{}</span>',
             age(obj.runs[0].sent_at, obj.read_at),
@@ -475,7 +489,7 @@ def definition_table(schedule: Schedule, visible: bool) -> Table:
     mark = badge("overridden", "✎", _("Changed"))
 
     rows = []
-    for key in [*KEYS, *(key for key in held if key not in KEYS)]:
+    for key in [*SCHEDULE_KEYS, *(key for key in held if key not in SCHEDULE_KEYS)]:
         differs = key in changed
         row = [
             capfirst(label_of_key(key)),
@@ -490,7 +504,7 @@ def definition_table(schedule: Schedule, visible: bool) -> Table:
 
 
 def _cell(key: str, value: object, visible: bool) -> SafeString | str:
-    if key == ARGUMENTS and value:
+    if key == ARGUMENTS_KEY and value:
         return json_block(value) if visible else _("hidden")
     if key in ("task", "pattern"):
         return format_html("<code>{}</code>", shown_value(key, value))

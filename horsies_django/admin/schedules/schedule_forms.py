@@ -19,28 +19,38 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django import schedules
 from horsies_django.admin.base.change_forms import ChangeForm
-from horsies_django.admin.base.html import LONGEST_NAME, NOTHING
-from horsies_django.admin.base.labels import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
+from horsies_django.admin.base.html import LONGEST_FIELD, NO_VALUE
+from horsies_django.admin.base.labels import (
+    ARGUMENTS_KEY,
+    CATCH_UP_LABELS,
+    KEY_LABELS,
+    OVERLAP_LABELS,
+)
 from horsies_django.conf import config
-from horsies_django.core.patterns import EXAMPLES
-from horsies_django.core.schedules import CATCH_UP as POLICIES
-from horsies_django.core.schedules import KEYS, UNREADABLE, ScheduleConfig, read_definition
-from horsies_django.core.schedules import OVERLAP as OVERLAPS
-from horsies_django.core.texts import LONGEST
+from horsies_django.core.patterns import PATTERN_EXAMPLES
+from horsies_django.core.schedules import (
+    CATCH_UP,
+    OVERLAPS,
+    SCHEDULE_KEYS,
+    SUBSTITUTE_PATTERN,
+    ScheduleConfig,
+    read_definition,
+)
+from horsies_django.core.texts import LONGEST_NAME
 from horsies_django.models import Schedule
 from horsies_django.monitoring.overview import as_object
 from horsies_django.tasks import registry
 
 DEFAULTS = {
-    **ScheduleConfig("", UNREADABLE).definition(),
+    **ScheduleConfig("", SUBSTITUTE_PATTERN).definition(),
     "task": None,
     "pattern": None,
     "overlap": "allow",
 }
-WIDE = {"class": "vTextField", "autocomplete": "off"}
-HIDDEN = gettext_lazy(
-    "Its arguments do not fit its task. You need the permission horsies.view_payload to see and "
-    "change them."
+WIDE_FIELD = {"class": "vTextField", "autocomplete": "off"}
+ARGUMENTS_HIDDEN = gettext_lazy(
+    "The arguments do not fit the task. The permission horsies.view_payload is required to see "
+    "and change them."
 )
 
 
@@ -60,7 +70,7 @@ class ArgumentsField(forms.JSONField):
         return InvalidJSONInput(data or "")
 
 
-def number(help_text: Any, *, required: bool = True) -> forms.IntegerField:
+def number_field(help_text: Any, *, required: bool = True) -> forms.IntegerField:
     return forms.IntegerField(
         widget=AdminIntegerFieldWidget, help_text=help_text, required=required
     )
@@ -73,10 +83,10 @@ class DefinitionForm(ChangeForm):
     """
 
     task = forms.ChoiceField()
-    pattern = forms.CharField(max_length=LONGEST_NAME, widget=forms.TextInput(attrs=WIDE))
+    pattern = forms.CharField(max_length=LONGEST_FIELD, widget=forms.TextInput(attrs=WIDE_FIELD))
     zone = forms.CharField(
         max_length=100,
-        widget=forms.TextInput(attrs=WIDE),
+        widget=forms.TextInput(attrs=WIDE_FIELD),
         help_text=gettext_lazy(
             "An IANA name, such as Europe/Istanbul. Times of day are local times of this zone."
         ),
@@ -88,55 +98,55 @@ class DefinitionForm(ChangeForm):
     )
     enabled = forms.BooleanField(required=False)
     queue = forms.TypedChoiceField(required=False, empty_value=None)
-    priority = number(gettext_lazy("1 (first) to 100. Empty: the task's own."), required=False)
-    good_for_ms = number(
+    priority = number_field(
+        gettext_lazy("1 (first) to 100. Empty: the task's own."), required=False
+    )
+    good_for_ms = number_field(
         gettext_lazy(
-            "Milliseconds. A task that has not started this long after its fire time expires. "
+            "Milliseconds. A task expires if it has not started this long after its fire time. "
             "Empty: no limit."
         ),
         required=False,
     )
-    jitter_ms = number(
+    jitter_ms = number_field(
         gettext_lazy(
-            "Milliseconds. Each task is sent up to this much later; the delay of a fire time is "
+            "Milliseconds. Each task is delayed by up to this time. The delay of a fire time is "
             "always the same."
         )
     )
     overlap = forms.ChoiceField(
-        help_text=gettext_lazy(
-            "What to do at a fire time while the last task that was sent has not finished."
-        )
+        help_text=gettext_lazy("The action at a fire time if the last task has not finished.")
     )
     catch_up = forms.ChoiceField(
         help_text=gettext_lazy(
-            "What to send for the fire times that passed while no scheduler was running."
+            "The tasks to send for fire times that passed while no scheduler was running."
         )
     )
-    most = number(gettext_lazy("With “send all”: at most this many, the latest ones."))
+    most = number_field(gettext_lazy("With “send all”: the maximum number, the latest ones."))
     field_order = ("name", "task", "pattern", "zone", "kwargs", "enabled")
 
-    def __init__(self, *args: Any, row: Any, **how: Any) -> None:
-        super().__init__(*args, row=row, **how)
+    def __init__(self, *args: Any, row: Any, **kwargs: Any) -> None:
+        super().__init__(*args, row=row, **kwargs)
         self.held = as_object(row.definition) if row.name else {}
 
-        for key in KEYS:
+        for key in SCHEDULE_KEYS:
             self.fields[key].show_hidden_initial = True
-            self.fields[key].label = str(LABELS[key]).capitalize()
+            self.fields[key].label = str(KEY_LABELS[key]).capitalize()
             self.initial[key] = self.held.get(key, DEFAULTS[key])
 
         self.fields["pattern"].help_text = _("For example: %(examples)s.") % {
-            "examples": "; ".join(EXAMPLES)
+            "examples": "; ".join(PATTERN_EXAMPLES)
         }
 
         own = [("", _("the task's own"))]
         self._offer(
             "task",
-            [] if self.initial["task"] else [("", NOTHING)],
+            [] if self.initial["task"] else [("", NO_VALUE)],
             ((name, name) for name in registry.names()),
         )
         self._offer("queue", own, ((name, name) for name in sorted(config().queues)))
-        self._offer("catch_up", [], ((key, CATCH_UP[key]) for key in POLICIES))
-        self._offer("overlap", [], ((key, OVERLAP[key]) for key in OVERLAPS))
+        self._offer("catch_up", [], ((key, CATCH_UP_LABELS[key]) for key in CATCH_UP))
+        self._offer("overlap", [], ((key, OVERLAP_LABELS[key]) for key in OVERLAPS))
 
     def _offer(
         self, key: str, first: list[tuple[str, Any]], choices: Iterable[tuple[str, str | Promise]]
@@ -159,9 +169,9 @@ class DefinitionForm(ChangeForm):
     def fieldsets(self) -> list[tuple[Any, dict[str, Any]]]:
         """The groups of fields on the page."""
         groups = (
-            (None, ("name", "task", "pattern", "zone", ARGUMENTS, "enabled")),
+            (None, ("name", "task", "pattern", "zone", ARGUMENTS_KEY, "enabled")),
             (
-                _("How its tasks are sent"),
+                _("Options of the tasks"),
                 ("queue", "priority", "good_for_ms", "jitter_ms", "overlap"),
             ),
             (_("Missed fire times"), ("catch_up", "most")),
@@ -174,21 +184,21 @@ class DefinitionForm(ChangeForm):
 
     def clean_kwargs(self) -> Any:
         """Return the arguments. An empty field means no arguments."""
-        found = self.cleaned_data[ARGUMENTS]
+        found = self.cleaned_data[ARGUMENTS_KEY]
         return {} if found is None else found
 
     def clean(self) -> dict[str, Any]:
         """Validate the definition that would be in force, and report each problem at its field."""
         cleaned = self.cleaned_data
 
-        for key, problem in schedules.problems(
+        for key, problem in schedules.definition_problems(
             self.named, {**self.held, **self.altered()}, as_json=True
         ):
             if key in self.errors:
                 continue
 
-            if key == ARGUMENTS and key not in self.fields:
-                self.add_error(None, HIDDEN)
+            if key == ARGUMENTS_KEY and key not in self.fields:
+                self.add_error(None, ARGUMENTS_HIDDEN)
             else:
                 self.add_error(key if key in self.fields else None, capfirst(problem))
 
@@ -206,7 +216,7 @@ class DefinitionForm(ChangeForm):
         changed = {*self.changed_data, *(key for key, _problem in read_definition(self.held)[1])}
         return {
             key: self.cleaned_data[key]
-            for key in KEYS
+            for key in SCHEDULE_KEYS
             if key in changed and key in self.cleaned_data
         }
 
@@ -214,10 +224,10 @@ class DefinitionForm(ChangeForm):
 class EditForm(DefinitionForm):
     """A form that overrides keys of the definition."""
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         if not self.request.user.has_perm("horsies.view_payload"):
-            del self.fields[ARGUMENTS]
+            del self.fields[ARGUMENTS_KEY]
 
     def apply(self) -> Any:
         """Write the changed values that are not in force yet."""
@@ -233,7 +243,9 @@ class AddForm(DefinitionForm):
     """A form that adds a schedule that the code does not declare."""
 
     name = forms.CharField(
-        label=gettext_lazy("Name"), max_length=LONGEST, widget=forms.TextInput(attrs=WIDE)
+        label=gettext_lazy("Name"),
+        max_length=LONGEST_NAME,
+        widget=forms.TextInput(attrs=WIDE_FIELD),
     )
 
     @property
@@ -249,7 +261,7 @@ class AddForm(DefinitionForm):
         return name
 
     def altered(self) -> dict[str, Any]:
-        return {key: self.cleaned_data[key] for key in KEYS if key in self.cleaned_data}
+        return {key: self.cleaned_data[key] for key in SCHEDULE_KEYS if key in self.cleaned_data}
 
     def apply(self) -> Any:
         self.row = Schedule(name=self.named)

@@ -19,8 +19,8 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.audit import OF_TASKS, entries_of, last_changes, shown_action
 from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, OvertakenError
 from horsies_django.admin.base.html import (
-    MANY,
-    NOTHING,
+    MOST_ROWS,
+    NO_VALUE,
     age,
     badge,
     breakable,
@@ -49,7 +49,7 @@ from horsies_django.core.queues import shown_priority
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, TaskAttempt
 
-LANES = {"async": gettext_lazy("async function"), "sync": gettext_lazy("sync function")}
+LANE_LABELS = {"async": gettext_lazy("async function"), "sync": gettext_lazy("sync function")}
 
 
 class TaskForm(ChangeForm):
@@ -60,8 +60,8 @@ class TaskForm(ChangeForm):
 
     state = forms.CharField(widget=forms.HiddenInput)
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         if not self.is_bound:
             self.fields["state"].initial = self.state_of(self.row)
 
@@ -69,7 +69,7 @@ class TaskForm(ChangeForm):
         self.last = entries_of(task._state.db, task.pk, OF_TASKS).first()
         return f"{self.last and self.last.pk} {task.finished_at and task.finished_at.isoformat()}"
 
-    def apply(self, *given: Any, **how: Any) -> Any:
+    def apply(self, *given: Any, **arguments: Any) -> Any:
         """Make the change in the open transaction.
 
         The lock makes the second of two clicks wait until the change of the first one is visible.
@@ -83,13 +83,13 @@ class TaskForm(ChangeForm):
 
         if task is not None and self.state_of(task) != self.cleaned_data["state"]:
             text = _(
-                "Nothing was done, because the task has changed since the form was opened: it is "
-                "%(status)s now."
+                "Nothing was done, because the task has changed since the form was opened: its "
+                "status is %(status)s now."
             )
             last = f" {self.last.actor}: {shown_action(self.last)}." if self.last else ""
             raise OvertakenError(text % {"status": task.status} + last)
 
-        return super().apply(*given, **how)
+        return super().apply(*given, **arguments)
 
 
 class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
@@ -165,9 +165,9 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
             .filter(task_id=obj.pk)
             .order_by("-attempt", "-claim_generation")
         )
-        attempts = list((kept if visible else kept.defer("error_message", "traceback"))[:MANY])
+        attempts = list((kept if visible else kept.defer("error_message", "traceback"))[:MOST_ROWS])
 
-        why = panel(self, request, obj, visible)
+        reasons = panel(self, request, obj, visible)
         tables = [
             attempt_table(self, request, obj, attempts, visible),
             step_table(obj),
@@ -175,8 +175,10 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
         ]
 
         return {
-            "headline": headline(self, request, obj, why, attempts[0].site if attempts else None),
-            "panel": why,
+            "headline": headline(
+                self, request, obj, reasons, attempts[0].site if attempts else None
+            ),
+            "panel": reasons,
             "tables": [table for table in tables if table.id == "attempts" or table.rows != []],
             "tools": self.tools(request, obj),
         }
@@ -188,13 +190,13 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
         If it has not started, this is how long it has been due.
         """
         waited = (obj.started_at or obj.finished_at or obj.read_at) - obj.enqueued_at
-        return duration_text(waited) if waited >= dt.timedelta(0) else NOTHING
+        return duration_text(waited) if waited >= dt.timedelta(0) else NO_VALUE
 
     @admin.display(description=gettext_lazy("attempt"))
     def shown_attempt(self, obj: Task) -> str:
         """Return the number of the attempt, or a dash if there can be only one."""
         numbers = attempt_numbers(obj)
-        return _("%(number)d of %(most)d") % numbers if numbers["most"] > 1 else NOTHING
+        return _("%(number)d of %(most)d") % numbers if numbers["most"] > 1 else NO_VALUE
 
     @admin.display(description=gettext_lazy("duration"))
     def shown_duration(self, obj: Any) -> SafeString | str:
@@ -203,7 +205,7 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
         A very long attempt that is still running is highlighted.
         """
         if obj.started_at is None:
-            return NOTHING
+            return NO_VALUE
         if obj.finished_at:
             return duration_text(obj.finished_at - obj.started_at)
 
@@ -217,7 +219,7 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
                 else badge("full", "■", text)
             )
 
-        return NOTHING
+        return NO_VALUE
 
     @admin.display(description=gettext_lazy("retries"))
     def shown_retries(self, obj: Task) -> str:
@@ -236,7 +238,7 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
         gettext_lazy("when"), lambda task: age(task.finished_at or task.sent_at, task.read_at)
     )
     shown_error_code = field("error_code", gettext_lazy("error code"))  # contains no payload
-    runs_as = field("lane", gettext_lazy("runs as"), LANES.get)
+    runs_as = field("lane", gettext_lazy("runs as"), LANE_LABELS.get)
     priority_ = row_field(
         gettext_lazy("priority"), lambda task: shown_priority(task.priority, task.codec)
     )

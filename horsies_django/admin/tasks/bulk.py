@@ -27,13 +27,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.audit import OF_TASKS
-from horsies_django.admin.base.change_forms import VERBS
+from horsies_django.admin.base.change_forms import ADMIN_VERBS
 from horsies_django.admin.base.html import absolute, away, parse_id
-from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, patiently, read_bounded, refusal
+from horsies_django.admin.base.readonly import (
+    ReadOnlyAdminMixin,
+    database_refusal,
+    patiently,
+    read_bounded,
+)
 from horsies_django.admin.tasks.listing import SelectionForm, address
 from horsies_django.conf import config
 from horsies_django.core.counts import OTHER
-from horsies_django.core.texts import LONGEST_REASON, name_of
+from horsies_django.core.texts import LONGEST_REASON, name_of_user
 from horsies_django.models.fields import aware
 from horsies_django.monitoring import history
 from horsies_django.store import base
@@ -41,7 +46,7 @@ from horsies_django.store.selections import NO_SITE
 from horsies_django.tasks import selection
 
 SALT = "horsies.act"
-REQUEST_SECONDS = 5.0
+ACT_SECONDS = 5.0
 SPREADS = {
     "": gettext_lazy("now"),
     "10": gettext_lazy("spread over 10 minutes"),
@@ -49,17 +54,17 @@ SPREADS = {
 }
 # The label of each act, and the verb for one task whose permissions the act requires.
 ACTS = {
-    "retry": (gettext_lazy("Retry all"), VERBS[OF_TASKS]["retry"]),
-    "cancel": (gettext_lazy("Cancel all"), VERBS[OF_TASKS]["cancel"]),
+    "retry": (gettext_lazy("Retry all"), ADMIN_VERBS[OF_TASKS]["retry"]),
+    "cancel": (gettext_lazy("Cancel all"), ADMIN_VERBS[OF_TASKS]["cancel"]),
     "terminate": (
-        gettext_lazy("Cancel all, and kill those that do not stop"),
-        VERBS[OF_TASKS]["kill"],
+        gettext_lazy("Cancel all, and kill tasks that do not stop"),
+        ADMIN_VERBS[OF_TASKS]["kill"],
     ),
-    "redact": (gettext_lazy("Redact all"), VERBS[OF_TASKS]["redact"]),
+    "redact": (gettext_lazy("Redact all"), ADMIN_VERBS[OF_TASKS]["redact"]),
 }
 
-SHOWN = 50  # the most groups on a page
-SPANS = {
+GROUPS_SHOWN = 50  # the most groups on a page
+SINCE_CHOICES = {
     "hour": (gettext_lazy("an hour"), dt.timedelta(hours=1)),
     "night": (gettext_lazy("last night, 18:00"), None),
     "day": (gettext_lazy("a day"), dt.timedelta(days=1)),
@@ -67,12 +72,12 @@ SPANS = {
 }
 
 
-def of_place(place: history.Place) -> dict[str, str]:
+def of_place(place: history.FailurePlace) -> dict[str, str]:
     """Return the fields of the form that select the tasks of a place."""
     return {"site": place.site or NO_SITE, "exception": place.exception or NO_SITE}
 
 
-class WhyForm(forms.Form):
+class ActReasonForm(forms.Form):
     """A form for the reason of an act, and for the time over which retries are spread."""
 
     reason = forms.CharField(
@@ -83,12 +88,12 @@ class WhyForm(forms.Form):
         help_text=gettext_lazy("Recorded in the audit."),
     )
     spread = forms.ChoiceField(
-        label=gettext_lazy("Retry them"), required=False, choices=[*SPREADS.items()]
+        label=gettext_lazy("Retry the tasks"), required=False, choices=[*SPREADS.items()]
     )
 
 
 @dataclass(frozen=True)
-class Progress:
+class ActProgress:
     """The state of an act.
 
     It contains what is done to which tasks, the reason, the place to continue at, and the counts so
@@ -117,7 +122,7 @@ class Progress:
         return signing.dumps([self.user, chosen, *astuple(self)[2:]], salt=SALT, compress=True)
 
     @classmethod
-    def read(cls, text: str, user: str) -> Progress:
+    def read(cls, text: str, user: str) -> ActProgress:
         """Return the state in a signed text.
 
         Raises PermissionDenied if the text was signed for another user, or by another site.
@@ -172,59 +177,71 @@ class BulkMixin(ReadOnlyAdminMixin):
             raise PermissionDenied
 
         if request.method == "POST" and "act" in request.POST:
-            return self._acted(request, Progress.read(request.POST["act"], name_of(request.user)))
+            return self._acted(
+                request, ActProgress.read(request.POST["act"], name_of_user(request.user))
+            )
 
         form = SelectionForm(request, acting=True)
         if not form.is_bound or not form.is_valid():
-            return self._answer(request, form=form)
+            return self._shown_act(request, form=form)
 
         chosen = selection.as_of_now(form.selected)
         found = read_bounded(config().database, lambda: selection.preview(chosen, first=True))
         if found is None:
-            form.add_error(None, _("Counting them took longer than three seconds. Describe fewer."))
-            return self._answer(request, form=form)
+            form.add_error(
+                None,
+                _("Counting the tasks took longer than three seconds. Select fewer tasks."),
+            )
+            return self._shown_act(request, form=form)
 
-        progress = Progress(name_of(request.user), chosen, found.many, found.more)
+        progress = ActProgress(name_of_user(request.user), chosen, found.many, found.more)
         verbs = {
             verb: label
             for verb, (label, _one) in ACTS.items()
             if self._allows(request, verb, chosen.status)
         }
 
-        return self._answer(
-            request, form=form, why=WhyForm(), found=found, progress=progress, verbs=verbs
+        return self._shown_act(
+            request,
+            form=form,
+            reason_form=ActReasonForm(),
+            found=found,
+            progress=progress,
+            verbs=verbs,
         )
 
     def _allows(self, request: HttpRequest, verb: str, status: str | None) -> bool:
         return request.user.has_perms(ACTS[verb][1].permissions) and status in selection.VERBS[verb]
 
-    def _acted(self, request: HttpRequest, progress: Progress) -> HttpResponse:
+    def _acted(self, request: HttpRequest, progress: ActProgress) -> HttpResponse:
         """Run a part of the act, and show its state."""
         if not progress.verb:
-            why = WhyForm(request.POST)
+            reason_form = ActReasonForm(request.POST)
             verb = request.POST.get("verb", "")
             if (
                 verb not in ACTS
                 or not self._allows(request, verb, progress.chosen.status)
-                or not why.is_valid()
+                or not reason_form.is_valid()
             ):
                 raise PermissionDenied
 
-            given = {name: why.cleaned_data[name] for name in ("reason", "spread")}
+            given = {name: reason_form.cleaned_data[name] for name in ("reason", "spread")}
             progress = replace(progress, verb=verb, act_id=str(uuid.uuid4()), verdicts={}, **given)
         elif not self._allows(request, progress.verb, progress.chosen.status):
             raise PermissionDenied
 
         progress, error = self._part(progress)
-        return self._answer(request, progress=progress, error=error, stopped="stop" in request.POST)
+        return self._shown_act(
+            request, progress=progress, error=error, stopped="stop" in request.POST
+        )
 
-    def _part(self, progress: Progress) -> tuple[Progress, str]:
+    def _part(self, progress: ActProgress) -> tuple[ActProgress, str]:
         """Act for some seconds, and return the new state and an error.
 
         The error is "" unless something was refused.
         """
         spread = dt.timedelta(minutes=int(progress.spread)) if progress.spread else None
-        until = time.monotonic() + REQUEST_SECONDS
+        until = time.monotonic() + ACT_SECONDS
 
         try:
             while not progress.ended:
@@ -253,12 +270,12 @@ class BulkMixin(ReadOnlyAdminMixin):
         except ValueError as error:
             return progress, str(error)
         except DatabaseError as error:
-            return progress, refusal(error)
+            return progress, database_refusal(error)
 
         return progress, ""
 
-    def _answer(self, request: HttpRequest, **found: Any) -> HttpResponse:
-        return self.shown(request, "task/all", _("Act on all tasks that match"), found)
+    def _shown_act(self, request: HttpRequest, **found: Any) -> HttpResponse:
+        return self.shown(request, "task/all", _("Act on all matching tasks"), found)
 
     def failures_view(self, request: Any) -> HttpResponse:
         """Show the groups of failures since a moment, and one of them opened.
@@ -268,21 +285,21 @@ class BulkMixin(ReadOnlyAdminMixin):
         if not self.has_view_permission(request):
             raise PermissionDenied
 
-        span = request.GET.get("since") if request.GET.get("since") in SPANS else "night"
+        span = request.GET.get("since") if request.GET.get("since") in SINCE_CHOICES else "night"
         now = aware(base.now(connections[config().database]))
         evening = timezone.localtime(now).replace(tzinfo=None, hour=18, minute=0) - dt.timedelta(
             days=1
         )
-        length = SPANS[span][1]
+        length = SINCE_CHOICES[span][1]
         since = history.counted_from(now - length if length else timezone.make_aware(evening), now)
 
         task, code = (request.GET.get(name, "").replace("\0", "") for name in ("task", "code"))
-        seen = self.has_view_payload_permission(request)
+        visible = self.has_view_payload_permission(request)
         read = read_bounded(
             config().database,
             lambda: (
                 history.groups(since, now),
-                history.places(task, code, since, payload=seen) if task and code else [],
+                history.places(task, code, since, payload=visible) if task and code else [],
             ),
         )
 
@@ -304,7 +321,7 @@ class BulkMixin(ReadOnlyAdminMixin):
             )
 
         context = {
-            "spans": {key: text for key, (text, _length) in SPANS.items()},
+            "spans": {key: text for key, (text, _length) in SINCE_CHOICES.items()},
             "span": span,
             "since": absolute(since),
             "late": read is None,
@@ -313,11 +330,11 @@ class BulkMixin(ReadOnlyAdminMixin):
             "code": code,
             "groups": [
                 (one.task, one.code, f"{one.n:,}", links(one.task, one.code))
-                for one in found[:SHOWN]
+                for one in found[:GROUPS_SHOWN]
             ],
             "places": [
                 (place, away(place.at, now), links(task, code, **of_place(place)))
-                for place in places[:SHOWN]
+                for place in places[:GROUPS_SHOWN]
             ],
         }
         return self.shown(request, "task/failures", _("Failures"), context)

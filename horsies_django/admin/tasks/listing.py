@@ -25,17 +25,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.audit import OF_TASKS
-from horsies_django.admin.base.change_forms import VERBS
+from horsies_django.admin.base.change_forms import ADMIN_VERBS
 from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
-from horsies_django.admin.base.readonly import NextPageMixin, patiently, refusal
+from horsies_django.admin.base.readonly import NextPageMixin, database_refusal, patiently
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
-from horsies_django.core.texts import name_of
+from horsies_django.core.texts import name_of_user
 from horsies_django.management.shared import ago
 from horsies_django.models import Queue, Task
 from horsies_django.tasks import registry, selection
 
-COLUMNS = (
+LISTED_TASK_COLUMNS = (
     "task_name",
     "queue_name",
     "status",
@@ -176,7 +176,7 @@ class TaskListMixin(NextPageMixin):
 
         They are limited to the newest tasks if the index also contains other rows.
         """
-        tasks: QuerySet[Task] = self.queryset.only(*COLUMNS)
+        tasks: QuerySet[Task] = self.queryset.only(*LISTED_TASK_COLUMNS)
         if not self.form.is_valid():
             return tasks.none()
 
@@ -197,9 +197,9 @@ class TaskListMixin(NextPageMixin):
                 self.form.add_error(None, str(error))
                 return tasks.none()
 
-        found, bounded = selection.newest(chosen, tasks)
-        # The number is that of ``selection.DEEPEST``. It is part of the text, so that translators
-        # can format it.
+        found, bounded = selection.newest_tasks(chosen, tasks)
+        # The number is that of ``selection.MOST_SCANNED``. It is part of the text, so that
+        # translators can format it.
         self.note = _("Only the newest 30,000 tasks were searched.") if bounded else ""
 
         return found
@@ -220,21 +220,21 @@ def action(verb: str, label: Any) -> Callable[..., None]:
 
         try:
             with patiently():
-                verdicts = selection.act_on(ids, verb, actor=name_of(request.user))
+                verdicts = selection.act_on(ids, verb, actor=name_of_user(request.user))
         except DatabaseError as error:
-            self.message_user(request, refusal(error), messages.ERROR)
+            self.message_user(request, database_refusal(error), messages.ERROR)
         else:
             level = messages.SUCCESS if DONE & verdicts.keys() else messages.WARNING
-            told = ", ".join(f"{verdict}: {many}" for verdict, many in verdicts.items())
-            self.message_user(request, f"{label}: {told or _('Nothing changed.')}", level)
+            counted = ", ".join(f"{verdict}: {many}" for verdict, many in verdicts.items())
+            self.message_user(request, f"{label}: {counted or _('Nothing changed.')}", level)
 
     act.__name__ = f"{verb}_tasks"
     return admin.action(act, permissions=["operate"], description=label)
 
 
 TASK_ACTIONS = (
-    action("cancel", VERBS[OF_TASKS]["cancel"].label),
+    action("cancel", ADMIN_VERBS[OF_TASKS]["cancel"].label),
     action("terminate", gettext_lazy("Cancel, and kill the processes of tasks that do not stop")),
-    action("retry", VERBS[OF_TASKS]["retry"].label),
-    action("copy", VERBS[OF_TASKS]["copy"].label),
+    action("retry", ADMIN_VERBS[OF_TASKS]["retry"].label),
+    action("copy", ADMIN_VERBS[OF_TASKS]["copy"].label),
 )

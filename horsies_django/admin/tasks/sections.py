@@ -23,10 +23,10 @@ from django.utils.translation import gettext_lazy, ngettext
 
 import horsies_django
 from horsies_django.admin.base.html import (
-    LAST,
-    LONGEST,
-    MANY,
-    NOTHING,
+    LONGEST_VALUE,
+    MOST_ENTRIES,
+    MOST_ROWS,
+    NO_VALUE,
     PATIENCE_MS,
     Line,
     Table,
@@ -53,15 +53,15 @@ from horsies_django.models.fields import aware
 from horsies_django.monitoring import overview
 from horsies_django.monitoring.explain import explain
 
-FRAME = re.compile(
+FRAME_LINES = re.compile(
     r'^([ |]*)File "([^"\n]*)", line \d+, in [^\n]*\n?(?:\1  [^\n]*\n?)*', re.MULTILINE
 )
 # The rule is that of worker.child.site, but the file may be from another machine.
 LIBRARY = re.compile(
     r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<", re.IGNORECASE
 )
-ELSEWHERE = (sysconfig.get_path("stdlib"), str(Path(horsies_django.__file__).parent))
-OUTCOMES = {
+LEFT_OUT_FOLDERS = (sysconfig.get_path("stdlib"), str(Path(horsies_django.__file__).parent))
+OUTCOME_SYMBOLS = {
     "COMPLETED": ("completed", "✓"),
     "SNOOZED": ("pending", "○"),
     "CANCELLED": ("cancelled", "⊘"),
@@ -111,7 +111,9 @@ def step_table(task: Task) -> Table:
         .filter(task_id=task.pk)
         .order_by("-created_at", "name")
     )
-    rows = [[name, absolute(at)] for name, at in steps.values_list("name", "created_at")[:MANY]]
+    rows = [
+        [name, absolute(at)] for name, at in steps.values_list("name", "created_at")[:MOST_ROWS]
+    ]
     return Table("steps", _("Steps"), (_("Step"), _("Recorded")), rows)
 
 
@@ -153,7 +155,7 @@ class SectionsMixin(ReadOnlyAdminMixin):
     def shown_result(self, obj: Task) -> SafeString | str:
         envelope: Any = obj.result
         if envelope is None:
-            return NOTHING
+            return NO_VALUE
         if isinstance(envelope, dict) and envelope.get("kept") is False:
             return _("not kept")
 
@@ -167,7 +169,9 @@ class SectionsMixin(ReadOnlyAdminMixin):
         error = _error(obj)
         exception = _exception(obj)
         return block(
-            str(error.get("message") or exception.get("repr") or error.get("error_code") or NOTHING)
+            str(
+                error.get("message") or exception.get("repr") or error.get("error_code") or NO_VALUE
+            )
         )
 
     shown_error_data = row_field(
@@ -259,10 +263,10 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
     found = overview.copies([task.pk]).get(task.pk, [])
     links: list[tuple[SafeString | str, SafeString | str]] = [
         (page.link(request, Task, copy.pk, str(copy.pk)), status_badge(copy.status))
-        for copy in found[:LAST]
+        for copy in found[:MOST_ENTRIES]
     ]
-    if found[LAST:]:
-        links.append((_("and %(count)d earlier") % {"count": len(found) - LAST}, ""))
+    if found[MOST_ENTRIES:]:
+        links.append((_("and %(count)d earlier") % {"count": len(found) - MOST_ENTRIES}, ""))
 
     task.linked_copies = format_html_join(SafeString("<br>"), "{} {}", links)
 
@@ -278,22 +282,22 @@ def headline(
     if task.merged_into is not None:
         other = page.link(request, type(task), task.merged_into, str(task.merged_into))
         return format_html(
-            _("Merged {} ago into task {}, which runs for it."), past(task, task.finished_at), other
+            _("Merged {} ago into task {}, which replaces it."), past(task, task.finished_at), other
         )
 
     if task.finished_at is not None:
-        return format_html("{}{}.", ended(task, site), gone(task))
+        return format_html("{}{}.", ended(task, site), removed_text(task))
 
     reasons, lines = (panel.reasons, panel.lines or []) if panel else ((), [])
     found = {reason.code: reason for reason in reasons}
-    tell = TELLING.get(reasons[0].code) if reasons else None
-    if tell is not None:
-        return format_html("{}", tell(task, reasons[0].details))
+    reason_text = REASON_TEXTS.get(reasons[0].code) if reasons else None
+    if reason_text is not None:
+        return format_html("{}", reason_text(task, reasons[0].details))
 
     ahead = found.get(ReasonCode.BEHIND_OTHERS)
     waits = held_back(reasons[0], lines[0].text) if reasons else ""
     if ahead is not None and ahead is not reasons[0]:
-        waits += _(", %(count)s ahead") % {
+        waits += _(", %(count)s tasks ahead") % {
             "count": f"{ahead.details['count']:,}" + "+" * ahead.details["more"]
         }
 
@@ -306,7 +310,7 @@ def past(task: Any, at: dt.datetime | None) -> str:
 
     A row that was not written by this package may have no time.
     """
-    return NOTHING if at is None else duration_text(task.read_at - at)
+    return NO_VALUE if at is None else duration_text(task.read_at - at)
 
 
 def which_attempt(task: Any) -> str:
@@ -324,13 +328,13 @@ def attempt_numbers(task: Any) -> dict[str, int]:
 def ended(task: Any, site: str | None) -> str:
     ago = {"ago": past(task, task.finished_at), "code": task.error_code}
     if task.status == Status.COMPLETED:
-        ran = duration_text(task.finished_at - task.started_at) if task.started_at else NOTHING
+        ran = duration_text(task.finished_at - task.started_at) if task.started_at else NO_VALUE
         return _("Completed %(ago)s ago after %(ran)s") % {**ago, "ran": ran}
 
     if task.status == Status.EXPIRED:
-        return _("Expired %(ago)s ago: it had not started in time") % ago
+        return _("Expired %(ago)s ago, because it did not start in time") % ago
     if task.status == Status.CANCELLED:
-        return _("Cancelled %(ago)s ago, %(code)s") % ago
+        return _("Cancelled %(ago)s ago with %(code)s") % ago
 
     tried = _(" at %(attempt)s") % {"attempt": attempt} if (attempt := which_attempt(task)) else ""
     place = _(" in %(site)s") % {"site": site} if site else ""
@@ -341,7 +345,7 @@ def ended(task: Any, site: str | None) -> str:
     }
 
 
-def gone(task: Any) -> str:
+def removed_text(task: Any) -> str:
     if task.redacted_at is None:
         return ""
     return _("; its arguments and messages were removed %(ago)s ago") % {
@@ -358,27 +362,30 @@ def held_back(reason: Reason, text: str) -> str:
         if reason.code == ReasonCode.CLUSTER_AT_CAP
         else reason.details["queue"]
     )
-    return _("%(queue)s is at its cap %(taken)s of %(cap)s") % {**reason.details, "queue": queue}
+    return _("%(queue)s is at its cap (%(taken)s of %(cap)s)") % {**reason.details, "queue": queue}
 
 
-def running(task: Any, details: dict[str, Any]) -> str:
+def running_text(task: Any, details: dict[str, Any]) -> str:
     host = (
         f"{details['hostname']}:{details['pid']}"
         if details["hostname"]
         else str(details["worker_id"])
     )
-    told = {"span": past(task, task.started_at), "host": host, "child": details["child_pid"]}
+    values = {"span": past(task, task.started_at), "host": host, "child": details["child_pid"]}
     text = (
         _("Running for %(span)s on %(host)s, child %(child)s")
-        if told["child"]
+        if values["child"]
         else _("Running for %(span)s on %(host)s")
     )
     return (
-        ", ".join(part for part in (text % told, which_attempt(task), stopping(task)) if part) + "."
+        ", ".join(
+            part for part in (text % values, which_attempt(task), stop_request_text(task)) if part
+        )
+        + "."
     )
 
 
-def stopping(task: Any) -> str:
+def stop_request_text(task: Any) -> str:
     """Return since when a task has been requested to stop, or "" if it was not.
 
     The text also contains whether the process is killed if the task does not stop.
@@ -386,23 +393,25 @@ def stopping(task: Any) -> str:
     if task.cancel_requested_at is None:
         return ""
     text = _("asked to stop %(ago)s ago") % {"ago": past(task, task.cancel_requested_at)}
-    return _("%(asked)s, else killed") % {"asked": text} if task.terminate else text
+    return _("%(asked)s, killed if it does not") % {"asked": text} if task.terminate else text
 
 
-def due(task: Any, details: dict[str, Any]) -> str:
+def time_until_due(task: Any, details: dict[str, Any]) -> str:
     """Return how long it is until the task is due."""
     return duration_text(dt.datetime.fromisoformat(details["due_at"]) - aware(task.read_at))
 
 
-TELLING: dict[str, Callable[[Any, dict[str, Any]], str]] = {
-    ReasonCode.RUNNING: running,
-    ReasonCode.NOT_DUE: lambda task, details: _("Due in %(span)s.") % {"span": due(task, details)},
+REASON_TEXTS: dict[str, Callable[[Any, dict[str, Any]], str]] = {
+    ReasonCode.RUNNING: running_text,
+    ReasonCode.NOT_DUE: lambda task, details: (
+        _("Due in %(span)s.") % {"span": time_until_due(task, details)}
+    ),
     ReasonCode.SNOOZED: lambda task, details: (
-        _("Snoozed by its code, due in %(span)s.") % {"span": due(task, details)}
+        _("Snoozed by its code, due in %(span)s.") % {"span": time_until_due(task, details)}
     ),
     ReasonCode.RETRY_WAITING: lambda task, details: (
         _("Retries in %(span)s: %(attempt)s.")
-        % {"span": due(task, details), "attempt": which_attempt(task)}
+        % {"span": time_until_due(task, details), "attempt": which_attempt(task)}
     ),
 }
 
@@ -412,18 +421,16 @@ def frames(trace: str) -> SafeString:
 
     def shortened(found: re.Match[str]) -> str:
         foreign = LIBRARY.search(found[2]) or any(
-            Path(found[2]).is_relative_to(folder) for folder in ELSEWHERE
+            Path(found[2]).is_relative_to(folder) for folder in LEFT_OUT_FOLDERS
         )
         return "\0" if foreign else found[0]
 
-    short = FRAME.sub(shortened, trace[:LONGEST])
+    short = FRAME_LINES.sub(shortened, trace[:LONGEST_VALUE])
     if "\0" not in short:
         return block(trace)
 
     def left_out(found: re.Match[str]) -> str:
-        text = ngettext(
-            "  … %(n)d frame of libraries\n", "  … %(n)d frames of libraries\n", len(found[0])
-        )
+        text = ngettext("  … %(n)d library frame\n", "  … %(n)d library frames\n", len(found[0]))
         return text % {"n": len(found[0])}
 
     folded = format_html(
@@ -446,8 +453,8 @@ def attempt_table(
     def row(attempt: TaskAttempt, since: dt.datetime) -> list[Any]:
         wait = attempt.started_at - since
         ran = attempt.finished_at - attempt.started_at
-        told = {"wait": duration_text(wait), "ran": duration_text(ran)}
-        kind, shape = OUTCOMES.get(attempt.outcome, ("failed", "✕"))
+        durations = {"wait": duration_text(wait), "ran": duration_text(ran)}
+        kind, shape = OUTCOME_SYMBOLS.get(attempt.outcome, ("failed", "✕"))
         retried = (
             format_html(' <span class="horsies-quiet">{}</span>', _("then retried"))
             if attempt.will_retry
@@ -460,14 +467,14 @@ def attempt_table(
             absolute(attempt.started_at),
             format_html(
                 "{}<br>{}",
-                _("waited %(wait)s, ran %(ran)s") % told,
+                _("waited %(wait)s, ran %(ran)s") % durations,
                 timeline(kind, since - task.sent_at, wait, ran, whole),
             ),
             error_cell(
                 attempt, visible, unfolded=attempt is attempts[0] and task.finished_at is None
             ),
             workers[attempt.worker_id],
-            attempt.child_pid or NOTHING,
+            attempt.child_pid or NO_VALUE,
         ]
 
     rows = [row(*pair) for pair in zip(attempts, begun, strict=False)]
@@ -505,7 +512,7 @@ def error_cell(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeSt
         )
 
     shown = '{} <span class="horsies-quiet">{}</span>{}{}'
-    return format_html(shown, attempt.error_code or NOTHING, place, message, trace)
+    return format_html(shown, attempt.error_code or NO_VALUE, place, message, trace)
 
 
 def timeline(

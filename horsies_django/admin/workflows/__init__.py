@@ -22,9 +22,9 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.audit import OF_WORKFLOWS, last_changes
 from horsies_django.admin.base.change_forms import Tool
 from horsies_django.admin.base.html import (
-    MANY,
+    MOST_ROWS,
+    NO_VALUE,
     NODE_PAGE,
-    NOTHING,
     PATIENCE_MS,
     Line,
     Table,
@@ -34,7 +34,6 @@ from horsies_django.admin.base.html import (
     duration_text,
     field,
     json_block,
-    moment,
     moment_field,
     node_link,
     parse_id,
@@ -42,6 +41,7 @@ from horsies_django.admin.base.html import (
     reason_line,
     row_field,
     status_badge,
+    time_and_age,
 )
 from horsies_django.admin.base.readonly import ModelAdmin, read_bounded
 from horsies_django.admin.workflows.listing import (
@@ -55,7 +55,7 @@ from horsies_django.admin.workflows.listing import (
 )
 from horsies_django.admin.workflows.nodes import (
     LARGEST,
-    elements,
+    elements_text,
     first_rows,
     lacked,
     leads_to,
@@ -64,7 +64,7 @@ from horsies_django.admin.workflows.nodes import (
     progress_bar,
     progress_of,
     tasks_link,
-    upstream,
+    upstream_counts,
     wait_tables,
 )
 from horsies_django.admin.workflows.picture import PicturePageMixin
@@ -73,17 +73,19 @@ from horsies_django.models import WorkflowEdge, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain import explain_node
 
-AFTER_TIMEOUT: dict[str, str | Promise] = {
+AFTER_TIMEOUT_LABELS: dict[str, str | Promise] = {
     "fail": gettext_lazy("the node fails"),
     "skip": gettext_lazy("the node is skipped"),
     "complete": gettext_lazy("the node completes"),
 }
-PAYLOAD = ("kwargs", "inputs", "value", "error")
+PAYLOAD_FIELDS = ("kwargs", "inputs", "value", "error")
 NOT_SHOWN = ("options", "graph")
 PAYLOAD_TABLE = Table("payload", gettext_lazy("Arguments and value"), (), [])
 
 
-def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list[tuple[str, Any]]:
+def node_details(
+    page: Any, request: HttpRequest, run: Any, node: WorkflowNode
+) -> list[tuple[str, Any]]:
     """Return the lines about a node, without those that do not apply to it."""
 
     def linked(number: int | None, text: str) -> SafeString | str:
@@ -99,30 +101,30 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Kind"), _(node.kind)),
         (_("Task"), node.task_name and breakable(node.task_name)),
         (_("Queue"), node.queue_name),
-        (_("Leads to"), leads_to(page, request, node)),
-        (_("Elements"), elements(node)),
-        (_("Upstream"), upstream(node)),
+        (_("Task or run"), leads_to(page, request, node)),
+        (_("Elements"), elements_text(node)),
+        (_("Upstream"), upstream_counts(node)),
         (_("Join"), join(node)),
         (_("Condition"), on and format_html("<code>{}</code> {}", node.when_path, on)),
         (_("Delay"), duration_text(node.delay) if node.delay else ""),
         (_("Waits for the signal"), node.signal if node.kind != "gate" else ""),
         (_("Key of the signal"), node.signal_key),
-        (_("Waits until"), moment(node.due_at, run.read_at)),
+        (_("Waits until"), time_and_age(node.due_at, run.read_at)),
         (
             _("After the timeout"),
-            AFTER_TIMEOUT.get(node.on_timeout or "") if node.due_at and node.signal else "",
+            AFTER_TIMEOUT_LABELS.get(node.on_timeout or "") if node.due_at and node.signal else "",
         ),
         (_("Permission to decide"), node.permission),
         (_("Decided by"), node.decided_by),
-        (_("Good until"), moment(node.good_until, run.read_at)),
+        (_("Good until"), time_and_age(node.good_until, run.read_at)),
         (_("Undo"), breakable(str(node.undo.get("task"))) if isinstance(node.undo, dict) else ""),
         (_("Undoes"), linked(node.undoes, node.name.removeprefix("undo "))),
         (_("Added by"), linked(node.added_by, _("node %(n)s") % {"n": node.added_by})),
-        (_("Finished"), moment(node.finished_at, run.read_at)),
+        (_("Finished"), time_and_age(node.finished_at, run.read_at)),
         (_("Error code"), node.error_code),
     ]
 
-    return [(label, value) for label, value in found if value not in (None, "", NOTHING)]
+    return [(label, value) for label, value in found if value not in (None, "", NO_VALUE)]
 
 
 def join(node: WorkflowNode) -> str:
@@ -135,7 +137,7 @@ def join(node: WorkflowNode) -> str:
 
     texts = {
         "succeeded": _("runs when all have finished and none failed"),
-        "failed": _("runs when all have finished and one failed"),
+        "failed": _("runs when all have finished and at least one failed"),
         "finished": _("runs when all have finished"),
     }
     return texts.get(
@@ -171,7 +173,7 @@ def reasons(
     )
 
 
-def neighbours(
+def neighbour_table(
     page: Any, request: HttpRequest, run: Any, titled: tuple[str, str], **of: int
 ) -> Table:
     """Return a table of the first nodes at the other end of the edges of a node.
@@ -184,7 +186,7 @@ def neighbours(
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk).order_by("number")
 
     def read() -> list[Any]:
-        numbers = list(edges.values_list(end, flat=True)[: MANY + 1])
+        numbers = list(edges.values_list(end, flat=True)[: MOST_ROWS + 1])
         return list(nodes.filter(number__in=numbers).values_list("number", "name", "status"))
 
     def row(one: Any) -> list[Any]:
@@ -229,10 +231,10 @@ class WorkflowAdminMixin(PicturePageMixin):
         run.progress = progress_of(run)
         nodes = node_links(self, request, run, (run.output, run.error_node))
         run.linked_output, run.linked_failure = (
-            nodes.get(number, NOTHING) for number in (run.output, run.error_node)
+            nodes.get(number, NO_VALUE) for number in (run.output, run.error_node)
         )
 
-        run.linked_parent = NOTHING
+        run.linked_parent = NO_VALUE
         if run.parent_id is not None:
             of = (
                 WorkflowRun.objects.using(run._state.db)
@@ -252,10 +254,10 @@ class WorkflowAdminMixin(PicturePageMixin):
             run.linked_parent = format_html("{}, {}", parent, node)
 
         run.linked_before, run.linked_after = (
-            NOTHING if id_ is None else self.link(request, WorkflowRun, id_, str(id_))
+            NO_VALUE if id_ is None else self.link(request, WorkflowRun, id_, str(id_))
             for id_ in (run.continues, run.continued_as)
         )
-        run.linked_tasks = tasks_link(self, request, run.pk, None, _("Show")) or NOTHING
+        run.linked_tasks = tasks_link(self, request, run.pk, None, _("Show")) or NO_VALUE
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRun | None = None) -> Any:
         linked = {
@@ -312,7 +314,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         """Show the page of a node. Raises PermissionDenied if the user may not view the run."""
         run = self.find_run(request, object_id)
         visible = self.has_view_payload_permission(request)
-        hidden = NOT_SHOWN if visible else (*PAYLOAD, *NOT_SHOWN)
+        hidden = NOT_SHOWN if visible else (*PAYLOAD_FIELDS, *NOT_SHOWN)
 
         nodes = (
             None
@@ -350,12 +352,12 @@ class WorkflowAdminMixin(PicturePageMixin):
             "gate": gate,  # for the form of a gate that waits for a decision
             "reasons": reasons(self, request, run, node, visible),
             "tables": [
-                Table("facts", _("Node"), (), facts(self, request, run, node)),
+                Table("facts", _("Node"), (), node_details(self, request, run, node)),
                 payload_table(node) if visible else PAYLOAD_TABLE._replace(empty=payload_note()),
-                neighbours(
+                neighbour_table(
                     self, request, run, ("upstream", _("Upstream nodes")), downstream=node.number
                 ),
-                neighbours(
+                neighbour_table(
                     self, request, run, ("downstream", _("Downstream nodes")), upstream=node.number
                 ),
             ],
@@ -381,7 +383,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         return (
             format_html(_("{} ago"), age(obj.finished_at, obj.read_at))
             if obj.finished_at
-            else NOTHING
+            else NO_VALUE
         )
 
     shown_status = field("status", gettext_lazy("status"), status_badge)
@@ -391,7 +393,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         gettext_lazy("sent"), lambda run: format_html(_("{} ago"), age(run.sent_at, run.read_at))
     )
     shown_error_code = field("error_code", gettext_lazy("error code"))  # contains no payload
-    shown_in_flight = field("max_in_flight", gettext_lazy("tasks in flight at most"), "{:,}".format)
+    shown_in_flight = field("max_in_flight", gettext_lazy("maximum tasks in flight"), "{:,}".format)
     shown_result = field("result", gettext_lazy("result"), json_block)
     shown_waits = field("waits_for", gettext_lazy("waits for"))
     shown_tasks = field("linked_tasks", gettext_lazy("tasks"))

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 MOST_BENDS = 4  # per node; the longest edges beyond that are drawn without bends
-WIDTH = 190  # of a box
+BOX_WIDTH = 190  # of a box
 HEIGHT = 68  # of a box
 # between boxes of a layer, and between rows of a block
 GAP = 30
@@ -292,10 +292,10 @@ def _slots(row: list[int]) -> list[Slot]:
     """
     nodes = [item for item in row if item >= 0]
     if len(nodes) <= WIDEST:
-        return [Slot([item], WIDTH + GAP if item >= 0 else BEND, 0) for item in row]
+        return [Slot([item], BOX_WIDTH + GAP if item >= 0 else BEND, 0) for item in row]
 
-    columns = max(WIDEST, math.ceil(math.sqrt(len(nodes) * (HEIGHT + ROW_GAP) / (WIDTH + GAP))))
-    block = Slot(nodes, columns * (WIDTH + GAP), columns)
+    columns = max(WIDEST, math.ceil(math.sqrt(len(nodes) * (HEIGHT + ROW_GAP) / (BOX_WIDTH + GAP))))
+    block = Slot(nodes, columns * (BOX_WIDTH + GAP), columns)
 
     middle = (len(row) + 1) // 2
     before, after = (
@@ -321,8 +321,8 @@ def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]
             for slot in row:
                 near = [other for item in slot.items for other in beside[item]]
                 pulls = [ASIDE if other < 0 <= slot.items[0] else 1.0 for other in near]
-                wish = sum(pull * x[other] for pull, other in zip(pulls, near, strict=True))
-                wishes.append(wish / sum(pulls) if near else x[slot.items[0]])
+                target = sum(pull * x[other] for pull, other in zip(pulls, near, strict=True))
+                wishes.append(target / sum(pulls) if near else x[slot.items[0]])
                 weights.append(ASIDE if slot.items[0] < 0 or not near else 1.0)
 
             _place(row, x, wishes, weights)
@@ -387,11 +387,11 @@ def _heights(
 
 def _boxes(slot: Slot, middle: int, top: int) -> list[Box]:
     if not slot.columns:
-        return [Box(item, middle - WIDTH // 2, top, None) for item in slot.items if item >= 0]
+        return [Box(item, middle - BOX_WIDTH // 2, top, None) for item in slot.items if item >= 0]
     left = middle - slot.width // 2 + GAP // 2
     places = ((item, *divmod(place, slot.columns)) for place, item in enumerate(slot.items))
     return [
-        Box(item, left + column * (WIDTH + GAP), top + row * (HEIGHT + ROW_GAP), row)
+        Box(item, left + column * (BOX_WIDTH + GAP), top + row * (HEIGHT + ROW_GAP), row)
         for item, row, column in places
     ]
 
@@ -442,9 +442,9 @@ class Pen:
             self._line(style, f"M{x} {self.tops[self.layer[item]]}V{bottom}")
         elif box.row is not None:
             y = box.y + HEIGHT // 2
-            x = box.x + WIDTH + SIDE
+            x = box.x + BOX_WIDTH + SIDE
             self._line(
-                style, f"M{box.x + WIDTH} {y}H{x - CORNER}Q{x} {y} {x} {y + CORNER}V{bottom}"
+                style, f"M{box.x + BOX_WIDTH} {y}H{x - CORNER}Q{x} {y} {x} {y + CORNER}V{bottom}"
             )
 
         return x, bottom

@@ -24,36 +24,36 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django.admin.base.audit import OF_WORKFLOWS
-from horsies_django.admin.base.change_forms import VERBS
-from horsies_django.admin.base.html import NOTHING, SHAPES, parse_id
+from horsies_django.admin.base.change_forms import ADMIN_VERBS
+from horsies_django.admin.base.html import NO_VALUE, SHAPES, parse_id
 from horsies_django.admin.base.readonly import (
     ChosenFilter,
     NextPageMixin,
+    database_refusal,
     patiently,
     read_bounded,
-    refusal,
 )
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import RUN_STATUSES
-from horsies_django.core.texts import LONGEST_REASON, name_of
+from horsies_django.core.texts import LONGEST_REASON, name_of_user
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.store.workflows import Progress
 
-FEW = 20  # if there are more names, the filter is not offered
-NAMED = 2  # waiting nodes named in a row of the list
+MOST_FILTER_NAMES = 20  # if there are more names, the filter is not offered
+MOST_NODES_NAMED = 2  # waiting nodes named in a row of the list
 SEARCHED = 1_000  # the most halted runs and waiting nodes; a text contains this number, too
-COLUMNS = ("name", "key", "status", "sent_at", "finished_at", "error_code", "parent_id")
-HALTED = Q(status="PAUSED") | Q(error_code="COMPENSATION_FAILED")  # the condition of an index
-LOOKED_AT_FIRST: str | Promise = _(
+LISTED_RUN_COLUMNS = ("name", "key", "status", "sent_at", "finished_at", "error_code", "parent_id")
+IS_HALTED = Q(status="PAUSED") | Q(error_code="COMPENSATION_FAILED")  # the condition of an index
+HALTED_RUNS_SEARCHED: str | Promise = _(
     "Only the newest 1,000 halted runs and the first 1,000 waiting nodes were searched."
 )
 
-# The number is that of ``monitoring.reading.DEEPEST``. It is part of the text, so that translators
-# can format it.
-LOOKED_AT_NEWEST: str | Promise = _("Only the newest 100,000 runs were searched.")
+# The number is that of ``monitoring.reading.DEEPEST_ROW``. It is part of the text, so that
+# translators can format it.
+NEWEST_RUNS_SEARCHED: str | Promise = _("Only the newest 100,000 runs were searched.")
 NOT_COUNTED: str | Promise = _(
     "The progress is missing, because counting took longer than three seconds."
 )
@@ -76,8 +76,11 @@ class NameFilter(ChosenFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the names of runs if they are few, and the name in the address."""
-        names = read_bounded(config().database, lambda: workflows.names(FEW + 1)) or []
-        names = names if len(names) <= FEW else []
+        names = (
+            read_bounded(config().database, lambda: workflows.run_names(MOST_FILTER_NAMES + 1))
+            or []
+        )
+        names = names if len(names) <= MOST_FILTER_NAMES else []
 
         given = request.GET.get(self.parameter_name)
         if given and "\x00" not in given and given not in names:
@@ -100,9 +103,9 @@ class ParentFilter(ChosenFilter):
 class NeedsFilter(ChosenFilter):
     """Filter for runs that continue only after a person acts. The list selects them itself."""
 
-    title = _("needs somebody")
+    title = _("needs a person")
     parameter_name = "needs"
-    offered = (("1", _("Paused by an error, not undone, or at a gate")),)
+    offered = (("1", _("Paused by a failure, not undone, or at a gate")),)
 
     def condition(self, value: str) -> Q:
         return Q()
@@ -116,17 +119,17 @@ class RunListMixin(NextPageMixin):
 
         They are limited to the newest runs if the filter requires it.
         """
-        runs: QuerySet[WorkflowRun] = self.queryset.only(*COLUMNS)
+        runs: QuerySet[WorkflowRun] = self.queryset.only(*LISTED_RUN_COLUMNS)
         term = self.query.strip()
         child = self.chosen(ParentFilter)
 
         if self.chosen(NeedsFilter):
-            self.note = LOOKED_AT_FIRST
+            self.note = HALTED_RUNS_SEARCHED
 
             # The newest halted runs and the first gates are found by an index each.
             halted = (
                 WorkflowRun.objects.using(runs.db)
-                .filter(HALTED, error_code__isnull=False)
+                .filter(IS_HALTED, error_code__isnull=False)
                 .order_by("-sent_at")
             )
             waiting = WorkflowNode.objects.using(runs.db).filter(
@@ -142,13 +145,13 @@ class RunListMixin(NextPageMixin):
             # These few rows are sorted, because no index has this order.
             return runs.order_by("key", "-sent_at", "-pk")
 
-        runs, partial = workflows.newest(
+        runs, partial = workflows.newest_runs(
             runs,
             status=self.chosen(StatusFilter),
             name=term or self.chosen(NameFilter),
             child=None if child is None else child == "1",
         )
-        self.note = LOOKED_AT_NEWEST if partial else ""
+        self.note = NEWEST_RUNS_SEARCHED if partial else ""
         return runs
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
@@ -176,26 +179,26 @@ class RunListMixin(NextPageMixin):
 
         for row in rows:
             row.progress = counted.get(row.pk)
-            row.waits_for = NOTHING if found is None else waits_for(row, by_run[row.pk])
+            row.waits_for = NO_VALUE if found is None else unfinished_reason(row, by_run[row.pk])
 
         return rows
 
 
-def waits_for(run: WorkflowRun, nodes: list[WorkflowNode]) -> str:
+def unfinished_reason(run: WorkflowRun, nodes: list[WorkflowNode]) -> str:
     """Return the reason why a run is not finished, with the first of its waiting ``nodes``.
 
     Return a dash if the run is finished and no undo of it failed.
     """
     if run.error_code == "COMPENSATION_FAILED":
-        return gettext("somebody: it was not undone completely")
+        return gettext("a person: it was not undone completely")
     if run.finished_at is not None:
-        return NOTHING
+        return NO_VALUE
 
     if run.status == "PAUSED":
         return (
-            gettext("somebody: a failure paused it")
+            gettext("a person: a failure paused it")
             if run.error_code
-            else gettext("somebody: it is paused")
+            else gettext("a person: it is paused")
         )
 
     if run.status == "COMPENSATING":
@@ -203,11 +206,11 @@ def waits_for(run: WorkflowRun, nodes: list[WorkflowNode]) -> str:
     if not nodes:
         return gettext("its tasks")
 
-    told = []
-    for node in nodes[:NAMED]:
+    events = []
+    for node in nodes[:MOST_NODES_NAMED]:
         awaited = kind_of(node.kind).awaits.format(signal=node.signal, keyed="", allowed="")
-        told.append(f"{awaited} ({node.name})")
-    return "; ".join(told) + ("; …" if len(nodes) > NAMED else "")
+        events.append(f"{awaited} ({node.name})")
+    return "; ".join(events) + ("; …" if len(nodes) > MOST_NODES_NAMED else "")
 
 
 class ReasonForm(ActionForm):
@@ -222,14 +225,14 @@ class ReasonForm(ActionForm):
 
 
 def action_of(verb: str) -> Callable[..., None]:
-    """Return the list action of a verb of the table ``VERBS``."""
-    change = VERBS[OF_WORKFLOWS][verb]
+    """Return the list action of a verb of the table ``ADMIN_VERBS``."""
+    change = ADMIN_VERBS[OF_WORKFLOWS][verb]
 
     @admin.action(permissions=["operate"], description=change.label)
     def act(self: Any, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
         """Change the selected runs one by one, and show how many of them changed."""
-        who = {
-            "actor": name_of(request.user),
+        actor_and_reason = {
+            "actor": name_of_user(request.user),
             "reason": request.POST.get("reason", "").strip()[:LONGEST_REASON] or None,
         }
 
@@ -238,13 +241,13 @@ def action_of(verb: str) -> Callable[..., None]:
             for run in list(queryset.values_list("pk", flat=True)):
                 try:
                     with patiently():
-                        changed = change.run(run, **who) is not False
+                        changed = change.run(run, **actor_and_reason) is not False
                 except (WorkflowError, LookupError) as error:
                     self.message_user(request, str(error), messages.WARNING)
                     continue
                 done, same = done + changed, same + (not changed)
         except DatabaseError as error:  # the other runs would fail in the same way
-            self.message_user(request, refusal(error), messages.ERROR)
+            self.message_user(request, database_refusal(error), messages.ERROR)
 
         if done:
             text = ngettext("%(count)d run was changed.", "%(count)d runs were changed.", done)

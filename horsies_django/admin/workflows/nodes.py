@@ -25,21 +25,21 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.audit import OF_WORKFLOWS
-from horsies_django.admin.base.change_forms import VERBS, ChangeForm, ChangeMixin
+from horsies_django.admin.base.change_forms import ADMIN_VERBS, ChangeForm, ChangeMixin
 from horsies_django.admin.base.html import (
-    LONGEST_NAME,
-    MANY,
-    NOTHING,
+    LONGEST_FIELD,
+    MOST_ROWS,
+    NO_VALUE,
     SHAPES,
     Table,
     badge,
     block,
     breakable,
     json_block,
-    moment,
     node_link,
     rows_or_none,
     status_badge,
+    time_and_age,
 )
 from horsies_django.admin.base.readonly import patiently, read_bounded
 from horsies_django.core.kinds import kind_of
@@ -53,7 +53,7 @@ CURRENT = SafeString(' aria-current="true"')
 PAGE = 500
 LARGEST = 2**63 - 1
 LONGEST_ERROR = 500
-COLUMNS = (
+LISTED_NODE_COLUMNS = (
     "workflow_id",
     "number",
     "name",
@@ -71,7 +71,7 @@ COLUMNS = (
     "finished_at",
     "error_code",
 )
-SHOWN = ("number", "name", "status", "permission", "due_at", "decided_by", "finished_at")
+GATE_FIELDS = ("number", "name", "status", "permission", "due_at", "decided_by", "finished_at")
 
 
 def progress_of(run: Any) -> Progress | None:
@@ -86,7 +86,7 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
     The text contains everything that the bar shows, so screen readers skip the bar.
     """
     if progress is None:
-        return NOTHING
+        return NO_VALUE
 
     done = int(progress.share * 100)
     counts = [
@@ -114,7 +114,7 @@ def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
     """
     visible = page.has_view_payload_permission(request)
     alias = run._state.db
-    columns = (*COLUMNS, "error") if visible else COLUMNS
+    columns = (*LISTED_NODE_COLUMNS, "error") if visible else LISTED_NODE_COLUMNS
 
     status = request.GET.get("nodes", "")
     start = request.GET.get("from", "")
@@ -154,7 +154,7 @@ def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
         _("Kind"),
         _("Task"),
         _("Status"),
-        _("Leads to"),
+        _("Task or run"),
         _("Upstream nodes"),
         _("Elements"),
         _("Error"),
@@ -169,14 +169,14 @@ def node_row(page: Any, request: HttpRequest, node: WorkflowNode, visible: bool)
         node.number,
         link(node.name),
         _(node.kind),
-        breakable(node.task_name) if node.task_name else NOTHING,
+        breakable(node.task_name) if node.task_name else NO_VALUE,
         format_html(
             "{} {}", status_badge(node.status), "" if node.finished_at else link(_("Why?"))
         ),
         leads_to(page, request, node),
-        upstream(node),
-        elements(node),
-        format_html("{}{}", node.error_code or NOTHING, block(error) if error else ""),
+        upstream_counts(node),
+        elements_text(node),
+        format_html("{}{}", node.error_code or NO_VALUE, block(error) if error else ""),
     ]
 
 
@@ -226,25 +226,25 @@ def tasks_link(
     return format_html('<a href="{}?{}">{}</a>', address, query, text)
 
 
-def upstream(node: WorkflowNode) -> str:
+def upstream_counts(node: WorkflowNode) -> str:
     """Return how many upstream nodes of a node completed, are open, and ended otherwise."""
     counts = {_("completed"): node.ok, _("open"): node.open, _("not completed"): node.bad}
-    return ", ".join(f"{count:,} {text}" for text, count in counts.items() if count) or NOTHING
+    return ", ".join(f"{count:,} {text}" for text, count in counts.items() if count) or NO_VALUE
 
 
-def elements(node: WorkflowNode) -> str:
+def elements_text(node: WorkflowNode) -> str:
     """Return how many elements of a node completed, did not complete, and are in flight.
 
     The elements of a map are its tasks.
     """
     if node.total is None:
-        return NOTHING
+        return NO_VALUE
 
     text = _("%(ok)s of %(total)s completed") % {
         "ok": f"{node.items_ok:,}",
         "total": f"{node.total:,}",
     }
-    text += _(", %(n)s did not") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
+    text += _(", %(n)s not completed") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
     return text + (_(", %(n)s in flight") % {"n": f"{node.in_flight:,}"} if node.in_flight else "")
 
 
@@ -255,7 +255,7 @@ def wait_tables(page: Any, request: HttpRequest, run: Any) -> list[Table]:
 
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
     # Waiting gates come first, because no status comes after WAITING in the alphabet.
-    gates = waits.filter(kind="gate").only("pk", *SHOWN).order_by("-status", "number")
+    gates = waits.filter(kind="gate").only("pk", *GATE_FIELDS).order_by("-status", "number")
     signals = (
         WorkflowSignal.objects.using(alias).filter(workflow_id=run.pk).order_by("-sent_at", "-pk")
     )
@@ -263,7 +263,11 @@ def wait_tables(page: Any, request: HttpRequest, run: Any) -> list[Table]:
         signals = signals.defer("data")
 
     def read() -> tuple[list[WorkflowNode], list[WorkflowSignal]]:
-        return (list(gates[: MANY + 1]), list(signals[: MANY + 1])) if waits.exists() else ([], [])
+        return (
+            (list(gates[: MOST_ROWS + 1]), list(signals[: MOST_ROWS + 1]))
+            if waits.exists()
+            else ([], [])
+        )
 
     opened, sent = read_bounded(alias, read) or (None, None)
     tables = (
@@ -278,14 +282,14 @@ def gate_table(
 ) -> Table:
     def row(gate: WorkflowNode) -> list[Any]:
         name = node_link(page, request, run.pk, gate.number, gate.name)
-        until = moment(gate.due_at, run.read_at)
-        finished = moment(gate.finished_at, run.read_at)
+        until = time_and_age(gate.due_at, run.read_at)
+        finished = time_and_age(gate.finished_at, run.read_at)
         return [
             name,
             status_badge(gate.status),
-            gate.permission or NOTHING,
+            gate.permission or NO_VALUE,
             until,
-            gate.decided_by or NOTHING,
+            gate.decided_by or NO_VALUE,
             finished,
         ]
 
@@ -310,8 +314,8 @@ def signal_table(page: Any, request: HttpRequest, run: Any, found: Any, visible:
         taken = takers.get(signal.node, untaken)
         cells = [
             signal.name,
-            signal.key or NOTHING,
-            moment(signal.sent_at, run.read_at),
+            signal.key or NO_VALUE,
+            time_and_age(signal.sent_at, run.read_at),
             signal.actor,
             taken,
         ]
@@ -335,20 +339,20 @@ def first_rows(
 
     The cells are None if reading the rows took too long.
     """
-    note = _("There are more.") if found and len(found) > MANY else ""
-    return rows_or_none(found and found[:MANY], row), note
+    note = _("There are more.") if found and len(found) > MOST_ROWS else ""
+    return rows_or_none(found and found[:MOST_ROWS], row), note
 
 
 def node_links(
     page: Any, request: HttpRequest, run: Any, numbers: Iterable[int | None]
 ) -> dict[int | None, SafeString | str]:
     """Return links to nodes of a run by their numbers, whose names are read with one statement."""
-    known = {number for number in numbers if number is not None}
-    nodes = WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk, number__in=known)
-    names = dict(nodes.values_list("number", "name")) if known else {}
+    present = {number for number in numbers if number is not None}
+    nodes = WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk, number__in=present)
+    names = dict(nodes.values_list("number", "name")) if present else {}
     return {
         number: node_link(page, request, run.pk, number, names.get(number, str(number)))
-        for number in known
+        for number in present
     }
 
 
@@ -357,7 +361,7 @@ class SkipForm(ChangeForm):
 
     node = forms.CharField(
         label=gettext_lazy("Name of the node"),
-        max_length=LONGEST_NAME,
+        max_length=LONGEST_FIELD,
         required=False,
         strip=False,
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
@@ -368,19 +372,19 @@ class SkipForm(ChangeForm):
         max_value=LARGEST,
         required=False,
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
-        help_text=gettext_lazy("In place of the name."),
+        help_text=gettext_lazy("Instead of the name."),
     )
     field_order = ("node", "number", "reason")
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.fields["number"].initial = self.request.GET.get("number")
 
     def clean(self) -> dict[str, Any]:
         """Raise ValidationError unless either the name or the number is given."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if not self.errors and bool(cleaned["node"]) == (cleaned["number"] is not None):
-            raise ValidationError(_("Give the name of the node or its number."))
+            raise ValidationError(_("Enter the name of the node or its number."))
         return cleaned
 
     def apply(self) -> Any:
@@ -406,7 +410,7 @@ class DecisionForm(ChangeForm):
 
 def lacked(request: HttpRequest, gate: WorkflowNode) -> str:
     """Return a permission that the user lacks to decide about a gate, or "" if none is missing."""
-    needed = VERBS[OF_WORKFLOWS]["approve"].permissions + (
+    needed = ADMIN_VERBS[OF_WORKFLOWS]["approve"].permissions + (
         (gate.permission,) if gate.permission else ()
     )
     return next((one for one in needed if not request.user.has_perm(one)), "")

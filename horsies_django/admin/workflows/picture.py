@@ -26,15 +26,15 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from horsies_django.admin.base.html import (
-    LAST,
+    MOST_ENTRIES,
+    badge_shape,
     duration_text,
     node_link,
     node_url,
-    shape_of,
     status_badge,
 )
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.workflows.geometry import HEIGHT, WIDTH, Box, Edge, drawn
+from horsies_django.admin.workflows.geometry import BOX_WIDTH, HEIGHT, Box, Edge, drawn
 from horsies_django.admin.workflows.nodes import (
     RunPagesMixin,
     lacked,
@@ -47,9 +47,9 @@ from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
 
 # A graph with more nodes or edges is not drawn.
-MOST_NODES = 2_000
-MOST_EDGES = 10_000
-COLUMNS = (
+MOST_NODES_DRAWN = 2_000
+MOST_EDGES_DRAWN = 10_000
+DRAWN_NODE_COLUMNS = (
     "workflow_id",
     "number",
     "name",
@@ -76,20 +76,20 @@ WIDTHS = {
     **dict.fromkeys("mwMW@%&…", 94),
     **dict.fromkeys("ABCDEFGHJKLNOPQRSTUVXYZ_", 70),
 }
-USUAL = 60
-WIDE = 100
+USUAL_WIDTH = 60
+WIDE_WIDTH = 100
 ELLIPSIS = "…"
 TEXT_X = 42
-BAR = WIDTH - TEXT_X - 12  # width of the progress of a map
+BAR = BOX_WIDTH - TEXT_X - 12  # width of the progress of a map
 # The room for texts, in hundredths of the font's size. The name is bold, and so it is wider.
 NAME_ROOM = 100 * BAR / 14.5
 STATE_ROOM = 100 * BAR / 11.5
 
 PICTURE_PAGE = "horsies_workflowrun_picture"
 # Statuses of the task or the child run of a node that is ENQUEUED.
-STARTED = ("CLAIMED", "RUNNING", "PAUSED", "COMPENSATING")
+STARTED_STATUSES = ("CLAIMED", "RUNNING", "PAUSED", "COMPENSATING")
 # The order of the statuses in the legend.
-ORDER = tuple(dict.fromkeys((*UNFINISHED_NODES, *STARTED, *NODE_STATUSES)))
+ORDER = tuple(dict.fromkeys((*UNFINISHED_NODES, *STARTED_STATUSES, *NODE_STATUSES)))
 
 
 class Work(NamedTuple):
@@ -103,7 +103,7 @@ class Work(NamedTuple):
     finished_at: dt.datetime | None
 
 
-class Graph(NamedTuple):
+class DrawnGraph(NamedTuple):
     """The parts of a run that are drawn. ``work`` is by the id in ``task_id`` of a node."""
 
     nodes: list[WorkflowNode]
@@ -113,28 +113,31 @@ class Graph(NamedTuple):
     @property
     def too_large(self) -> bool:
         """True if there are more nodes or edges than are drawn."""
-        return len(self.nodes) > MOST_NODES or len(self.edges) > MOST_EDGES
+        return len(self.nodes) > MOST_NODES_DRAWN or len(self.edges) > MOST_EDGES_DRAWN
 
     def work_of(self, node: WorkflowNode) -> Work | None:
         """Return the task or the child run of a node, or None if it has none."""
         return None if node.task_id is None else self.work.get(node.task_id)
 
 
-def read(run: Any) -> Graph | None:
+def read_graph(run: Any) -> DrawnGraph | None:
     """Return the graph of a run, or None if reading it took too long."""
     return read_bounded(run._state.db, lambda: _read(run._state.db, run.pk))
 
 
-def _read(alias: str, run: uuid.UUID) -> Graph:
+def _read(alias: str, run: uuid.UUID) -> DrawnGraph:
     nodes = (
-        WorkflowNode.objects.using(alias).filter(workflow_id=run).order_by("number").only(*COLUMNS)
+        WorkflowNode.objects.using(alias)
+        .filter(workflow_id=run)
+        .order_by("number")
+        .only(*DRAWN_NODE_COLUMNS)
     )
     edges = (
         WorkflowEdge.objects.using(alias).filter(workflow_id=run).order_by("upstream", "downstream")
     )
     ends = edges.values_list("upstream", "downstream")
 
-    graph = Graph(list(nodes[: MOST_NODES + 1]), list(ends[: MOST_EDGES + 1]), {})
+    graph = DrawnGraph(list(nodes[: MOST_NODES_DRAWN + 1]), list(ends[: MOST_EDGES_DRAWN + 1]), {})
     if graph.too_large:
         return graph
 
@@ -149,7 +152,7 @@ def _read(alias: str, run: uuid.UUID) -> Graph:
     return graph
 
 
-def styled_edges(graph: Graph) -> list[Edge]:
+def styled_edges(graph: DrawnGraph) -> list[Edge]:
     """Return the edges of a graph with their styles.
 
     There are also edges to nodes that were added, from the nodes that added them, and to undos,
@@ -180,7 +183,7 @@ def _style(upstream: WorkflowNode, downstream: WorkflowNode) -> str:
     return "open" if upstream.finished_at is None else "off"
 
 
-def width(text: str) -> int:
+def text_width(text: str) -> int:
     """Return the estimated width of a text, in hundredths of the size of its font.
 
     The estimate is rather too large than too small.
@@ -192,8 +195,8 @@ def cut(text: str, most: float) -> str:
     """Return a text, or its beginning and an ellipsis if it is wider than ``most``."""
     return (
         text
-        if width(text) <= most
-        else _beginning(text, most - width(ELLIPSIS)).rstrip() + ELLIPSIS
+        if text_width(text) <= most
+        else _beginning(text, most - text_width(ELLIPSIS)).rstrip() + ELLIPSIS
     )
 
 
@@ -203,12 +206,12 @@ def lines(text: str, most: float) -> list[str]:
     It is broken after a space, a dot, a slash, a colon, a hyphen or an underscore if there is one.
     """
     text = " ".join(text.split())
-    if width(text) <= most:
+    if text_width(text) <= most:
         return [text]
 
     first = ""
     for part in re.findall(r"[^\s._/:-]*[\s._/:-]?", text):
-        if width((first + part).rstrip()) > most:
+        if text_width((first + part).rstrip()) > most:
             break
         first += part
 
@@ -223,7 +226,9 @@ def _beginning(text: str, most: float) -> str:
 def _width(each: str) -> int:
     if unicodedata.combining(each):
         return 0
-    return WIDE if unicodedata.east_asian_width(each) in "WF" else WIDTHS.get(each, USUAL)
+    return (
+        WIDE_WIDTH if unicodedata.east_asian_width(each) in "WF" else WIDTHS.get(each, USUAL_WIDTH)
+    )
 
 
 def card(
@@ -236,7 +241,7 @@ def card(
     status = shown_status(node, work)
     lines_of_name = lines(node.name, NAME_ROOM)
     tall = len(lines_of_name) > 1
-    total = counted(node) and node.total  # of a map with a bar
+    total = has_several_elements(node) and node.total  # of a map with a bar
     failed = BAR * node.items_bad // total if total else 0
 
     return {
@@ -246,11 +251,11 @@ def card(
         "url": url,
         "child": child,
         "outline": kind_of(node.kind).outline,
-        "status": shape_of(status)[0],  # of the icon and of the colour
+        "status": badge_shape(status)[0],  # of the icon and of the colour
         "name": list(zip((22, 37) if tall else (29,), lines_of_name, strict=True)),
         "state": cut(state(node, status, work, now), STATE_ROOM),
         "state_y": 54 if tall else 48,
-        "label": label(node, status, work, now),
+        "label": node_label(node, status, work, now),
         "child_label": _("Picture of %(run)s") % {"run": node.name} if child else "",
         "done": BAR * node.items_ok // total if total else None,
         "failed": failed,
@@ -262,7 +267,7 @@ def shown_status(node: WorkflowNode, work: Work | None) -> str:
     """Return the status of a node, or that of its task or run while this is not final."""
     if node.status == "ENQUEUED" and work and work.status != "PENDING":
         return work.status if work.finished_at is None else node.status
-    if counted(node) and node.in_flight and node.finished_at is None:
+    if has_several_elements(node) and node.in_flight and node.finished_at is None:
         return "RUNNING"
     return node.status
 
@@ -274,28 +279,32 @@ def state(node: Any, status: str, work: Work | None, now: dt.datetime) -> str:
     duration if there are any.
     """
     kind = "" if node.kind == TASK.name else capfirst(_(node.kind))
-    if counted(node):
+    if has_several_elements(node):
         failed = _(", %(n)s failed") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
         return f"{kind} · {node.items_ok:,} / {node.total:,}{failed}"
 
-    text = " · ".join(filter(None, (waits(node, now) or str(shape_of(status)[2]), took(work, now))))
+    text = " · ".join(
+        filter(
+            None, (wait_text(node, now) or str(badge_shape(status)[2]), work_duration(work, now))
+        )
+    )
     whole = f"{kind} · {text}" if kind else text
-    return whole if width(whole) <= STATE_ROOM or not kind_of(node.kind).outlined else text
+    return whole if text_width(whole) <= STATE_ROOM or not kind_of(node.kind).outlined else text
 
 
-def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
+def node_label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
     """Return a description of a node in words: ``charge, task, completed, took 1.2 s``."""
-    parts = [node.name, _(node.kind), str(shape_of(status)[2]).lower()]
+    parts = [node.name, _(node.kind), str(badge_shape(status)[2]).lower()]
 
-    if counted(node):
+    if has_several_elements(node):
         parts.append(
             _("%(done)s of %(total)s completed")
             % {"done": f"{node.items_ok:,}", "total": f"{node.total:,}"}
         )
         parts += [_("%(n)s failed") % {"n": f"{node.items_bad:,}"}] if node.items_bad else []
 
-    parts.append(waits(node, now))
-    if time := took(work, now):
+    parts.append(wait_text(node, now))
+    if time := work_duration(work, now):
         parts.append(
             (_("took %(span)s") if work and work.finished_at else _("for %(span)s"))
             % {"span": time}
@@ -305,7 +314,7 @@ def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
     return ", ".join(part for part in parts if part)
 
 
-def counted(node: WorkflowNode) -> bool:
+def has_several_elements(node: WorkflowNode) -> bool:
     """Return whether a node has several elements.
 
     These are the tasks of a map whose elements are known, the undos of a map, or several things
@@ -314,17 +323,17 @@ def counted(node: WorkflowNode) -> bool:
     return node.total is not None and (kind_of(node.kind).many or node.total > 1)
 
 
-def waits(node: WorkflowNode, now: dt.datetime) -> str:
+def wait_text(node: WorkflowNode, now: dt.datetime) -> str:
     if node.status != "WAITING":
         return ""
     if node.kind == "gate":
         return _("needs a decision")
     if node.kind == "timer" and node.due_at is not None:
-        return _("until %(time)s") % {"time": clock(node.due_at, now)}
+        return _("until %(time)s") % {"time": short_time(node.due_at, now)}
     return _("waits for “%(signal)s”") % {"signal": node.signal} if node.signal else ""
 
 
-def took(work: Work | None, now: dt.datetime) -> str:
+def work_duration(work: Work | None, now: dt.datetime) -> str:
     """Return how long a task or a child run took, or has been running so far.
 
     Return "" if it has not started or never ran.
@@ -336,7 +345,7 @@ def took(work: Work | None, now: dt.datetime) -> str:
     return duration_text((work.finished_at or now) - work.started_at)
 
 
-def clock(value: dt.datetime, now: dt.datetime) -> str:
+def short_time(value: dt.datetime, now: dt.datetime) -> str:
     """Return the time of day, with the date unless it is today's."""
     local, today = (
         timezone.localtime(each) if timezone.is_aware(each) else each for each in (value, now)
@@ -344,7 +353,7 @@ def clock(value: dt.datetime, now: dt.datetime) -> str:
     return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
 
 
-SIZE = {"width": WIDTH, "height": HEIGHT, "text_x": TEXT_X, "bar": BAR}
+SIZE = {"width": BOX_WIDTH, "height": HEIGHT, "text_x": TEXT_X, "bar": BAR}
 
 
 class PicturePageMixin(RunPagesMixin):
@@ -377,7 +386,7 @@ class PicturePageMixin(RunPagesMixin):
 
     def picture(self, request: HttpRequest, run: Any) -> dict[str, Any]:
         """Return the context that the templates need to draw a run."""
-        graph = read(run)
+        graph = read_graph(run)
         context: dict[str, Any] = {
             "run": run,
             "live": run.finished_at is None,
@@ -389,7 +398,7 @@ class PicturePageMixin(RunPagesMixin):
 
         if graph is not None and graph.too_large:
             context["nodes"] = node_table(self, request, run)
-            context["most"] = (f"{MOST_NODES:,}", f"{MOST_EDGES:,}")
+            context["most"] = (f"{MOST_NODES_DRAWN:,}", f"{MOST_EDGES_DRAWN:,}")
         elif graph is not None:
             drawing = drawn((node.number for node in graph.nodes), styled_edges(graph))
             nodes = {node.number: node for node in graph.nodes}
@@ -411,7 +420,7 @@ class PicturePageMixin(RunPagesMixin):
 
         return context
 
-    def _gates(self, request: HttpRequest, graph: Graph) -> list[dict[str, Any]]:
+    def _gates(self, request: HttpRequest, graph: DrawnGraph) -> list[dict[str, Any]]:
         """Return the first gates that wait for a decision.
 
         Each has its page, and the permission that the user lacks to decide.
@@ -423,19 +432,19 @@ class PicturePageMixin(RunPagesMixin):
                 "url": f"{node_url(self, node.workflow_id, node.number)}#horsies-decision",
                 "lacked": lacked(request, node),
             }
-            for node in waiting[:LAST]
+            for node in waiting[:MOST_ENTRIES]
         ]
 
 
-def legend(graph: Graph) -> list[dict[str, Any]]:
+def legend(graph: DrawnGraph) -> list[dict[str, Any]]:
     """Return the statuses of the nodes, in the order of a node's life."""
     found = Counter(shown_status(node, graph.work_of(node)) for node in graph.nodes)
     statuses = [*(status for status in ORDER if found[status]), *sorted(found.keys() - set(ORDER))]
-    shown = ((shape_of(status), f"{found[status]:,}") for status in statuses)
+    shown = ((badge_shape(status), f"{found[status]:,}") for status in statuses)
     return [{"icon": kind, "text": text, "many": many} for (kind, _shape, text), many in shown]
 
 
-def shapes(graph: Graph) -> list[dict[str, Any]]:
+def shapes(graph: DrawnGraph) -> list[dict[str, Any]]:
     """Return the kinds of nodes whose outline differs from that of a task."""
     found = {node.kind for node in graph.nodes}
     shown = [kind for kind in KINDS.values() if kind.outlined and kind.name in found]

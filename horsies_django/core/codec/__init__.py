@@ -16,11 +16,11 @@ from horsies_django.core.codec.annotations import UnsupportedType, shape_of
 from horsies_django.core.codec.arguments import ArgumentsCodec
 from horsies_django.core.codec.envelopes import ResultCodec, encode_error, printable
 from horsies_django.core.codec.errors import CodecError
-from horsies_django.core.codec.plain import PLAIN, PlainArguments, PlainResult
+from horsies_django.core.codec.plain import PLAIN_CODEC, PlainArguments, PlainResult
 from horsies_django.core.codec.shapes import Shape
 
 __all__ = [
-    "PLAIN",
+    "PLAIN_CODEC",
     "ArgumentsCodec",
     "CodecError",
     "PlainArguments",

@@ -24,15 +24,15 @@ def is_model(annotation: Any) -> bool:
     return named and (hasattr(annotation, "objects") or hasattr(annotation, "_default_manager"))
 
 
-def name_of(annotation: Any) -> str:
+def annotation_name(annotation: Any) -> str:
     """Return an annotation as source code, without the names of modules."""
     args = get_args(annotation)
     if args and get_origin(annotation) not in (Literal, Union, UnionType, Annotated, abc.Callable):
-        inner = ", ".join("..." if arg is Ellipsis else name_of(arg) for arg in args)
-        return f"{name_of(get_origin(annotation))}[{inner}]"
+        inner = ", ".join("..." if arg is Ellipsis else annotation_name(arg) for arg in args)
+        return f"{annotation_name(get_origin(annotation))}[{inner}]"
 
     if args and get_origin(annotation) in (Union, UnionType):
-        return " | ".join(map(name_of, args))
+        return " | ".join(map(annotation_name, args))
     if annotation is type(None):
         return "None"
     return getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
@@ -41,11 +41,11 @@ def name_of(annotation: Any) -> str:
 def advice(annotation: Any, origin: Any, args: tuple[Any, ...]) -> tuple[str, str]:
     """Return the reason why an annotation is refused, and advice on the annotation to write."""
     cls = origin or annotation
-    inner = ", ".join(name_of(arg) for arg in args if arg is not Ellipsis)
+    inner = ", ".join(annotation_name(arg) for arg in args if arg is not Ellipsis)
 
-    for test, why, instead in ADVICE:
+    for test, reason, instead in ADVICE:
         if test(cls):
-            return why, instead.replace("{inner}", inner or "str")
+            return reason, instead.replace("{inner}", inner or "str")
 
     return (
         "cannot be encoded as JSON",
@@ -70,15 +70,19 @@ ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
     ),
     (
         _any_of(TaskResult),
-        "is a result",
+        "is the result of a task",
         "use it only as the return annotation of a task, or as the whole annotation of a "
         "parameter, as in TaskResult[int]",
     ),
-    (_any_of(object), "says nothing about the value", "write Any for any plain JSON value"),
-    (_any_of(tuple), "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]"),
+    (_any_of(object), "does not describe the value", "write Any for any plain JSON value"),
+    (
+        _any_of(tuple),
+        "does not define the types of its elements",
+        "write tuple[int, str], or tuple[Any, ...]",
+    ),
     (
         lambda cls: isinstance(cls, TypeVar),
-        "stands for a type that is not known here",
+        "is a type variable",
         "write the type itself",
     ),
     (
@@ -87,15 +91,15 @@ ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
         "use pydantic 2.8 or newer, or write a dataclass",
     ),
     (_below(os.PathLike), "is a path", "write pathlib.Path"),
-    (_below(bytearray, memoryview), "may change", "write bytes"),
-    (_any_of(abc.Set, abc.MutableSet), "may be many types", "write set[{inner}]"),
+    (_below(bytearray, memoryview), "is mutable", "write bytes"),
+    (_any_of(abc.Set, abc.MutableSet), "is an abstract type", "write set[{inner}]"),
     (
         _any_of(abc.Callable),
         "is code, which cannot be sent",
-        "write str and pass the name of what to call",
+        "write str and pass the name of the function",
     ),
     (_any_of(type), "is a class, which cannot be sent", "write str and pass its name"),
-    (_any_of(abc.Mapping, abc.MutableMapping), "may be many types", "write dict[{inner}]"),
+    (_any_of(abc.Mapping, abc.MutableMapping), "is an abstract type", "write dict[{inner}]"),
     (
         _any_of(
             abc.Sequence,
@@ -105,7 +109,7 @@ ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
             abc.Collection,
             abc.Generator,
         ),
-        "may be many types",
+        "is an abstract type",
         "write list[{inner}] and pass list(...)",
     ),
     (_any_of(typing.NoReturn, typing.Never), "has no values", "write None"),

@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from horsies_django.core.codec.advice import advice, is_model, name_of
+from horsies_django.core.codec.advice import advice, annotation_name, is_model
 from horsies_django.core.codec.errors import CodecError
 from horsies_django.core.codec.jsondata import MAX_DEPTH, too_deep
 from horsies_django.core.codec.models import (
@@ -46,7 +46,7 @@ from horsies_django.core.codec.objects import (
     tuple_shape,
 )
 from horsies_django.core.codec.scalars import (
-    SCALARS,
+    SCALAR_SHAPES,
     enum_shape,
     literal_shape,
     path_shape,
@@ -80,7 +80,7 @@ def shape_of(annotation: Any, where: str) -> Shape:
     compiler = Compiler()
     try:
         shape = compiler.shape(annotation, where)
-        compiler.judge_unions()
+        compiler.check_unions()
     except RecursionError:
         raise refused(
             where,
@@ -89,14 +89,14 @@ def shape_of(annotation: Any, where: str) -> Shape:
             "write Any, or a dataclass",
         ) from None
 
-    return bounded(shape) if compiler.recursive else shape
+    return limit_depth(shape) if compiler.recursive else shape
 
 
-def refused(where: str, name: str, why: str, instead: str) -> UnsupportedType:
-    return UnsupportedType(f"{where}: {name} {why}: {instead}")
+def refused(where: str, name: str, reason: str, instead: str) -> UnsupportedType:
+    return UnsupportedType(f"{where}: {name} {reason}: {instead}")
 
 
-def bounded(shape: Shape) -> Shape:
+def limit_depth(shape: Shape) -> Shape:
     """Return the shape of a recursive type with a limit to the depth of its values."""
 
     def dump(value: Any) -> Any:
@@ -141,7 +141,7 @@ class Compiler:
         Raises UnsupportedType if the type cannot be encoded.
         """
         try:
-            if (scalar := SCALARS.get(annotation)) is not None:
+            if (scalar := SCALAR_SHAPES.get(annotation)) is not None:
                 return scalar
         except TypeError:  # annotations such as Annotated[int, []] have no hash
             pass
@@ -201,20 +201,20 @@ class Compiler:
             if is_pydantic_type(cls):
                 return self._by_pydantic(pydantic_text_shape, annotation, where)
 
-        raise refused(where, name_of(annotation), *advice(annotation, origin, args))
+        raise refused(where, annotation_name(annotation), *advice(annotation, origin, args))
 
-    def judge_unions(self) -> None:
+    def check_unions(self) -> None:
         """Raise UnsupportedType if members of a union cannot be distinguished in JSON."""
         for members, where, instead in self._unions:
             for place, one in enumerate(members):
                 for other in members[place + 1 :]:
-                    if why := clash(one, other):
+                    if reason := clash(one, other):
                         pair = f"{one.name} | {other.name}"
-                        why = f"cannot be told apart when read back ({why})"
-                        raise refused(where, pair, why, instead.replace("{pair}", pair))
+                        reason = f"cannot be distinguished when they are decoded ({reason})"
+                        raise refused(where, pair, reason, instead.replace("{pair}", pair))
 
     def _by_pydantic(self, make: Callable[[Any, str], Shape], annotation: Any, where: str) -> Shape:
-        name = name_of(
+        name = annotation_name(
             get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
         )
         try:
@@ -245,17 +245,17 @@ class Compiler:
             raise refused(
                 where,
                 "tuple",
-                "does not say what is in it",
+                "does not define the types of its elements",
                 "write tuple[int, str], or tuple[Any, ...]",
             )
 
         if cls is dict:
             if args and args[0] is not str:
-                instead = f"write dict[str, {name_of(args[1])}], or a list of pairs"
+                instead = f"write dict[str, {annotation_name(args[1])}], or a list of pairs"
                 raise refused(
                     where,
-                    name_of(annotation),
-                    "has keys that are not str, as all keys in JSON are",
+                    annotation_name(annotation),
+                    "has keys that are not str, but the keys of a JSON object are str",
                     instead,
                 )
 
@@ -287,17 +287,19 @@ class Compiler:
 
     def _record(self, annotation: Any, cls: type[Any], where: str) -> Shape:
         if annotation in self._records:
-            known = self._records[annotation]
+            existing = self._records[annotation]
             if annotation not in self._open:
-                return known
+                return existing
             # The known shape is not complete yet, so its functions are looked up later.
             self.recursive = True
             return dataclasses.replace(
-                known, dump=lambda value: known.dump(value), load=lambda stored: known.load(stored)
+                existing,
+                dump=lambda value: existing.dump(value),
+                load=lambda stored: existing.load(stored),
             )
 
         hints = field_hints(annotation, cls)
-        name = name_of(annotation)
+        name = annotation_name(annotation)
         missing = dataclasses.MISSING
 
         if is_typeddict(cls):
@@ -382,7 +384,7 @@ def plain_scalar(value: Any, where: str) -> Any:
                     where,
                     "a value",
                     f"cannot be encoded as JSON ({error.problem})",
-                    "give it another",
+                    "use another value",
                 ) from None
 
             if cls is bool:
@@ -411,12 +413,12 @@ def refuse_odd_constructor(cls: type, fields: Set[str], where: str) -> None:
     odd = (needed - fields) | (fields - {p.name for p in parameters})
 
     if odd and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        why = (
+        reason = (
             f"cannot be built from its fields alone, because of {', '.join(map(repr, sorted(odd)))}"
         )
         raise refused(
             where,
             cls.__name__,
-            why,
+            reason,
             "write a dataclass without InitVar and without its own __init__",
         )

@@ -71,7 +71,7 @@ class CallCodec(Compiled):
                 unknown := [name for name in kwargs if name not in self.names]
             ):
                 problem = f"got an unexpected keyword argument {unknown[0]!r}"
-                problem = "was sent an argument that it does not take" if stored else problem
+                problem = "got an argument that it does not take" if stored else problem
 
             raise Misbound(self.fit(problem)) from None
 

@@ -25,33 +25,35 @@ from horsies_django.core.errors import TaskDefinitionError
 
 OWN = "atomic"  # the keyword of step(), which is not passed to the function
 INSTEAD = (
-    "pass a key or plain values; what cannot be passed can be a variable of a function of your own "
-    "that makes the call"
+    "pass a key or plain values, or wrap the call in a function of your own that has the value as "
+    "a variable"
 )
 
 R = TypeVar("R")
 
 
-def remembered(compute: Callable[[Callable[..., Any]], R]) -> Callable[[Callable[..., Any]], R]:
+def cached_by_function(
+    compute: Callable[[Callable[..., Any]], R],
+) -> Callable[[Callable[..., Any]], R]:
     """Return a form of ``compute`` that caches its value for each function.
 
     The value is cached as long as the function exists.
     """
-    known: WeakKeyDictionary[Callable[..., Any], R] = WeakKeyDictionary()
+    cache: WeakKeyDictionary[Callable[..., Any], R] = WeakKeyDictionary()
 
-    def look_up(function: Callable[..., Any]) -> R:
+    def cached(function: Callable[..., Any]) -> R:
         try:
-            return known[function]
+            return cache[function]
         except KeyError:
-            found = known[function] = compute(function)
+            found = cache[function] = compute(function)
             return found
         except TypeError:  # the function has no hash or no weak references
             return compute(function)
 
-    return look_up
+    return cached
 
 
-@remembered
+@cached_by_function
 def signature_or_none(function: Callable[..., Any]) -> inspect.Signature | None:
     """Return the signature of a function, or None if it has none, as some builtins."""
     try:
@@ -60,7 +62,7 @@ def signature_or_none(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def digest_of(
+def call_digest(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str:
     """Return a digest of the arguments of a call, including those of ``functools.partial``.
@@ -125,7 +127,7 @@ def result_shape(function: Callable[..., Any]) -> Shape:
     return shape_by_annotation(function)
 
 
-@remembered
+@cached_by_function
 def shape_by_annotation(function: Callable[..., Any]) -> Shape:
     """Return the shape of the result of a function that is not a ``functools.partial``.
 

@@ -70,7 +70,7 @@ class ResultCodec(Compiled):
         """
         return of_result(
             lambda stored: read_outcome(stored, self._made() if "ok" in stored else None),
-            opened(envelope),
+            open_envelope(envelope),
         )
 
     @staticmethod
@@ -79,7 +79,7 @@ class ResultCodec(Compiled):
 
         Raises CodecError if the envelope is invalid.
         """
-        return of_result(lambda stored: read_outcome(stored, None), opened(envelope))
+        return of_result(lambda stored: read_outcome(stored, None), open_envelope(envelope))
 
     def _made(self) -> Shape:
         if self._shape is None:
@@ -101,7 +101,7 @@ def of_result(convert: Callable[[Any], R], value: Any) -> R:
     return found
 
 
-def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:
+def open_envelope(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:
     """Return an envelope as a mapping.
 
     Raises CodecError unless the mapping has exactly one of ok and err.
@@ -124,15 +124,17 @@ def encode_error(error: TaskError) -> str:
     try:
         data = write_json(ANY.dump(with_texts(error.data)))
     except BaseException as refusal:  # the methods of data are user code
-        data = write_json(shown(error.data))
-        why = str(refusal) if isinstance(refusal, CodecError) else type(refusal).__name__
-        message += f"\n(data is stored as its repr, because it is not plain JSON: {printable(why)})"
+        data = write_json(safe_repr(error.data))
+        reason = str(refusal) if isinstance(refusal, CodecError) else type(refusal).__name__
+        message += (
+            f"\n(data is stored as its repr, because it is not plain JSON: {printable(reason)})"
+        )
 
     exception: Any = error.exception  # its type is not checked at run time
     if isinstance(exception, Mapping):
         exception = {printable(key): printable(value) for key, value in exception.items()}
     elif exception is not None:
-        exception = {"repr": shown(exception)}
+        exception = {"repr": safe_repr(exception)}
 
     rest = {
         "error_code": printable(error.error_code),
@@ -164,7 +166,7 @@ def printable(value: Any) -> str:
     elif is_lazy(value):
         text = lazy_text(value)
     else:
-        text = shown(value)
+        text = safe_repr(value)
 
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -174,10 +176,10 @@ def lazy_text(value: Any) -> str:
     try:
         return str.__str__(str(value))
     except BaseException:
-        return shown(value)
+        return safe_repr(value)
 
 
-def shown(value: Any) -> str:
+def safe_repr(value: Any) -> str:
     """Return a repr of bounded length, or a text with the type if ``__repr__`` fails."""
     try:
         text = str.__str__(repr(value))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from horsies_django.core.errors import HorsiesError
-from horsies_django.core.texts import LAZY, is_lazy
+from horsies_django.core.texts import LAZY_TEXT, is_lazy
 
-LONGEST_PATH = 200  # the most characters of a path in a message
+LONGEST_SHOWN_PATH = 200  # the most characters of a path in a message
 
 
 class CodecError(HorsiesError):
@@ -37,7 +37,11 @@ class CodecError(HorsiesError):
     def __str__(self) -> str:
         if not self.path:
             return f"{self.subject}: {self.problem}"
-        path = self.path if len(self.path) <= LONGEST_PATH else f"{self.path[:LONGEST_PATH]}..."
+        path = (
+            self.path
+            if len(self.path) <= LONGEST_SHOWN_PATH
+            else f"{self.path[:LONGEST_SHOWN_PATH]}..."
+        )
         return f"{self.subject} '{path}': {self.problem}"
 
 
@@ -74,7 +78,7 @@ def misfit(expected: str, value: Any) -> CodecError:
 
     got = "None" if value is None else cls.__name__
     if is_lazy(value):
-        got = LAZY
+        got = LAZY_TEXT
     if got == expected:
         got = f"another class of that name, {cls.__module__}.{cls.__qualname__}"
 

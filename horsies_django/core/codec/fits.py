@@ -6,14 +6,14 @@ import types
 from typing import Annotated, Any, Union, get_args, get_origin
 
 
-def plain(annotation: Any) -> Any:
+def bare_annotation(annotation: Any) -> Any:
     """Return an annotation without Annotated, NewType and named aliases."""
     if get_origin(annotation) is Annotated:
-        return plain(get_args(annotation)[0])
+        return bare_annotation(get_args(annotation)[0])
     if hasattr(annotation, "__supertype__"):
-        return plain(annotation.__supertype__)
+        return bare_annotation(annotation.__supertype__)
     if type(annotation).__name__ == "TypeAliasType":
-        return plain(annotation.__value__)
+        return bare_annotation(annotation.__value__)
     return annotation
 
 
@@ -28,7 +28,7 @@ def element(annotation: Any) -> Any:
     if annotation in (Any, list) or (origin is list and not args):
         return Any
     if origin is list or (origin is tuple and len(args) == 2 and args[1] is Ellipsis):
-        return plain(args[0])
+        return bare_annotation(args[0])
     return None
 
 
@@ -50,16 +50,16 @@ def fits(result: Any, parameter: Any) -> bool:
         return True
 
     if is_union(result):
-        return all(fits(plain(each), parameter) for each in get_args(result))
+        return all(fits(bare_annotation(each), parameter) for each in get_args(result))
     if is_union(parameter):
-        return any(fits(result, plain(each)) for each in get_args(parameter))
+        return any(fits(result, bare_annotation(each)) for each in get_args(parameter))
     if (one := element(result)) is not None and (other := element(parameter)) is not None:
         return fits(one, other)
 
     if any((get_origin(each) or each) is not dict for each in (result, parameter)):
         return False
     return dict in (result, parameter) or fits(
-        plain(get_args(result)[1]), plain(get_args(parameter)[1])
+        bare_annotation(get_args(result)[1]), bare_annotation(get_args(parameter)[1])
     )
 
 

@@ -106,7 +106,7 @@ def each_entry(values: Mapping[Any, Any], convert: Callable[[Any], Any]) -> dict
     return made
 
 
-def plain(value: Any, lenient: bool = False, depth: int = 0) -> Any:
+def plain_json(value: Any, lenient: bool = False, depth: int = 0) -> Any:
     """Return ``value`` as JSON data of exact types at every level.
 
     With ``lenient``, values that only resemble JSON become JSON, as by Django's ``normalize_json``.
@@ -144,7 +144,7 @@ def plain(value: Any, lenient: bool = False, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         raise too_deep()
     if not isinstance(value, Mapping):
-        return each_item(value, lambda item: plain(item, lenient, depth + 1))
+        return each_item(value, lambda item: plain_json(item, lenient, depth + 1))
 
     if lenient:
         texts = {
@@ -154,7 +154,7 @@ def plain(value: Any, lenient: bool = False, depth: int = 0) -> Any:
             raise CodecError("two keys are the same in JSON", "value")
         value = texts
 
-    return each_entry(value, lambda item: plain(item, lenient, depth + 1))
+    return each_entry(value, lambda item: plain_json(item, lenient, depth + 1))
 
 
 def decoded(value: bytes) -> str:

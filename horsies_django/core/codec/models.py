@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from horsies_django.core.codec.errors import CodecError, misfit
 from horsies_django.core.codec.jsondata import write_json
-from horsies_django.core.codec.scalars import SCALARS
+from horsies_django.core.codec.scalars import SCALAR_SHAPES
 from horsies_django.core.codec.shapes import ANY, Shape, passes
 
 MOMENTS = {"date-time": dt.datetime, "date": dt.date, "time": dt.time}  # by format in JSON schemas
@@ -90,7 +90,7 @@ def pydantic_text_shape(annotation: Any, name: str) -> Shape:
         raise ValueError("only types that are text in its JSON schema can be declared")
 
     if (moment := MOMENTS.get(schema.get("format"))) is not None:
-        return checked_shape(annotation, SCALARS[moment])
+        return checked_shape(annotation, SCALAR_SHAPES[moment])
 
     def dump(value: Any) -> Any:
         stored = ANY.dump(adapter.dump(adapter.check(value)))
@@ -163,13 +163,13 @@ def is_object(cls: Any) -> bool:
 
 def added_fields(value: Any, classes: Iterable[type]) -> list[str]:
     """Return the fields of a value that its declared classes do not have."""
-    known = {
+    declared = {
         field
         for cls in classes
         if isinstance(value, cls)
         for field in getattr(cls, "model_fields", ())
     }
-    return sorted(getattr(type(value), "model_fields", {}).keys() - known)
+    return sorted(getattr(type(value), "model_fields", {}).keys() - declared)
 
 
 class Adapter:

@@ -15,16 +15,16 @@ from typing import Any
 from horsies_django.core.codec.arguments import CallCodec
 from horsies_django.core.codec.envelopes import ResultCodec
 from horsies_django.core.codec.errors import CodecError, Misbound
-from horsies_django.core.codec.jsondata import check_key, plain, read_json, write_json
+from horsies_django.core.codec.jsondata import check_key, plain_json, read_json, write_json
 from horsies_django.core.codec.shapes import ANY, Shape, at
 from horsies_django.core.codec.signatures import Compiled
 
-PLAIN = "plain"  # the value of the column ``codec``
+PLAIN_CODEC = "plain"  # the value of the column ``codec``
 
 
 def normalized(value: Any) -> Any:
     """Return a value that resembles JSON data as JSON data. Raises CodecError if it does not."""
-    return plain(value, lenient=True)
+    return plain_json(value, lenient=True)
 
 
 def _named(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,9 +96,9 @@ class PlainArguments(CallCodec):
         )
         if type(args) is not list or type(kwargs) is not dict:
             raise CodecError(
-                'expected {"args": [...], "kwargs": {...}}, as tasks of django.tasks are sent; was '
-                "it sent by a task with typed "
-                "arguments, which had this name before?",
+                'expected {"args": [...], "kwargs": {...}}, the format of tasks of '
+                "django.tasks; the sender may have been a task with typed arguments that had this "
+                "name before",
                 subject="arguments",
             )
 

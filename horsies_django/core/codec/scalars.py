@@ -165,7 +165,9 @@ def _load_duration(stored: Any) -> dt.timedelta:
         try:
             return dt.timedelta(microseconds=stored)
         except OverflowError:
-            raise CodecError("the stored number of microseconds is beyond any timedelta") from None
+            raise CodecError(
+                "the stored number of microseconds is too large for a timedelta"
+            ) from None
     raise misfit("timedelta as microseconds", stored)
 
 
@@ -206,7 +208,7 @@ DURATION = Shape(
     _load_duration,
 )
 
-SCALARS: dict[Any, Shape] = {
+SCALAR_SHAPES: dict[Any, Shape] = {
     None: NONE,
     NoneType: NONE,
     bool: BOOL,

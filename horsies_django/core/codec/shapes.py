@@ -18,7 +18,7 @@ from types import NoneType
 from typing import Any
 
 from horsies_django.core.codec.errors import CodecError
-from horsies_django.core.codec.jsondata import plain, too_deep
+from horsies_django.core.codec.jsondata import plain_json, too_deep
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +85,7 @@ ANY = Shape(
     "Any",
     frozenset({NoneType, bool, int, float, str, list, dict}),
     lambda value: value is None or isinstance(value, bool | int | float | str | list | dict),
-    plain,
+    plain_json,
     lambda stored: stored,
     plain=True,
 )

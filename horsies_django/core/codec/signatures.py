@@ -74,8 +74,8 @@ def refuse_bad_parameters(function: Callable[..., Any], signature: inspect.Signa
             instead = "list[str]" if stars == "*" else "dict[str, str]"
             raise TaskDefinitionError(
                 f"{origin_of(function)} takes {stars}{name}, but the arguments of a task are sent "
-                "by name: declare what it "
-                f"takes, as in\n    {definition(function, signature, {name: instead})}"
+                "by name: declare each "
+                f"argument, as in\n    {definition(function, signature, {name: instead})}"
             )
 
 
@@ -100,7 +100,7 @@ def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signatur
     would be reported next.
     """
     missing = {
-        name: _guess(one.default)
+        name: _suggested_annotation(one.default)
         for name, one in signature.parameters.items()
         if one.annotation is EMPTY
     }
@@ -117,7 +117,7 @@ def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signatur
         )
 
 
-def _guess(default: Any) -> str:
+def _suggested_annotation(default: Any) -> str:
     if default is EMPTY:
         return "int"
     return "int | None" if default is None else type(default).__name__

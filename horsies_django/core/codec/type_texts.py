@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from horsies_django.core.codec.annotations import shape_of
 from horsies_django.core.codec.errors import CodecError
 
-LONGEST = 1_000
+LONGEST_TYPE_TEXT = 1_000
 GENERIC: dict[str, Any] = {
     "list": list,
     "dict": dict,
@@ -23,7 +23,7 @@ GENERIC: dict[str, Any] = {
     "set": set,
     "frozenset": frozenset,
 }
-PLAIN = {
+TYPES_BY_NAME = {
     "Any": Any,
     "bool": bool,
     "int": int,
@@ -38,8 +38,8 @@ class Unknown(Exception):  # noqa: N818 - not an error, because unknown types ar
     """A type has no text, or this process does not have the type of a text."""
 
 
-def text_of(annotation: Any) -> str | None:
-    """Return an annotation as a text that ``problem`` reads.
+def annotation_text(annotation: Any) -> str | None:
+    """Return an annotation as a text that ``fit_problem`` reads.
 
     Return None for Any, and for annotations without such a text, which are not checked.
     """
@@ -47,10 +47,10 @@ def text_of(annotation: Any) -> str | None:
         text = None if annotation is Any else _written(annotation)
     except Unknown:
         return None
-    return None if text is None or len(text) > LONGEST else text
+    return None if text is None or len(text) > LONGEST_TYPE_TEXT else text
 
 
-def problem(text: str, stored: str) -> str | None:
+def fit_problem(text: str, stored: str) -> str | None:
     """Return why stored JSON does not fit the annotation of a text, or None if it does.
 
     Return None also if this process does not have the types of the annotation.
@@ -69,7 +69,7 @@ def problem(text: str, stored: str) -> str | None:
 def annotation_of(text: str) -> Any:
     """Return the annotation of a text. Raises Unknown if this process does not have its types."""
     try:
-        return _read(ast.parse(text[: LONGEST + 1], mode="eval").body)
+        return _read(ast.parse(text[: LONGEST_TYPE_TEXT + 1], mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise Unknown from error
 
@@ -91,7 +91,7 @@ def _written(annotation: Any) -> str:
         inside = ", ".join("..." if arg is Ellipsis else _written(arg) for arg in args)
         return f"{origin.__name__}[{inside}]"
 
-    for name, plain in PLAIN.items():
+    for name, plain in TYPES_BY_NAME.items():
         if annotation is plain:
             return name
 
@@ -106,8 +106,8 @@ def _written(annotation: Any) -> str:
 def _read(tree: ast.expr) -> Any:
     if isinstance(tree, ast.Constant) and tree.value is None:
         return NoneType
-    if isinstance(tree, ast.Name) and tree.id in PLAIN:
-        return PLAIN[tree.id]
+    if isinstance(tree, ast.Name) and tree.id in TYPES_BY_NAME:
+        return TYPES_BY_NAME[tree.id]
     if isinstance(tree, ast.Attribute):
         return _class(ast.unparse(tree).split("."))
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):

@@ -16,7 +16,7 @@ from horsies_django.core.codec.errors import CodecError, misfit
 from horsies_django.core.codec.scalars import FLOAT, INT, NONE, scalar_key
 from horsies_django.core.codec.shapes import Record, Shape, passes
 
-WORDS: dict[type, str] = {
+TYPE_WORDS: dict[type, str] = {
     str: "a string",
     int: "a number",
     float: "a number",
@@ -114,7 +114,7 @@ def clash(one: Shape, other: Shape) -> str | None:
         return _record_clash(one.record, other.record)
 
     shared = one.kinds & other.kinds
-    word = next(word for kind, word in WORDS.items() if kind in shared)
+    word = next(word for kind, word in TYPE_WORDS.items() if kind in shared)
     return f"both are stored as {word}"
 
 
@@ -127,7 +127,7 @@ def _record_clash(one: Record, other: Record) -> str | None:
             return None
 
     return (
-        "their fields do not tell them apart: give each a field without a default that the other "
+        "their fields do not distinguish them: give each a field without a default that the other "
         "does not have, "
         "or both a field such as kind: Literal['...'] with different values"
     )

@@ -25,13 +25,13 @@ from django.utils.termcolors import colorize
 from horsies_django.worker.child.bootstrap import die_with_parent
 from horsies_django.worker.logs.console import choose_colors, palette_for
 
-SIGNALS = [
+HANDLED_SIGNALS = [
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
     if hasattr(signal, name)
 ]
 COLORS = {"site": "cyan", "worker": "magenta", "dev": "yellow"}
-WIDTH = max(map(len, COLORS))
+PREFIX_WIDTH = max(map(len, COLORS))
 NO_WINDOWS = "the worker does not run on Windows: use WSL or a container, or 'runserver' alone"
 
 
@@ -70,12 +70,12 @@ class Program:
 class Together:
     """A group of programs that run until one of them ends or a signal comes. Then all are ended.
 
-    ``say(name, line)`` prints a line of a program.
+    ``print_line(name, line)`` prints a line of a program.
     """
 
-    def __init__(self, programs: Sequence[Program], say: Callable[[str, str], None]) -> None:
+    def __init__(self, programs: Sequence[Program], print_line: Callable[[str, str], None]) -> None:
         self.programs = programs
-        self.say = say
+        self.print_line = print_line
         # signals that came, and programs that have ended
         self.events: SimpleQueue[int | Program] = SimpleQueue()
         self.running: list[Program] = []
@@ -87,7 +87,7 @@ class Together:
 
         It is 1 if a program ended by itself, else the highest exit code of the programs.
         """
-        handlers = {number: signal.signal(number, self.note) for number in SIGNALS}
+        handlers = {number: signal.signal(number, self.note) for number in HANDLED_SIGNALS}
         try:
             for program in self.programs:  # before the first thread starts
                 program.start(environment)
@@ -129,13 +129,15 @@ class Together:
         self.code = 1
 
         others = " and ".join(one.name for one in self.running)
-        how = (
+        ending = (
             f"was killed by {signal.Signals(-code).name}"
             if code < 0
             else f"ended with exit code {code}"
         )
 
-        self.say("dev", f"the {name} {how}; ending the {others}" if others else f"the {name} {how}")
+        self.print_line(
+            "dev", f"the {name} {ending}; ending the {others}" if others else f"the {name} {ending}"
+        )
         for one in self.running:
             one.signal(signal.SIGTERM)
 
@@ -154,7 +156,7 @@ class Together:
         """Print the lines of a program. This runs in a thread of its own."""
         output: IO[bytes] | None = one.process.stdout
         for line in output or ():
-            self.say(one.name, line.decode(errors="replace").rstrip("\r\n"))
+            self.print_line(one.name, line.decode(errors="replace").rstrip("\r\n"))
 
 
 def start_thread(target: Callable[[Program], None], one: Program) -> threading.Thread:
@@ -190,12 +192,14 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         if not self._called_from_command_line:
             raise CommandError(
-                "horsies_dev: it runs the command line again, so it works only from there"
+                "horsies_dev: the command runs its command line again, so call_command() cannot "
+                "run it. Start it from the command line"
             )
 
         if options["until_empty"]:
             raise CommandError(
-                "horsies_dev: the worker restarts when code changes, so there is no --until-empty"
+                "horsies_dev: the worker restarts when code changes, so --until-empty cannot be "
+                "used. Remove it"
             )
 
         choose_colors(no_color=options["no_color"], force_color=options["force_color"])
@@ -221,11 +225,11 @@ class Command(BaseCommand):
 
         self.colored = colored
         self.printing = threading.Lock()
-        if code := Together(programs, self.say).run({**os.environ, "PYTHONUNBUFFERED": "1"}):
+        if code := Together(programs, self.print_line).run({**os.environ, "PYTHONUNBUFFERED": "1"}):
             sys.exit(code)
 
-    def say(self, name: str, line: str) -> None:
-        prefix = f"{name:<{WIDTH}} |"
+    def print_line(self, name: str, line: str) -> None:
+        prefix = f"{name:<{PREFIX_WIDTH}} |"
         if self.colored:
             prefix = colorize(prefix, fg=COLORS[name])
 

@@ -41,15 +41,15 @@ class Command(shared.Command):
     """The command that imports the entries of a Celery beat schedule and of django-celery-beat."""
 
     help = (
-        "Create schedules like those of Celery beat: of CELERY_BEAT_SCHEDULE in the settings, or "
-        "of a Celery app, and of "
-        "django-celery-beat's tables. It lists what it leaves out, and then exits with 1. Nothing "
-        "is created twice."
+        "Create schedules from those of Celery beat: from CELERY_BEAT_SCHEDULE in the settings or "
+        "from a Celery app, and from the tables of django-celery-beat. Schedules that are left out "
+        "are listed with the reasons; the exit code is then 1. Existing schedules are not created "
+        "again."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "names", nargs="*", metavar="NAME", help="import these schedules only (all)"
+            "names", nargs="*", metavar="NAME", help="import only these schedules (default: all)"
         )
         parser.add_argument(
             "--app",
@@ -60,12 +60,12 @@ class Command(shared.Command):
             "--replace", action="store_true", help="change schedules that exist here and differ"
         )
         parser.add_argument(
-            "--dry-run", action="store_true", help="say what would be done, and change nothing"
+            "--dry-run", action="store_true", help="print the changes without making them"
         )
         parser.add_argument(
             "--print",
             action="store_true",
-            help="print HORSIES['SCHEDULES'] for the settings instead",
+            help="print HORSIES['SCHEDULES'] for the settings, and create nothing",
         )
 
     def handle(self, **options: Any) -> None:
@@ -76,7 +76,7 @@ class Command(shared.Command):
         now = timezone.now()
         found = [
             translate(entry, now)
-            for entry in chosen(entries(celery_app(options["app"])), options["names"])
+            for entry in chosen_entries(entries(celery_app(options["app"])), options["names"])
         ]
 
         if options["print"]:
@@ -89,7 +89,7 @@ class Command(shared.Command):
             with transaction.atomic(using=config().database):
                 done = [self.write(one, options["replace"], options["dry_run"]) for one in found]
 
-        (self.stderr if options["print"] else self.stdout).write(summary(found, done, now))
+        (self.stderr if options["print"] else self.stdout).write(summary_text(found, done, now))
         if left := sum(one.state == LEFT_OUT for one in done):
             raise CommandError(
                 f"horsies_import_beat: {left} of {len(found)} schedules were left out, for the "
@@ -114,11 +114,11 @@ class Command(shared.Command):
         if not keys:
             return Done("unchanged", one.notes)
         if not replace:
-            why = (
-                f"a schedule of this name exists here, with another {', '.join(keys)}: --replace "
-                "changes it"
+            reason = (
+                f"a schedule of this name exists here, with another {', '.join(keys)}: use "
+                "--replace to change it"
             )
-            return Done(LEFT_OUT, [why])
+            return Done(LEFT_OUT, [reason])
 
         if not dry_run:
             schedules.change(name, definition, actor=actor(), reason=REASON)
@@ -147,7 +147,7 @@ def celery_app(path: str | None) -> Any:
     return app
 
 
-def chosen(found: dict[str, Entry], names: list[str]) -> list[Entry]:
+def chosen_entries(found: dict[str, Entry], names: list[str]) -> list[Entry]:
     """Return the entries of these names, or all entries if no name is given.
 
     Raises CommandError if there are no entries, or if a name is unknown.
@@ -155,12 +155,12 @@ def chosen(found: dict[str, Entry], names: list[str]) -> list[Entry]:
     if not found:
         raise CommandError(
             "horsies_import_beat: there is nothing to import: no CELERY_BEAT_SCHEDULE in the "
-            "settings, and no rows of "
-            "django_celery_beat. If the schedule is on a Celery app, name it with --app"
+            "settings, and no rows of django_celery_beat. Name the Celery app with --app if the "
+            "schedule is part of one"
         )
     if unknown := [name for name in names if name not in found]:
         raise CommandError(
-            f"horsies_import_beat: beat has no {', '.join(map(repr, unknown))}; it has: "
+            f"horsies_import_beat: Celery beat has no {', '.join(map(repr, unknown))}; it has: "
             f"{', '.join(sorted(found))}"
         )
     return [found[name] for name in sorted(names or found)]
@@ -197,7 +197,7 @@ def twice(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) 
     ]
 
 
-def summary(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) -> str:
+def summary_text(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) -> str:
     """Return a table of the schedules, the reasons, the counts, and advice.
 
     The counts are of each kind of action. The advice is about schedules that beat also fires.
@@ -209,9 +209,9 @@ def summary(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime
         rows.append((one.entry.name, state, fires, zone, one.entry.task))
 
     reasons = [
-        f"{one.entry.name}: {why}"
-        for one, (_, whys) in zip(found, done, strict=True)
-        for why in whys
+        f"{one.entry.name}: {note}"
+        for one, (_, notes) in zip(found, done, strict=True)
+        for note in notes
     ]
     counted = ", ".join(
         f"{count} {state}" for state, count in Counter(state for state, _ in done).items()

@@ -22,7 +22,7 @@ from horsies_django.core.queues import (
     QueueColumn,
 )
 from horsies_django.management import shared
-from horsies_django.management.reports import as_json, bounded, moment, page, table, title
+from horsies_django.management.reports import as_json, bounded_count, page, table, timestamp, title
 from horsies_django.management.shared import actor, add_reason, read_moment, refusing, verbs_of
 from horsies_django.models import Queue
 from horsies_django.monitoring import overview
@@ -35,8 +35,8 @@ from horsies_django.monitoring.overview import (
 
 UNTIL_EXAMPLES = "2h, 30m, 1d12h, or 2030-01-31T18:00+01:00"
 NOT_FOR_LONG = (
-    "This lasts until 'migrate' or 'horsies_queue sync' applies the settings: change HORSIES too, "
-    "or use 'override'."
+    "The change lasts until 'migrate' or 'horsies_queue sync' applies the settings. Change HORSIES "
+    "too, or use 'override'."
 )
 
 HEADINGS = (
@@ -78,8 +78,8 @@ class Command(shared.Command):
         verb("list", "list the queues (the default)")
         of_queue(
             "show",
-            "show a queue: its limits, who holds its permits, its busiest partitions, and what "
-            "failed tasks stop",
+            "show a queue: its limits, the tasks that hold its permits, its busiest partitions, "
+            "and the keys that failed tasks stop",
         )
 
         add_columns(change("set", "change declared values until the settings are next applied"))
@@ -88,24 +88,27 @@ class Command(shared.Command):
 
         made = change("override", "replace the declared limits temporarily")
         made.add_argument(
-            "--until", type=until, metavar="WHEN", help=f"when the override ends: {UNTIL_EXAMPLES}"
+            "--until",
+            type=read_until,
+            metavar="WHEN",
+            help=f"when the override ends: {UNTIL_EXAMPLES}",
         )
         add_limits(made)
 
         change("clear", "remove the override, so that the declared limits apply again")
-        made = change("skip", "give up the failed task that stops a key of an ordered queue")
+        made = change("skip", "skip the failed task that stops a key of an ordered queue")
         made.add_argument(
             "--key",
             type=argument_value,
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help=(
-                "a value of the key, as JSON, or else as a text: --key account_id=7 --key region=eu"
-            ),
+            help="a value of the key, as JSON or text: --key account_id=7 --key region=eu",
         )
         made.add_argument(
-            "--task", metavar="NAME", help="the name of the task, if the rule is by task"
+            "--task",
+            metavar="NAME",
+            help="the name of the task, if each task name has its own partition",
         )
 
         verb("sync", "apply the settings to the database, as 'migrate' does")
@@ -114,16 +117,16 @@ class Command(shared.Command):
         verb = options["verb"] or "list"
         with refusing("horsies_queue", QueueError):
             if verb in ("pause", "resume", "clear"):
-                self.tell(options, getattr(queues, verb))
+                self.apply_change(options, getattr(queues, verb))
             else:
                 getattr(self, f"do_{verb}")(**options)
 
     def do_list(self, **options: Any) -> None:
         found = overview.queues()
-        self.stdout.write(as_json(found) if options["json"] else queue_table(found))
+        self.stdout.write(as_json(found) if options["json"] else limits_table(found))
 
     def do_show(self, **options: Any) -> None:
-        name = target(options)
+        name = target_queue(options)
         found = overview.queues([name])
         if not found:
             known = ", ".join(queue.name for queue in overview.queues() if queue.name != CLUSTER)
@@ -140,19 +143,19 @@ class Command(shared.Command):
             self.stdout.write(queue_page(found[0], holders, partitions, stopped))
 
     def do_set(self, **options: Any) -> None:
-        name = target(options)
-        columns = chosen(options, DECLARED)
+        name = target_queue(options)
+        columns = given_options(options, DECLARED)
         if not columns:
             raise QueueError(
                 f"nothing to change for {name!r}: give a value, such as --max-concurrency 5"
             )
 
-        if self.tell(options, queues.change, columns) and not options["json"]:
+        if self.apply_change(options, queues.change, columns) and not options["json"]:
             self.stdout.write(NOT_FOR_LONG)
 
     def do_override(self, **options: Any) -> None:
-        name = target(options)
-        limits = chosen(options, LIMITS)
+        name = target_queue(options)
+        limits = given_options(options, LIMITS)
         if not limits:
             raise QueueError(
                 f"nothing to change for {name!r}: give a limit, such as --max-concurrency 5"
@@ -160,32 +163,36 @@ class Command(shared.Command):
         if not (options["reason"] or "").strip():
             raise QueueError(f"an override of {name!r} requires --reason TEXT")
 
-        self.tell(options, queues.override, limits, until=options["until"])
+        self.apply_change(options, queues.override, limits, until=options["until"])
 
     def do_skip(self, **options: Any) -> None:
-        name = target(options)
+        name = target_queue(options)
         reason = options["reason"] or ""
         skipped = queues.skip(
             name, dict(options["key"]), task=options["task"], actor=actor(), reason=reason
         )
-        done = f"Skipped task {skipped}: the next one of its key starts."
+        done = f"Skipped task {skipped}: the next task of its key starts."
         self.stdout.write(as_json({"skipped": skipped}) if options["json"] else done)
 
     def do_sync(self, **options: Any) -> None:
-        before = rows()
-        self.print_changes(changes(before, queues.sync(actor=actor())), options)
+        before = queue_rows()
+        self.print_changes(changed_values(before, queues.sync(actor=actor())), options)
 
-    def tell(
-        self, options: dict[str, Any], change: Callable[..., list[str]], *given: Any, **how: Any
+    def apply_change(
+        self,
+        options: dict[str, Any],
+        change: Callable[..., list[str]],
+        *given: Any,
+        **keywords: Any,
     ) -> list[str]:
         """Make a change, print it, and return the changed columns.
 
         If a limit of partitions is set without a partition rule, print a warning.
         """
-        name = target(options)
-        before = rows()
-        columns = change(name, *given, actor=actor(), reason=options["reason"], **how)
-        self.print_changes(changes(before, {name: columns}), options)
+        name = target_queue(options)
+        before = queue_rows()
+        columns = change(name, *given, actor=actor(), reason=options["reason"], **keywords)
+        self.print_changes(changed_values(before, {name: columns}), options)
 
         (queue,) = overview.queues([name])
         parts = [key for key in PARTITION_LIMITS if queue.effective[key] is not None]
@@ -193,7 +200,7 @@ class Command(shared.Command):
         if parts and rule(queue.effective) == "none":
             self.stderr.write(
                 f"{name} has no partitions, so {' and '.join(parts)} has no effect: "
-                "see 'set --partition-by-args' and '--partition-by-task'."
+                "add partitions with 'set --partition-by-args' or 'set --partition-by-task'."
             )
 
         return columns
@@ -222,7 +229,7 @@ def add_limits(parser: ArgumentParser) -> None:
 def add_columns(parser: ArgumentParser) -> None:
     """Add the options for all declared values."""
     forms: dict[str, dict[str, Any]] = {
-        "priority": {"type": whole, "metavar": "N"},
+        "priority": {"type": whole_number, "metavar": "N"},
         "partition_by_args": {"type": argument_names, "metavar": "A,B|all|none"},
         "partition_by_task": {"action": argparse.BooleanOptionalAction},
         "partition_policy": {
@@ -242,7 +249,7 @@ def add_option(parser: ArgumentParser, column: QueueColumn, **form: Any) -> None
     parser.add_argument(f"--{name}", default=argparse.SUPPRESS, help=column.help, **form)
 
 
-def target(options: dict[str, Any]) -> str:
+def target_queue(options: dict[str, Any]) -> str:
     """Return the name of the queue that the options name, or of the row of the cluster."""
     if bool(options["queue"]) == options["cluster"]:
         raise QueueError(
@@ -251,19 +258,19 @@ def target(options: dict[str, Any]) -> str:
     return CLUSTER if options["cluster"] else str(options["queue"])
 
 
-def chosen(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def given_options(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: options[name] for name in names if name in options}
 
 
-def rows() -> dict[str, dict[str, Any]]:
+def queue_rows() -> dict[str, dict[str, Any]]:
     return {row["name"]: dict(row) for row in Queue.objects.using(config().database).values()}
 
 
-def changes(
+def changed_values(
     before: dict[str, dict[str, Any]], changed: dict[str, list[str]]
 ) -> list[dict[str, Any]]:
     """Return the changed columns of queues, with their values before and after the change."""
-    now = rows() if any(changed.values()) else {}
+    now = queue_rows() if any(changed.values()) else {}
     return [
         {
             "queue": name,
@@ -276,7 +283,7 @@ def changes(
     ]
 
 
-def whole(text: str) -> int:
+def whole_number(text: str) -> int:
     """Parse an option that takes a whole number."""
     try:
         return int(text)
@@ -285,7 +292,7 @@ def whole(text: str) -> int:
 
 
 def limit(text: str) -> int | None:
-    return None if text.lower() == "none" else whole(text)
+    return None if text.lower() == "none" else whole_number(text)
 
 
 def argument_value(text: str) -> tuple[str, Any]:
@@ -305,12 +312,12 @@ def argument_names(text: str) -> list[str] | None:
     return [name.strip() for name in text.split(",")]
 
 
-def until(text: str) -> dt.datetime:
+def read_until(text: str) -> dt.datetime:
     """Parse an option that takes a datetime with a time zone, or a duration from now."""
     return read_moment(text, 1, f"a datetime nor a duration; use {UNTIL_EXAMPLES}")
 
 
-def queue_table(queues: Iterable[QueueOverview]) -> str:
+def limits_table(queues: Iterable[QueueOverview]) -> str:
     rows = (
         (
             title(queue.name),
@@ -320,7 +327,7 @@ def queue_table(queues: Iterable[QueueOverview]) -> str:
             "; ".join([in_force(queue), *policy(queue.effective)]),
             queue.running,
             queue.claimed,
-            bounded(queue.pending, queue.pending_more),
+            bounded_count(queue.pending, queue.pending_more),
             queue.full_partitions,
             workers(queue),
         )
@@ -342,16 +349,18 @@ def queue_page(
     """
     rows = [("in force", in_force(queue)), ("declared", limits(queue.declared))]
     if queue.override is not None:
-        ends = "" if queue.override_until is None else f", until {moment(queue.override_until)}"
-        by = f"by {queue.override_by}, {moment(queue.override_at)}{ends}: {queue.override_reason}"
+        ends = "" if queue.override_until is None else f", until {timestamp(queue.override_until)}"
+        by = (
+            f"by {queue.override_by}, {timestamp(queue.override_at)}{ends}: {queue.override_reason}"
+        )
         rows.append(("override", f"{limits(queue.override)} ({by})"))
 
     if queue.paused_at is not None:
-        why = f": {queue.paused_reason}" if queue.paused_reason else ""
-        rows.append(("paused", f"by {queue.paused_by}, {moment(queue.paused_at)}{why}"))
+        reason = f": {queue.paused_reason}" if queue.paused_reason else ""
+        rows.append(("paused", f"by {queue.paused_by}, {timestamp(queue.paused_at)}{reason}"))
 
     everywhere = queue.name == CLUSTER
-    waiting = bounded(queue.pending, queue.pending_more)
+    waiting = bounded_count(queue.pending, queue.pending_more)
     if not everywhere:
         rows += [
             ("priority", str(queue.effective["priority"])),
@@ -369,7 +378,8 @@ def queue_page(
     if partitions:
         headings = ("PARTITION", "RUNNING", "LIMIT", "WAITING")
         counts = (
-            (p.partition, p.running, p.limit, bounded(p.parked, p.parked_more)) for p in partitions
+            (p.partition, p.running, p.limit, bounded_count(p.parked, p.parked_more))
+            for p in partitions
         )
         blocks.append(table(headings, counts))
 
@@ -379,8 +389,8 @@ def queue_page(
                 one.partition,
                 one.task_id,
                 one.task_name,
-                moment(one.since),
-                bounded(one.behind, one.behind_more),
+                timestamp(one.since),
+                bounded_count(one.behind, one.behind_more),
             )
             for one in stopped
         )
@@ -411,7 +421,7 @@ def permit_table(holders: Iterable[PermitHolder]) -> str:
             one.task_id,
             one.task_name,
             one.status,
-            moment(one.since),
+            timestamp(one.since),
             one.hostname or "-",
             one.child_pid or "-",
             f"{one.worker_id}{'' if one.alive else ' (dead)'}",

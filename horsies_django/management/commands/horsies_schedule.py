@@ -14,12 +14,18 @@ from horsies_django.core.patterns import Pattern
 from horsies_django.core.texts import visible
 from horsies_django.management import shared
 from horsies_django.management.reports import as_json, table
-from horsies_django.management.shared import actor, add_reason, refusing, verbs_of, whole
+from horsies_django.management.shared import (
+    actor,
+    add_reason,
+    refusing,
+    verbs_of,
+    whole_number_type,
+)
 from horsies_django.models.fields import aware
 from horsies_django.monitoring import overview
 from horsies_django.monitoring.overview import ScheduleOverview
 
-STATES = {"on": "on", "off": "off", "gone": "gone from the code", "error": "ERROR"}
+STATE_TEXTS = {"on": "on", "off": "off", "gone": "gone from the code", "error": "ERROR"}
 
 
 class Command(shared.Command):
@@ -41,16 +47,23 @@ class Command(shared.Command):
         verb("list", "list the schedules (the default)")
         made = of_schedule("next", "list the next fire times of a schedule, in its zone")
         made.add_argument(
-            "--count", type=whole(1), default=5, metavar="N", help="the number of fire times (5)"
+            "--count",
+            type=whole_number_type(1),
+            default=5,
+            metavar="N",
+            help="the number of fire times (default: 5)",
         )
 
         for name, help_ in (
             (
                 "run-now",
-                "send a schedule's task once, now, enabled or not; its fire times do not change",
+                (
+                    "send the task of a schedule once now, even if the schedule is disabled; its "
+                    "fire times do not change"
+                ),
             ),
-            ("enable", "let a schedule fire from now on"),
-            ("disable", "stop a schedule from firing"),
+            ("enable", "enable a schedule, so that it fires from now on"),
+            ("disable", "disable a schedule, so that it does not fire"),
             ("delete", "delete a schedule that no code declares"),
         ):
             add_reason(of_schedule(name, help_))
@@ -62,7 +75,7 @@ class Command(shared.Command):
                 getattr(self, f"do_{verb}")(**options)
             else:
                 change = getattr(schedules, verb)
-                self.tell(
+                self.print_result(
                     verb, change(options["name"], actor=actor(), reason=options["reason"]), options
                 )
 
@@ -73,7 +86,7 @@ class Command(shared.Command):
     def do_next(self, **options: Any) -> None:
         name = options["name"]
         if (found := overview.coming(name, options["count"])) is None:
-            raise ScheduleError(unreadable(name))
+            raise ScheduleError(no_fire_times_reason(name))
         pattern, fire_times = found
         self.stdout.write(
             as_json({"name": name, "zone": pattern.zone, "fire_times": fire_times})
@@ -81,7 +94,7 @@ class Command(shared.Command):
             else fire_time_table(pattern, fire_times)
         )
 
-    def tell(self, verb: str, found: Any, options: dict[str, Any]) -> None:
+    def print_result(self, verb: str, found: Any, options: dict[str, Any]) -> None:
         """Print the result of a change: the id of the task that was sent, or the changed keys."""
         name = options["name"]
         state = f"{verb}d"
@@ -96,27 +109,27 @@ class Command(shared.Command):
         else:
             record = {"changed": found}
             text = (
-                f"{name} is {state}." if found else f"Nothing changed: {name} is {state} already."
+                f"{name} is {state}." if found else f"Nothing changed: {name} is already {state}."
             )
 
         self.stdout.write(as_json(record) if options["json"] else text)
 
 
-def unreadable(name: str) -> str:
+def no_fire_times_reason(name: str) -> str:
     """Return the reason why there are no fire times to show."""
     found = overview.schedules([name])
     if found:
         return f"invalid schedule {name!r}: {found[0].error}"
     names = ", ".join(one.name for one in overview.schedules()) or "none"
-    return f"there is no schedule {name!r}; there are: {names}"
+    return f"there is no schedule {name!r}; the schedules are: {names}"
 
 
 def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
     """Return a table with a line for each schedule, and the errors below it."""
     if not schedules:
         return (
-            "There are no schedules: 'horsies_scheduler' writes those of the code to the table "
-            "when it starts."
+            "There are no schedules. 'horsies_scheduler' writes the schedules of the code to the "
+            "table when it starts."
         )
 
     headings = (
@@ -135,9 +148,9 @@ def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
             one.in_words or one.pattern,
             one.zone,
             one.task,
-            STATES[one.state],
-            wall(one.next_fire_at, one.zone),
-            wall(one.last_fire_at, one.zone),
+            STATE_TEXTS[one.state],
+            fire_time_text(one.next_fire_at, one.zone),
+            fire_time_text(one.last_fire_at, one.zone),
             f"skipped, {one.last_task} had not finished"
             if one.last_skipped
             else one.last_status or "-",
@@ -152,7 +165,7 @@ def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
 def fire_time_table(pattern: Pattern, fire_times: Sequence[dt.datetime]) -> str:
     """Return a table with a line for each fire time, in the schedule's zone and in UTC."""
     if not fire_times:
-        return "It will not fire again."
+        return "The schedule will not fire again."
     zone = ZoneInfo(pattern.zone)
     rows = (
         (f"{one.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z}", f"{one:%Y-%m-%d %H:%M:%S}")
@@ -161,7 +174,7 @@ def fire_time_table(pattern: Pattern, fire_times: Sequence[dt.datetime]) -> str:
     return f"{pattern.in_words}, {pattern.zone}\n\n{table((pattern.zone, 'UTC'), rows)}"
 
 
-def wall(fire_time: dt.datetime | None, zone: str) -> str:
+def fire_time_text(fire_time: dt.datetime | None, zone: str) -> str:
     """Return a fire time in the local time of a zone, or in UTC if the zone does not exist."""
     if fire_time is None:
         return "-"

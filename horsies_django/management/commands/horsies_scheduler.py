@@ -14,7 +14,7 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.management import shared
 from horsies_django.worker.api import under_signals_of_scheduler
 from horsies_django.worker.main import schedule
-from horsies_django.worker.process.options import LEVELS
+from horsies_django.worker.process.options import LOG_LEVELS
 from horsies_django.worker.process.shutdown import Shutdown
 
 
@@ -24,17 +24,17 @@ class Command(shared.Command):
     _called_from_command_line: bool  # set by Django; True if the process ends with this command
 
     help = (
-        "Send the tasks of schedules at their fire times. Any number may run: each fire time "
-        "becomes exactly one task."
+        "Send the tasks of schedules at their fire times. Any number of schedulers may run: each "
+        "fire time becomes exactly one task."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--loglevel",
             type=str.upper,
-            choices=LEVELS,
+            choices=LOG_LEVELS,
             default="INFO",
-            help="level of the log (INFO)",
+            help="log level (default: INFO)",
         )
 
     def execute(self, *args: Any, **options: Any) -> None:

@@ -15,14 +15,14 @@ from django.core.management.base import CommandError
 from django.db import Error
 
 from horsies_django.management import shared
-from horsies_django.management.reports import as_json, as_record, as_text
-from horsies_django.management.shared import seconds
+from horsies_django.management.reports import as_json, as_record, report_text
+from horsies_django.management.shared import seconds_type
 from horsies_django.monitoring.health import MAX_WAIT_SECONDS, Severity, examine, problems
-from horsies_django.monitoring.reading import alias, connected
+from horsies_django.monitoring.reading import alias, status_connection
 
-UNHEALTHY = 1
-UNKNOWN = 2
-REFUSED = (
+UNHEALTHY_EXIT = 1
+UNKNOWN_EXIT = 2
+ADVICE_IF_REFUSED = (
     ". Check that 'migrate' has been run, that this role may read the tables, and that no table is "
     "locked"
 )
@@ -49,18 +49,18 @@ class Command(shared.Command):
             choices=[*Severity],
             default=Severity.CRITICAL,
             metavar="SEVERITY",
-            help="the least severity for exit code 1: critical (default) or warning",
+            help="the lowest severity that causes exit code 1: critical (default) or warning",
         )
         parser.add_argument(
             "--max-wait",
-            type=seconds,
+            type=seconds_type,
             default=MAX_WAIT_SECONDS,
             metavar="SECONDS",
             help="warn if a due task has been waiting for longer (default: 900)",
         )
         parser.add_argument(
             "--timeout",
-            type=seconds,
+            type=seconds_type,
             default=3.0,
             metavar="SECONDS",
             help="cancel a statement that takes longer (default: 3); 0 means no limit",
@@ -71,24 +71,24 @@ class Command(shared.Command):
         advice = ""
 
         try:
-            with connected(round(options["timeout"] * 1000)) as connection:
+            with status_connection(round(options["timeout"] * 1000)) as connection:
                 what = "refused"
-                advice = REFUSED
+                advice = ADVICE_IF_REFUSED
                 found = examine(connection)
         except ImproperlyConfigured as error:
-            raise CommandError(f"horsies_status: {error}", returncode=UNKNOWN) from error
+            raise CommandError(f"horsies_status: {error}", returncode=UNKNOWN_EXIT) from error
         except (psycopg.Error, Error) as error:
-            said = " ".join(str(error).split())
+            error_text = " ".join(str(error).split())
             raise CommandError(
-                f"horsies_status: the database {alias()!r} {what}: {said}{advice}",
-                returncode=UNKNOWN,
+                f"horsies_status: the database {alias()!r} {what}: {error_text}{advice}",
+                returncode=UNKNOWN_EXIT,
             ) from error
 
         wrong = problems(found, max_wait_seconds=options["max_wait"])
         self.stdout.write(
-            as_json(as_record(found, wrong)) if options["json"] else as_text(found, wrong)
+            as_json(as_record(found, wrong)) if options["json"] else report_text(found, wrong)
         )
 
         # Severities are compared as texts: "critical" < "warning".
         if any(problem.severity <= options["fail_on"] for problem in wrong):
-            sys.exit(UNHEALTHY)
+            sys.exit(UNHEALTHY_EXIT)

@@ -24,16 +24,16 @@ from horsies_django.core.results import TaskResult
 from horsies_django.core.status import Status
 from horsies_django.core.texts import amount, close_to, visible
 from horsies_django.management import shared
-from horsies_django.management.reports import as_json, moment, table
+from horsies_django.management.reports import as_json, table, timestamp
 from horsies_django.management.shared import (
     actor,
     add_reason,
     ago,
     duration_option,
-    read_json,
+    read_json_option,
     refusing,
-    seconds,
-    whole,
+    seconds_type,
+    whole_number_type,
 )
 from horsies_django.monitoring import overview
 from horsies_django.monitoring.overview import TaskList
@@ -44,23 +44,33 @@ from horsies_django.tasks.enqueue import send_call
 from horsies_django.tasks.handle import TaskHandle, get_handle
 from horsies_django.tasks.options import SendOptions
 
-GIVEN = ("queue", "name", "code", "site", "exception", "since", "until", "worker", "partition")
+SELECTION_OPTIONS = (
+    "queue",
+    "name",
+    "code",
+    "site",
+    "exception",
+    "since",
+    "until",
+    "worker",
+    "partition",
+)
 OF_MANY = ("retry", "cancel", "redact")
-USUAL = {
+USUAL_STATUSES = {
     "retry": Status.FAILED.value,
     "cancel": Status.PENDING.value,
     "terminate": Status.RUNNING.value,
 }
 
 REASONED = ("cancel", "retry", "copy", "purge")
-CANCELLED = {
+CANCEL_TEXTS = {
     "CANCELLED": "cancelled before it started",
     "REQUESTED": "running; asked to stop",
     "FINISHED": "already finished; nothing changed",
 }
 
 # The labels of columns whose names need an explanation.
-LABELS = {"lane": "runs as", "codec": "arguments"}
+FACT_LABELS = {"lane": "runs as", "codec": "arguments"}
 
 
 def add_selection(parser: ArgumentParser, verb: str) -> None:
@@ -71,7 +81,11 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
         "purge": selection.ENDED,
     }
 
-    usual = f"; {USUAL[verb]} if another one of these options is given" if verb in USUAL else ""
+    usual = (
+        f"; {USUAL_STATUSES[verb]} if another one of these options is given"
+        if verb in USUAL_STATUSES
+        else ""
+    )
     helps = {
         "list": "only tasks of this status",
         "purge": "with --finished: only tasks of this status",
@@ -81,27 +95,27 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
 
     which = "only" if verb == "list" else "all"
     when = {"cancel": "sent", "retry": "finished", "redact": "finished"}.get(
-        verb, "finished, or if they have not, sent,"
+        verb, "finished, or sent if they have not finished,"
     )
 
     texts: dict[str, tuple[str, Any, str]] = {
         "queue": ("QUEUE", str, "tasks of this queue"),
-        "name": ("TEXT", str, "tasks of this name, or whose name has this part"),
+        "name": ("TEXT", str, "tasks whose name contains this text"),
         "code": ("CODE", str, "tasks with this error code"),
-        "site": ("SITE", str, "tasks that failed here: 'shop/tasks.py in charge'"),
+        "site": ("SITE", str, "tasks that failed at this place: 'shop/tasks.py in charge'"),
         "exception": (
             "CLASS",
             str,
             "tasks whose last attempt raised this class: 'builtins.ValueError'",
         ),
-        "since": ("WHEN", ago, f"tasks {when} since then: 30m, 2h, 7d, or a datetime"),
-        "until": ("WHEN", ago, f"tasks {when} until then"),
+        "since": ("WHEN", ago, f"tasks {when} since this time: 30m, 2h, 7d, or a datetime"),
+        "until": ("WHEN", ago, f"tasks {when} until this time"),
         "worker": ("ID", worker_id, "tasks of this worker"),
         "partition": (
             "KEY",
             str,
             "tasks of this partition of the queue: customer_id=7, a JSON object of several "
-            "arguments, or as stored",
+            "arguments, or the stored key",
         ),
     }
 
@@ -116,7 +130,7 @@ def add_act(parser: ArgumentParser, verb: str) -> None:
     """Add the options of a verb that acts on all tasks that match."""
     add_selection(parser, verb)
     if verb == "retry":
-        spread = "let them be due within this time from now, at random: 10m, 1h"
+        spread = "make the tasks due at random times within this time from now: 10m, 1h"
         parser.add_argument("--spread", metavar="TIME", type=duration_option, help=spread)
 
     if verb == "purge":
@@ -126,13 +140,13 @@ def add_act(parser: ArgumentParser, verb: str) -> None:
             action="store_true",
             help="delete finished tasks; requires --older-than or --until",
         )
-        older = "only tasks sent, or with --finished finished, longer ago: 30m, 7d"
+        older = "only tasks sent (with --finished: finished) longer ago than this: 30m, 7d"
         parser.add_argument("--older-than", metavar="TIME", dest="until", type=before, help=older)
 
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="only say how many tasks there are, of which names and codes",
+        help="only print the number of matching tasks, by name and code",
     )
     parser.add_argument(
         "--no-input",
@@ -148,7 +162,7 @@ def before(text: str) -> dt.datetime:
     try:
         return dt.datetime.now(dt.UTC) - duration_option(text)
     except OverflowError:
-        raise ArgumentTypeError(f"{text!r} is longer than there is time") from None
+        raise ArgumentTypeError(f"{text!r} is too long: no datetime is that long ago") from None
 
 
 def worker_id(text: str) -> uuid.UUID:
@@ -157,7 +171,7 @@ def worker_id(text: str) -> uuid.UUID:
         return uuid.UUID(text)
     except ValueError:
         raise ArgumentTypeError(
-            f"{text!r} is not the id of a worker, as the page of workers shows it"
+            f"{text!r} is not the id of a worker. The page of workers in the admin shows the ids"
         ) from None
 
 
@@ -166,17 +180,17 @@ def is_of_many(options: Mapping[str, Any]) -> bool:
 
     Raises ValueError if there are both or neither.
     """
-    given = any(options.get(name) is not None for name in ("status", *GIVEN))
+    given = any(options.get(name) is not None for name in ("status", *SELECTION_OPTIONS))
     if given == (options["task"] is not None):
         raise ValueError(
-            "give the id of a task, or else what describes all of them: --status, --queue, --name, "
-            "--code, --since"
+            "give either the id of a task, or options that describe the tasks: --status, --queue, "
+            "--name, --code, --since"
         )
     return given
 
 
-def described(options: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: options.get(name) for name in GIVEN}
+def given_attributes(options: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: options.get(name) for name in SELECTION_OPTIONS}
     if given["partition"] is not None:
         given["partition"] = selection.stored_key(given["partition"])
     return given
@@ -189,21 +203,27 @@ def purged(options: Mapping[str, Any]) -> str:
     """
     if options["finished"] and options["until"] is None:
         raise ValueError(
-            "--finished deletes tasks with their results: say which, as in --older-than=7d"
+            "--finished deletes tasks with their results, so it requires --older-than or --until, "
+            "as in --older-than=7d"
         )
     if options["status"] and not options["finished"]:
-        raise ValueError("--status is for --finished: without it, waiting tasks are cancelled")
+        raise ValueError(
+            "--status requires --finished, because purge cancels waiting tasks without it"
+        )
     if options["all"] == any(
-        options[name] is not None for name in GIVEN if name not in ("since", "until")
+        options[name] is not None for name in SELECTION_OPTIONS if name not in ("since", "until")
     ):
-        raise ValueError("give --queue, --name or both, or else --all for the tasks of all queues")
+        raise ValueError(
+            "give options such as --queue or --name, or --all for the tasks of all queues, but "
+            "not both"
+        )
 
     return options["status"] or (
         selection.FINISHED if options["finished"] else Status.PENDING.value
     )
 
 
-def told(found: selection.Preview, status: str) -> str:
+def preview_text(found: selection.Preview, status: str) -> str:
     """Return the number of tasks, in all and for each name and error code."""
     lines = [amount(found.many, f"{status} task", found.more)]
     kinds = [(many, visible(name), visible(code or "")) for name, code, many in found.kinds[:20]]
@@ -219,8 +239,8 @@ def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
 
     Raises LookupError, ValueError or TaskSendError if the task cannot be sent.
     """
-    task = find(name)
-    given = read_json("--kwargs", kwargs)
+    task = find_definition(name)
+    given = read_json_option("--kwargs", kwargs)
     if not isinstance(given, dict):
         raise ValueError(
             """--kwargs must be a JSON object of arguments by name, as in '{"user_id": 7}'"""
@@ -230,7 +250,7 @@ def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
     return get_handle(send_call(task, options, tuple(args), by_name)[0])
 
 
-def find(name: str) -> TaskDefinition:
+def find_definition(name: str) -> TaskDefinition:
     """Return the task of a name.
 
     Raises LookupError if there is no such task. Its message also names modules of tasks that cannot
@@ -325,9 +345,9 @@ class Command(shared.Command):
         made.add_argument(
             "--limit",
             metavar="N",
-            type=whole(1),
+            type=whole_number_type(1),
             default=50,
-            help="the largest number of tasks (50)",
+            help="the largest number of tasks (default: 50)",
         )
 
         made = verb(
@@ -361,7 +381,7 @@ class Command(shared.Command):
         )
         if id_ not in verdicts:
             raise LookupError(f"there is no task {id_}")
-        self.stdout.write(f"{id_}: {CANCELLED[verdicts[id_]]}")
+        self.stdout.write(f"{id_}: {CANCEL_TEXTS[verdicts[id_]]}")
 
     def do_retry(self, **options: Any) -> None:
         id_ = get_handle(options["task"]).task_id
@@ -378,12 +398,12 @@ class Command(shared.Command):
         self.stdout.write(
             f"Task {options['task']} is redacted."
             if done
-            else "Nothing changed: it is already redacted."
+            else "Nothing changed: the task is already redacted."
         )
 
     def do_list(self, **options: Any) -> None:
         found = overview.tasks(
-            selection.described(options["status"], **described(options)), options["limit"]
+            selection.described(options["status"], **given_attributes(options)), options["limit"]
         )
         self.stdout.write(as_json(found.tasks) if options["json"] else task_table(found))
         if found.partial:
@@ -425,37 +445,43 @@ class Command(shared.Command):
         Raises the errors of ``selection.matching``, and CommandError if the user does not confirm.
         """
         verb = "terminate" if options.get("terminate") else options["verb"]
-        status = purged(options) if verb == "purge" else options["status"] or USUAL.get(verb)
+        status = (
+            purged(options) if verb == "purge" else options["status"] or USUAL_STATUSES.get(verb)
+        )
         if status is None:
             raise ValueError(
-                f"{verb} needs --status, one of {', '.join(sorted(selection.VERBS[verb]))}"
+                f"{verb} requires --status, one of {', '.join(sorted(selection.VERBS[verb]))}"
             )
 
-        chosen = selection.matching(status, **described(options))
+        chosen = selection.matching(status, **given_attributes(options))
         found = selection.preview(chosen)
 
         if not options["json"]:
-            self.stdout.write(told(found, status))
+            self.stdout.write(preview_text(found, status))
             if not found.many and options["name"]:
                 known = selection.known_names()
                 if not any(options["name"] in one for one in known):
                     self.stdout.write(
-                        "No name is known that contains "
+                        "There is no task name that contains "
                         f"{options['name']!r}{close_to(options['name'], known)}"
                     )
 
         verdicts: Counter[str] = Counter()
         if found.many and not options["dry_run"]:
-            asked = verb
+            question_verb = verb
             if verb == "purge":
-                asked = "delete" if options["finished"] else "cancel"
+                question_verb = "delete" if options["finished"] else "cancel"
             self.confirm(
-                f"{asked.capitalize()} {'all' if found.more else f'{found.many:,}'}?",
+                f"{question_verb.capitalize()} {'all' if found.more else f'{found.many:,}'}?",
                 options["interactive"],
             )
 
-            how = {"actor": actor(), "reason": options["reason"], "spread": options.get("spread")}
-            for step in selection.act_on_all(chosen, verb, **how):
+            arguments = {
+                "actor": actor(),
+                "reason": options["reason"],
+                "spread": options.get("spread"),
+            }
+            for step in selection.act_on_all(chosen, verb, **arguments):
                 verdicts.update(step.verdicts)
 
         if options["json"]:
@@ -477,7 +503,8 @@ class Command(shared.Command):
             return
         if not sys.stdin.isatty():
             raise CommandError(
-                "horsies_task: nothing was changed: there is nobody to ask; add --no-input"
+                "horsies_task: nothing was changed: the command cannot ask for confirmation, "
+                "because the input is not a terminal. Add --no-input"
             )
         if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise CommandError("horsies_task: nothing was changed")
@@ -491,18 +518,21 @@ def add_send(parser: ArgumentParser) -> None:
         "--kwargs", metavar="JSON", default="{}", help="""its arguments by name: '{"user_id": 7}'"""
     )
 
-    parser.add_argument("--queue", metavar="QUEUE", help="the queue, instead of that of the task")
+    parser.add_argument("--queue", metavar="QUEUE", help="the queue (default: that of the task)")
     parser.add_argument(
-        "--priority", metavar="N", type=int, help="the priority, instead of that of the task"
+        "--priority", metavar="N", type=int, help="the priority (default: that of the task)"
     )
     parser.add_argument(
-        "--delay", metavar="TIME", type=duration_option, help="run it after this time: 30s, 2h, 7d"
+        "--delay",
+        metavar="TIME",
+        type=duration_option,
+        help="run the task after this time: 30s, 2h, 7d",
     )
     parser.add_argument(
         "--good-for",
         metavar="TIME",
         type=duration_option,
-        help="do not start it later than after this time",
+        help="the time after which the task expires if it has not started: 30s, 2h, 7d",
     )
 
     parser.add_argument(
@@ -511,7 +541,10 @@ def add_send(parser: ArgumentParser) -> None:
         help="wait for the task and print its result; exit with 1 if it failed",
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=seconds, help="wait no longer (default: without limit)"
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds_type,
+        help="the longest time to wait (default: no limit)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -521,10 +554,14 @@ def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str
 
     It contains payload only if ``payload`` is true.
     """
-    known = {**facts(info, payload), "priority": shown_priority(info.priority, info.codec)}
+    known = {
+        **columns_of_task(info, payload),
+        "priority": shown_priority(info.priority, info.codec),
+    }
     given = {name: value for name, value in known.items() if value not in (None, "")}
     lines = [
-        f"{LABELS.get(name, name):<14}{visible(shown(value))}" for name, value in given.items()
+        f"{FACT_LABELS.get(name, name):<14}{visible(readable(value))}"
+        for name, value in given.items()
     ]
     lines += [f"{'run again as':<14}{copy}" for copy in copies]
 
@@ -538,7 +575,7 @@ def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str
         seconds = (attempt.finished_at - attempt.started_at).total_seconds()
         lines.append(
             f"attempt {attempt.attempt}: {visible(attempt.outcome)}{end}{again}, "
-            f"{shown(attempt.started_at)}, "
+            f"{readable(attempt.started_at)}, "
             f"{seconds:.3f} s, worker {attempt.worker_id}, process {attempt.child_pid or '-'}"
             + (f", in {visible(attempt.site)}, line {attempt.site_line}" if attempt.site else "")
         )
@@ -557,17 +594,17 @@ def task_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str
         {name: value for name, value in attempt._asdict().items() if name not in hidden}
         for attempt in info.attempts
     ]
-    found = {**facts(info, payload), "copies": copies, "attempts": attempts}
+    found = {**columns_of_task(info, payload), "copies": copies, "attempts": attempts}
     return json.dumps(found, default=str, indent=2)
 
 
-def facts(info: TaskInfo, payload: bool) -> dict[str, Any]:
+def columns_of_task(info: TaskInfo, payload: bool) -> dict[str, Any]:
     """Return the columns of a task, with the result only if ``payload`` is true."""
     hidden = ("attempts",) if payload else ("attempts", "result")
     return {name: value for name, value in info._asdict().items() if name not in hidden}
 
 
-def shown(value: Any) -> Any:
+def readable(value: Any) -> Any:
     """Return a datetime as text, and any other value unchanged."""
     if not hasattr(value, "utcoffset"):
         return value
@@ -584,9 +621,9 @@ def task_table(found: TaskList) -> str:
             task.task_name,
             task.queue_name,
             task.status,
-            moment(task.sent_at),
-            moment(task.started_at),
-            moment(task.finished_at),
+            timestamp(task.sent_at),
+            timestamp(task.started_at),
+            timestamp(task.finished_at),
             task.error_code or "-",
         )
         for task in found.tasks

@@ -35,23 +35,28 @@ from django.utils.autoreload import StatReloader, autoreload_started, get_child_
 
 from horsies_django.core.errors import HorsiesError
 from horsies_django.management import shared
-from horsies_django.management.shared import megabytes, port, seconds, whole
+from horsies_django.management.shared import megabytes_type, port, seconds_type, whole_number_type
 from horsies_django.worker.api import under_signals
 from horsies_django.worker.child.bootstrap import die_with_parent, outlive_output
 from horsies_django.worker.ipc import wait_readable
 from horsies_django.worker.logs.console import choose_colors, configure_logging
 from horsies_django.worker.logs.relay import end_process
 from horsies_django.worker.main import work
-from horsies_django.worker.process.options import LEVELS, START_METHOD, START_METHODS, WorkerOptions
+from horsies_django.worker.process.options import (
+    LOG_LEVELS,
+    START_METHOD,
+    START_METHODS,
+    WorkerOptions,
+)
 from horsies_django.worker.process.shutdown import Shutdown, take
 
 logger = logging.getLogger("horsies.worker")
 
 # Exit codes of a worker that ended in order, or whose options are wrong. A change of the code would
 # not help.
-FINAL = (0, 2)
+FINAL_EXIT_CODES = (0, 2)
 INNER = "HORSIES_RELOADED"  # the environment variable that marks the worker of an outer process
-INSTALLED = {"site-packages", "dist-packages"}
+INSTALLED_FOLDERS = {"site-packages", "dist-packages"}
 
 
 class Command(shared.Command):
@@ -65,7 +70,7 @@ class Command(shared.Command):
         number = partial(parser.add_argument, metavar="N")
         number(
             "--processes",
-            type=whole(0),
+            type=whole_number_type(0),
             help=(
                 "number of child processes (default: the usable CPUs); 0 runs tasks in the worker "
                 "process itself"
@@ -73,15 +78,15 @@ class Command(shared.Command):
         )
         number(
             "--threads",
-            type=whole(1),
+            type=whole_number_type(1),
             default=1,
-            help="running sync tasks per process (default: 1)",
+            help="sync tasks that a process runs at once (default: 1)",
         )
         number(
             "--async-concurrency",
-            type=whole(1),
+            type=whole_number_type(1),
             default=100,
-            help="running async tasks per process (default: 100)",
+            help="async tasks that a process runs at once (default: 100)",
         )
 
         parser.add_argument(
@@ -93,14 +98,14 @@ class Command(shared.Command):
         parser.add_argument(
             "--loglevel",
             type=str.upper,
-            choices=LEVELS,
+            choices=LOG_LEVELS,
             default="INFO",
             help="log level (default: INFO)",
         )
 
         number(
             "--max-claim-batch",
-            type=whole(0),
+            type=whole_number_type(0),
             default=0,
             help=(
                 "tasks claimed from a queue at a time, so that one worker does not take them all "
@@ -109,7 +114,7 @@ class Command(shared.Command):
         )
         number(
             "--max-claim-per-worker",
-            type=whole(0),
+            type=whole_number_type(0),
             default=0,
             help=(
                 "tasks that may be claimed and not started (default: 0, the slots plus the "
@@ -119,9 +124,11 @@ class Command(shared.Command):
 
         number(
             "--max-tasks-per-child",
-            type=whole(0),
-            help="replace a child after this many tasks, which frees leaked memory; 0: never "
-            "(default: 100, but no child before it is a minute old)",
+            type=whole_number_type(0),
+            help=(
+                "replace a child after this many tasks, which frees leaked memory; 0 means never "
+                "(default: 100, but not before the child is a minute old)"
+            ),
         )
 
         self.add_arguments_of_service(parser)
@@ -130,7 +137,7 @@ class Command(shared.Command):
         """Add the options for recycling, shutdown, scheduling and health checks."""
         parser.add_argument(
             "--max-memory-per-child-mb",
-            type=megabytes,
+            type=megabytes_type,
             metavar="MB",
             help=(
                 "replace a child whose resident memory has reached this after a task (default: "
@@ -147,12 +154,12 @@ class Command(shared.Command):
 
         parser.add_argument(
             "--shutdown-timeout",
-            type=seconds,
+            type=seconds_type,
             default=300.0,
             metavar="SECONDS",
             help=(
                 "time for running tasks to finish after the first stop signal (default: 300); a "
-                "second one ends them at once"
+                "second signal ends them at once"
             ),
         )
 
@@ -160,7 +167,7 @@ class Command(shared.Command):
             "--start-method",
             choices=START_METHODS,
             default=START_METHOD,
-            help="how children start: forks of what the worker has loaded, or new interpreters",
+            help="how children start: as forks with the loaded project, or as new interpreters",
         )
         parser.add_argument(
             "--with-scheduler",
@@ -208,11 +215,13 @@ class Command(shared.Command):
         """Run the worker in a process of its own, and start it again when code changes."""
         if not self._called_from_command_line:
             raise CommandError(
-                "horsies_worker: --reload runs the command line again, so it works only from there"
+                "horsies_worker: --reload runs the command line again, so call_command() cannot "
+                "run it. Start it from the command line"
             )
         if options["until_empty"]:
             raise CommandError(
-                "horsies_worker: --reload does not end, so it does not go with --until-empty"
+                "horsies_worker: --reload cannot be combined with --until-empty, because it does "
+                "not end. Remove one of the two"
             )
 
         configure_logging(options["loglevel"])
@@ -248,7 +257,7 @@ class OuterProcess:
 
     def __init__(self) -> None:
         self.signals: list[int] = []
-        self.owed: deque[int] = deque()  # signals that were not passed on yet
+        self.not_passed_on: deque[int] = deque()  # signals that were not passed on yet
         self.worker: subprocess.Popen[bytes] | None = None
         # True if the worker was sent a signal to restart. It would take the next one as its second.
         self.restarting = False
@@ -279,17 +288,17 @@ class OuterProcess:
 
             if -code in self.signals:  # a signal came before the worker handled signals
                 return 0
-            if self.signals or (code in FINAL and not self.restarting):
+            if self.signals or (code in FINAL_EXIT_CODES and not self.restarting):
                 return max(code, 1) if code else 0
             if self.restarting:
                 continue
 
-            how = (
+            ending = (
                 f"was killed by {signal.Signals(-code).name}"
                 if code < 0
                 else f"exited with code {code}"
             )
-            logger.error("the worker %s: waiting for a change of the code", how)
+            logger.error("the worker %s: waiting for a change of the code", ending)
             if (changed := self.wait_for_change(before)) is not None:
                 logger.info("%s changed: starting the worker", changed)
 
@@ -340,7 +349,7 @@ class OuterProcess:
     def note(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: pass it on to the worker, and start no other worker."""
         if self.signals or not self.restarting or number == signal.SIGQUIT:
-            self.owed.append(number)
+            self.not_passed_on.append(number)
         self.signals.append(number)
         self.pass_on()
         with suppress(BlockingIOError):
@@ -353,7 +362,7 @@ class OuterProcess:
         """
         with suppress(IndexError):
             while self.worker is not None:
-                self.worker.send_signal(self.owed.popleft())
+                self.worker.send_signal(self.not_passed_on.popleft())
 
 
 def is_inner() -> bool:
@@ -379,4 +388,6 @@ def project_directories() -> Iterator[Path]:
     if beside.is_dir():
         found += [path.parent for path in beside.glob("*/__init__.py")]
 
-    yield from {path.resolve() for path in found if not INSTALLED & set(path.resolve().parts)}
+    yield from {
+        path.resolve() for path in found if not INSTALLED_FOLDERS & set(path.resolve().parts)
+    }

@@ -13,8 +13,15 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.core.status import RUN_STATUSES
 from horsies_django.core.texts import amount, visible
 from horsies_django.management import shared
-from horsies_django.management.reports import as_json, moment, table
-from horsies_django.management.shared import actor, add_reason, read_json, refusing, verbs_of, whole
+from horsies_django.management.reports import as_json, table, timestamp
+from horsies_django.management.shared import (
+    actor,
+    add_reason,
+    read_json_option,
+    refusing,
+    verbs_of,
+    whole_number_type,
+)
 from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain import explain_node, find_node
 from horsies_django.monitoring.workflows import CodeCheck, RunOverview, check_code
@@ -24,12 +31,12 @@ from horsies_django.workflows.handle import Change, get_workflow
 
 # The help of each verb, and the words in the message after it.
 DECISIONS = {
-    "approve": ("let a gate of a run open", "approved"),
-    "reject": ("let a gate of a run fail", "rejected"),
+    "approve": ("approve a gate of a run, so that it opens", "approved"),
+    "reject": ("reject a gate of a run, so that it fails", "rejected"),
 }
 DECIDED = ("workflow.approve", "workflow.reject")
 CONTROLS = {
-    "pause": ("start no other node of a run; running tasks end", "is paused"),
+    "pause": ("start no more nodes of a run; running tasks finish", "is paused"),
     "resume": ("continue a paused run", "runs again"),
     "cancel": ("end a run; running tasks are asked to stop", "is cancelled"),
 }
@@ -65,9 +72,9 @@ class Command(shared.Command):
         made.add_argument(
             "--limit",
             metavar="N",
-            type=whole(1),
+            type=whole_number_type(1),
             default=50,
-            help="the largest number of runs (50)",
+            help="the largest number of runs (default: 50)",
         )
 
         verb(
@@ -85,15 +92,19 @@ class Command(shared.Command):
         made.add_argument(
             "--nodes",
             metavar="N",
-            type=whole(0),
+            type=whole_number_type(0),
             default=500,
-            help="the largest number of nodes (500)",
+            help="the largest number of nodes (default: 500)",
         )
 
-        verb("explain", "say why a node is not running, or what it is doing", node=True)
+        verb("explain", "explain why a node is not running, or report what it is doing", node=True)
         for name, (help_, _) in CONTROLS.items():
             verb(name, help_, change=True)
-        verb("retry", "run the failed nodes of a run again; keep what completed", change=True)
+        verb(
+            "retry",
+            "run the failed nodes of a run again; completed nodes do not run again",
+            change=True,
+        )
         verb("skip", "skip a node that has not begun", node=True, change=True)
 
         made = verb("signal", "send a signal to a run")
@@ -102,10 +113,15 @@ class Command(shared.Command):
             "--data",
             metavar="JSON",
             default="null",
-            help="its data, the value of the node that takes it (null)",
+            help=(
+                "the data of the signal, which becomes the value of the node that receives it "
+                "(default: null)"
+            ),
         )
         made.add_argument(
-            "--key", metavar="KEY", help="its key, for nodes that wait for signals with this key"
+            "--key",
+            metavar="KEY",
+            help="the key of the signal, for nodes that wait for signals with this key",
         )
 
         for name, (help_, _) in DECISIONS.items():
@@ -129,13 +145,13 @@ class Command(shared.Command):
 
     def do_check(self, **options: Any) -> None:
         found = check_code()
-        self.stdout.write(as_json(found) if options["json"] else check_text(found))
+        self.stdout.write(as_json(found) if options["json"] else code_check_text(found))
         if found.problems:
             sys.exit(1)
 
     def do_show(self, **options: Any) -> None:
         handle = get_workflow(options["run"])
-        found = workflows.run(handle.workflow_id)
+        found = workflows.read_run(handle.workflow_id)
         if found is None:
             raise operations.missing(handle.workflow_id)
 
@@ -148,7 +164,7 @@ class Command(shared.Command):
             for each in handle.history()
         ]
 
-        waits = workflows.waits(found.id)
+        waits = workflows.waiting_nodes(found.id)
         unused = workflows.unused_signals(found.id)
 
         if not options["json"]:
@@ -177,34 +193,34 @@ class Command(shared.Command):
         self.stdout.write(as_json({**found._asdict(), **lists}))
 
     def do_explain(self, **options: Any) -> None:
-        found = explain_node(options["run"], target(options, "node"))
+        found = explain_node(options["run"], target_node(options, "node"))
         self.stdout.write(as_json(found) if options["json"] else str(found))
 
     def do_retry(self, **options: Any) -> None:
         run = get_workflow(options["run"]).workflow_id
         operations.retry(run, actor=actor(), reason=options["reason"])
-        self.tell(run, f"{run}: its failed nodes run again", True, options)
+        self.print_change(run, f"{run}: its failed nodes run again", True, options)
 
     def do_skip(self, **options: Any) -> None:
         run = get_workflow(options["run"]).workflow_id
-        number = find_node(run, target(options, "node"))
+        number = find_node(run, target_node(options, "node"))
         operations.skip(run, number, actor=actor(), reason=options["reason"])
-        self.tell(run, f"{run}: node {number} is skipped", True, options)
+        self.print_change(run, f"{run}: node {number} is skipped", True, options)
 
     def do_signal(self, **options: Any) -> None:
         run = get_workflow(options["run"]).workflow_id
-        data = read_json("--data", options["data"])
+        data = read_json_option("--data", options["data"])
         operations.signal(run, options["name"], data, key=options["key"], actor=actor())
-        self.tell(run, f"{run}: the signal {options['name']} is sent", True, options)
+        self.print_change(run, f"{run}: the signal {options['name']} is sent", True, options)
 
     def decide(self, verb: str, options: dict[str, Any]) -> None:
         """Approve or reject a gate."""
         run = get_workflow(options["run"]).workflow_id
-        gate = target(options, "gate")
+        gate = target_node(options, "gate")
         operations.decide(
             run, gate, approved=verb == "approve", actor=actor(), reason=options["reason"]
         )
-        self.tell(run, f"{run}: the gate {gate} is {DECISIONS[verb][1]}", True, options)
+        self.print_change(run, f"{run}: the gate {gate} is {DECISIONS[verb][1]}", True, options)
 
     def control(self, verb: str, options: dict[str, Any]) -> None:
         """Pause, resume or cancel a run, and print whether its status changed."""
@@ -216,9 +232,11 @@ class Command(shared.Command):
             if changed
             else f"Nothing changed: {run} is {handle.status()}"
         )
-        self.tell(run, text, changed, options)
+        self.print_change(run, text, changed, options)
 
-    def tell(self, run: uuid.UUID, text: str, changed: bool, options: dict[str, Any]) -> None:
+    def print_change(
+        self, run: uuid.UUID, text: str, changed: bool, options: dict[str, Any]
+    ) -> None:
         if options["json"]:
             self.stdout.write(
                 as_json({"id": run, "status": get_workflow(run).status(), "changed": changed})
@@ -233,12 +251,12 @@ def add_target(parser: ArgumentParser, kind: str) -> None:
     parser.add_argument(
         "--number",
         metavar="N",
-        type=whole(0),
+        type=whole_number_type(0),
         help=f"the number of the {kind}, in place of its name",
     )
 
 
-def target(options: dict[str, Any], kind: str) -> str | int:
+def target_node(options: dict[str, Any], kind: str) -> str | int:
     """Return the name of a node or gate, or its number.
 
     Raises ValueError if both or none of them are given.
@@ -270,8 +288,8 @@ def run_table(runs: Sequence[RunOverview]) -> str:
             run.key or "-",
             run.status,
             part(run.progress),
-            moment(run.sent_at),
-            moment(run.finished_at),
+            timestamp(run.sent_at),
+            timestamp(run.finished_at),
             run.error_code or "-",
         )
         for run in runs
@@ -307,9 +325,9 @@ def run_text(
         "continues": run.continues,
         "continued as": run.continued_as,
         "progress": counts(run.progress),
-        "sent": moment(run.sent_at),
-        "finished": run.finished_at and moment(run.finished_at),
-        "good until": run.good_until and moment(run.good_until),
+        "sent": timestamp(run.sent_at),
+        "finished": run.finished_at and timestamp(run.finished_at),
+        "good until": run.good_until and timestamp(run.good_until),
     }
 
     blocks = [
@@ -319,14 +337,19 @@ def run_text(
     ]
 
     if nodes:
-        blocks.append(node_table(nodes, payload=payload))
+        blocks.append(node_lines(nodes, payload=payload))
     if more:
         blocks.append(f"Only the first {len(nodes):,} nodes are shown.")
 
     if waits:
         headings = ("WAITS", "FOR", "UNTIL", "AFTER THAT")
         rows = (
-            (one.name, waits_for(one), one.due_at and moment(one.due_at) or "-", after_that(one))
+            (
+                one.name,
+                awaited_text(one),
+                one.due_at and timestamp(one.due_at) or "-",
+                after_that(one),
+            )
             for one in waits
         )
         blocks.append(table(headings, rows))
@@ -338,7 +361,7 @@ def run_text(
                 one.id,
                 one.name,
                 one.key or "-",
-                moment(one.sent_at),
+                timestamp(one.sent_at),
                 one.actor,
                 *([json.dumps(one.data)] * payload),
             )
@@ -348,13 +371,13 @@ def run_text(
 
     if history:
         headings = ("AT", "BY", "ACTION", "REASON")
-        rows = ((moment(one.at), one.actor, one.action, one.reason or "-") for one in history)
+        rows = ((timestamp(one.at), one.actor, one.action, one.reason or "-") for one in history)
         blocks.append(table(headings, rows))
 
     return "\n\n".join(blocks)
 
 
-def node_table(nodes: Sequence[Any], *, payload: bool) -> str:
+def node_lines(nodes: Sequence[Any], *, payload: bool) -> str:
     """Return a table with a line for each node.
 
     It contains error messages only if ``payload`` is true.
@@ -366,18 +389,18 @@ def node_table(nodes: Sequence[Any], *, payload: bool) -> str:
             node.name,
             node.kind,
             node.status,
-            upstream(node),
-            elements(node),
+            upstream_progress(node),
+            elements_cell(node),
             node.task_name or "-",
             node.task_id or "-",
-            error(node, payload),
+            node_error_text(node, payload),
         )
         for node in nodes
     )
     return table(headings, rows)
 
 
-def waits_for(wait: Any) -> str:
+def awaited_text(wait: Any) -> str:
     if wait.kind == "timer":
         return "its time"
     if wait.kind == "gate":
@@ -409,16 +432,16 @@ def counts(progress: Progress | None) -> str:
         return "-"
 
     named = {name: getattr(progress, name) for name in ("completed", "failed", "skipped", "open")}
-    told = ", ".join(f"{count:,} {name}" for name, count in named.items() if count)
-    return f"{part(progress)} of {progress.total:,}{f': {told}' if told else ''}"
+    counted = ", ".join(f"{count:,} {name}" for name, count in named.items() if count)
+    return f"{part(progress)} of {progress.total:,}{f': {counted}' if counted else ''}"
 
 
-def upstream(node: Any) -> str:
+def upstream_progress(node: Any) -> str:
     count = node.open + node.ok + node.bad
     return f"{count - node.open:,}/{count:,}" if count else "-"
 
 
-def elements(node: Any) -> str:
+def elements_cell(node: Any) -> str:
     """Return how many elements of a node have finished, or "-" if it has none.
 
     The elements of a map are its tasks.
@@ -426,11 +449,11 @@ def elements(node: Any) -> str:
     return "-" if node.total is None else f"{node.items_ok + node.items_bad:,}/{node.total:,}"
 
 
-def error(node: Any, payload: bool) -> str:
+def node_error_text(node: Any, payload: bool) -> str:
     return ": ".join(filter(None, [node.error_code, node.error if payload else None])) or "-"
 
 
-def check_text(found: CodeCheck) -> str:
+def code_check_text(found: CodeCheck) -> str:
     """Return a text with a line for each problem, or with the fact that there is none."""
     compared = f"{amount(found.nodes, 'node')} of {amount(found.runs, 'run')}"
     if not found.problems:

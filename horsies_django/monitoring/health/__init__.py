@@ -19,7 +19,7 @@ from horsies_django.core.texts import amount
 from horsies_django.core.words import duration
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health.state import LATE, Health, QueueHealth, examine
-from horsies_django.store.health import MOST, DatabaseHealth, WorkerHealth, XminHolder
+from horsies_django.store.health import MOST_PROBLEMS, DatabaseHealth, WorkerHealth, XminHolder
 
 __all__ = [
     "LATE",
@@ -33,22 +33,22 @@ __all__ = [
     "WorkerHealth",
     "XminHolder",
     "examine",
-    "named",
+    "holder_name",
     "problems",
 ]
 
 MAX_WAIT_SECONDS = 900.0
-START_SECONDS = 30.0  # how long a worker may take to be ready
+SLOW_START_SECONDS = 30.0  # how long a worker may take to be ready
 # How many tasks of 15 minutes, and which share of them, have to fail for a problem
 MANY_FAILURES = 20
-SHARE = 0.1
+FAILED_SHARE = 0.1
 ENDED_CHILD = (CRASHED, OperationalErrorCode.WORKER_CRASHED, OperationalErrorCode.POISON)
-FINAL = (COMPLETED, RETURNED, CANCELLED, EXPIRED)
+FINAL_RESULTS = (COMPLETED, RETURNED, CANCELLED, EXPIRED)
 START = "start 'manage.py horsies_scheduler' or a worker with --with-scheduler"
 # The remedy by the code of a problem. The function that finds the problem fills in {}.
-ADVICE = {
+PROBLEM_REMEDIES = {
     "READ_ONLY": "point DATABASES to the primary, or make the database writable",
-    "BLOCKED": "let it finish, or if its work may be lost, run {}",
+    "BLOCKED": "wait until it ends, or run {} if its work may be lost",
     "NOTIFY_QUEUE": (
         "a listening session has a transaction open: find the oldest one in pg_stat_activity and "
         "end it"
@@ -58,18 +58,22 @@ ADVICE = {
         "max_connections"
     ),
     "XMIN_HELD": "{}",
-    "STALE_WORKER": "any live worker recovers them: start one, or see in its log why it does not",
-    "NO_LIVING_WORKER": "start one that serves it, as in 'manage.py horsies_worker --queues={}'",
+    "STALE_WORKER": (
+        "start a worker, which rescues them, or read in the log of a live worker why it does not"
+    ),
+    "NO_LIVING_WORKER": (
+        "start a worker that serves it, as in 'manage.py horsies_worker --queues={}'"
+    ),
     "WORKER_NOT_READY": (
-        "read in its log why; an import, middleware or a receiver of child_started may hang"
+        "find the reason in its log; an import, middleware or a receiver of child_started may hang"
     ),
     "NO_SCHEDULER": START,
-    "SCHEDULE_LATE": f"{START}, or read in its log why it does not send it",
-    "SCHEDULE_FAILS": "correct it in the code or in the admin",
+    "SCHEDULE_LATE": f"{START}, or find the reason in the log of the scheduler",
+    "SCHEDULE_FAILS": "correct the schedule in the code or in the admin",
     "RECORD_LOST": (
-        "remove what the error names; what the record is about was done, and the log has more"
+        "remove the cause that the error names; only the record is missing, and the log has details"
     ),
-    "ORDER_STOPPED": "retry or skip them; 'manage.py horsies_queue show {}' lists them",
+    "ORDER_STOPPED": "retry or skip the failed tasks; 'manage.py horsies_queue show {}' lists them",
     "WAITS_TOO_LONG": (
         "start more workers, or raise the limit that holds it back; 'manage.py horsies_explain ID' "
         "shows the reason"
@@ -82,27 +86,27 @@ ADVICE = {
         "see their errors in the admin or with 'manage.py horsies_task list --status FAILED', and "
         "correct the task"
     ),
-    "CRASHES": "see the worker's log for what killed them: memory, a C extension, or os._exit",
+    "CRASHES": "find the cause in the worker's log, such as memory, a C extension, or os._exit",
     "UNKNOWN_TASK": (
-        "start a worker whose code has the task, or cancel them; then retry those that failed"
+        "start a worker whose code has the task, or cancel the tasks; then retry the failed ones"
     ),
     "SCHEDULED_TASKS_FAIL": (
         "see their errors in the admin or with 'manage.py horsies_task list', and correct the task"
     ),
     "FIRE_TIMES_MISSED": (
-        "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule "
-        "run-now', or set 'catch_up'"
+        "the scheduler's log lists them; send the tasks that are needed with 'manage.py "
+        "horsies_schedule run-now', or set 'catch_up'"
     ),
     "RUNS_STAND_STILL": "{}",
     "RETENTION_BEHIND": (
-        "see in the workers' logs whether rows cannot be deleted; if there are too many, keep them "
-        "for longer or send less"
+        "check the workers' logs for rows that cannot be deleted; keep rows for longer or send "
+        "less if there are too many"
     ),
 }
-REMEDIES = {
-    "transaction": "if its work may be lost, run SELECT pg_terminate_backend({})",
-    "prepared transaction": "if it is abandoned, run ROLLBACK PREPARED",
-    "replication slot": "if its replica no longer exists, call pg_drop_replication_slot",
+HOLDER_REMEDIES = {
+    "transaction": "run SELECT pg_terminate_backend({}) if its work may be lost",
+    "prepared transaction": "run ROLLBACK PREPARED if it is abandoned",
+    "replication slot": "call pg_drop_replication_slot if its replica no longer exists",
     "standby": "a query on the replica holds it (hot_standby_feedback): end that query there",
 }
 
@@ -199,7 +203,7 @@ def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECOND
     )
 
 
-def problem(
+def problem_of_code(
     code: ProblemCode, subject: str, text: str, since: dt.datetime | None = None, what: str = ""
 ) -> Problem:
     """Return a problem with the severity and the advice of its code.
@@ -207,53 +211,55 @@ def problem(
     ``what`` is part of the advice.
     """
     since = None if since is None else aware(since)
-    return Problem(code, code.severity, subject, since, text, ADVICE[code].format(what))
+    return Problem(code, code.severity, subject, since, text, PROBLEM_REMEDIES[code].format(what))
 
 
-def named(holder: XminHolder) -> str:
-    who = f"{holder.kind} {holder.name!r}" if holder.name else f"a {holder.kind} without a name"
-    return who + (f" of process {holder.pid}" if holder.pid else "")
+def holder_name(holder: XminHolder) -> str:
+    name = f"{holder.kind} {holder.name!r}" if holder.name else f"a {holder.kind} without a name"
+    return name + (f" of process {holder.pid}" if holder.pid else "")
 
 
 def of_server(health: Health) -> Iterator[Problem]:
     database = health.database
     if database.read_only:
-        why = (
+        reason = (
             "because it is a replica"
             if database.in_recovery
             else "by default_transaction_read_only"
         )
-        text = f"the database is read-only, {why}: no task can be sent, claimed or finished"
-        yield problem(ProblemCode.READ_ONLY, "database", text)
+        text = f"the database is read-only, {reason}: no task can be sent, claimed or finished"
+        yield problem_of_code(ProblemCode.READ_ONLY, "database", text)
 
     if database.notify_queue > 0.5:
         full = f"PostgreSQL's notification queue is {database.notify_queue:.0%} full"
         text = f"{full}; when it is full, transactions that send tasks cannot commit"
-        yield problem(ProblemCode.NOTIFY_QUEUE, "database", text)
+        yield problem_of_code(ProblemCode.NOTIFY_QUEUE, "database", text)
 
     if database.connections > 0.9 * database.max_connections:
         used = f"{database.connections} of {database.max_connections} connections are in use"
         text = f"{used}, and soon workers and sites cannot connect"
-        yield problem(ProblemCode.CONNECTIONS, "database", text)
+        yield problem_of_code(ProblemCode.CONNECTIONS, "database", text)
 
 
 def of_blockers(health: Health) -> Iterator[Problem]:
     for one in health.blockers:
-        who = f"process {one.pid} ({one.name!r})"
+        transaction = f"process {one.pid} ({one.name!r})"
         end = f"SELECT pg_terminate_backend({one.pid})"
         if one.pid is None:
-            who = f"prepared transaction {one.name!r}"
+            transaction = f"prepared transaction {one.name!r}"
             end = "ROLLBACK PREPARED"
 
         age = "" if one.seconds is None else f" for {duration(one.seconds)}"
         lock = f"{'holds' if one.granted else 'waits for'} the lock {one.mode} on {one.table}"
-        told = "" if health.complete else ", as this check did until it was cancelled"
+        more = "" if health.complete else ", and so did this check until it was cancelled"
 
         text = (
-            f"{who} has had a transaction open{age} that {lock}, for which workers have to "
-            f"wait{told}"
+            f"{transaction} has had a transaction open{age} that {lock}; workers have to wait for "
+            f"it{more}"
         )
-        yield problem(ProblemCode.BLOCKED, f"table {one.table}", text, health.ago(one.seconds), end)
+        yield problem_of_code(
+            ProblemCode.BLOCKED, f"table {one.table}", text, health.ago(one.seconds), end
+        )
 
 
 def of_xmin(health: Health) -> Iterator[Problem]:
@@ -264,12 +270,14 @@ def of_xmin(health: Health) -> Iterator[Problem]:
 
         if one.transactions > least and (one.seconds is None or one.seconds > 3_600.0):
             age = "" if one.seconds is None else f"{duration(one.seconds)}, "
-            dead = f"{named(one)} has kept dead rows from being removed"
+            dead = f"{holder_name(one)} has kept dead rows from being removed"
             text = f"{dead} for {age}{one.transactions:,} transactions, and claims slow down"
 
             subject = f"{one.kind} {one.pid or one.name}"
-            remedy = REMEDIES[one.kind].format(one.pid)
-            yield problem(ProblemCode.XMIN_HELD, subject, text, health.ago(one.seconds), remedy)
+            remedy = HOLDER_REMEDIES[one.kind].format(one.pid)
+            yield problem_of_code(
+                ProblemCode.XMIN_HELD, subject, text, health.ago(one.seconds), remedy
+            )
 
 
 def of_lost(health: Health) -> Iterator[Problem]:
@@ -281,23 +289,23 @@ def of_lost(health: Health) -> Iterator[Problem]:
             subject = "audit"
 
         text = f"{what} could not be written {duration(one.seconds_ago)} ago: {one.error}"
-        yield problem(ProblemCode.RECORD_LOST, subject, text, health.ago(one.seconds_ago))
+        yield problem_of_code(ProblemCode.RECORD_LOST, subject, text, health.ago(one.seconds_ago))
 
 
 def of_workers(health: Health) -> Iterator[Problem]:
     for one in health.workers:
         name = f"worker {one.hostname}:{one.pid}"
-        if one.state == "living" and not one.ready and one.age_seconds > START_SECONDS:
+        if one.state == "living" and not one.ready and one.age_seconds > SLOW_START_SECONDS:
             text = f"{name} has no process that is ready to run tasks"
-            yield problem(ProblemCode.WORKER_NOT_READY, name, text)
+            yield problem_of_code(ProblemCode.WORKER_NOT_READY, name, text)
 
         if one.holds and not one.up:
-            silent = duration(one.silent_seconds)
+            silence = duration(one.silent_seconds)
             text = (
-                f"{name} is {one.state}, was last seen {silent} ago, and holds "
+                f"{name} is {one.state}, was last seen {silence} ago, and holds "
                 f"{amount(one.holds, 'task')}"
             )
-            yield problem(ProblemCode.STALE_WORKER, name, text, one.seen_at)
+            yield problem_of_code(ProblemCode.STALE_WORKER, name, text, one.seen_at)
 
 
 def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Problem]:
@@ -319,40 +327,44 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
                 f"{name} has {amount(queue.pending, 'task', queue.pending_more)} due and no live "
                 "worker"
             )
-            yield problem(ProblemCode.NO_LIVING_WORKER, name, text, health.ago(waits), queue.name)
+            yield problem_of_code(
+                ProblemCode.NO_LIVING_WORKER, name, text, health.ago(waits), queue.name
+            )
 
         if queue.stopped_seconds is not None:
             keys = amount(min(queue.stopped, 1_000), "key", queue.stopped > 1_000)
             since = duration(queue.stopped_seconds)
             text = f"failed tasks stop {keys} of {name}, the first for {since}"
-            yield problem(
+            yield problem_of_code(
                 ProblemCode.ORDER_STOPPED, name, text, health.ago(queue.stopped_seconds), queue.name
             )
 
         if waits is not None and waits > most:
             which = f"a due task of {name}"
             text = f"{which} has been waiting for {duration(waits)}, longer than {duration(most)}"
-            yield problem(ProblemCode.WAITS_TOO_LONG, name, text, health.ago(waits))
+            yield problem_of_code(ProblemCode.WAITS_TOO_LONG, name, text, health.ago(waits))
 
         if parked is not None and parked > most:
             which = f"a due task of {name} whose partition is at its limit"
             text = f"{which} has been waiting for {duration(parked)}, longer than {duration(most)}"
-            yield problem(ProblemCode.PARTITION_WAITS, name, text, health.ago(parked), queue.name)
+            yield problem_of_code(
+                ProblemCode.PARTITION_WAITS, name, text, health.ago(parked), queue.name
+            )
 
 
 def of_schedules(health: Health) -> Iterator[Problem]:
     """Yield the problems of schedules, and of the tasks that they send."""
     kept_at = health.schedules_kept_at
-    silent = 0.0 if kept_at is None else (health.database.clock - kept_at).total_seconds()
+    age = 0.0 if kept_at is None else (health.database.clock - kept_at).total_seconds()
 
     # A scheduler records the schedules in its code once a minute.
-    if health.declared_schedules and (kept_at is None or silent > 180):
-        told = "loaded them" if kept_at is None else f"had them in its code for {duration(silent)}"
+    if health.declared_schedules and (kept_at is None or age > 180):
+        omission = "loaded them" if kept_at is None else f"had them in its code for {duration(age)}"
         text = (
             f"the code declares {amount(health.declared_schedules, 'schedule')}, but no scheduler "
-            f"has {told}"
+            f"has {omission}"
         )
-        yield problem(ProblemCode.NO_SCHEDULER, "schedules", text, kept_at)
+        yield problem_of_code(ProblemCode.NO_SCHEDULER, "schedules", text, kept_at)
 
     late = [
         (one.name, one.late_seconds)
@@ -362,22 +374,26 @@ def of_schedules(health: Health) -> Iterator[Problem]:
     for name, seconds in late[:1]:
         others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
         text = f"the schedule {name!r}{others} is overdue by {duration(seconds or 0)}"
-        yield problem(ProblemCode.SCHEDULE_LATE, f"schedule {name}", text, health.ago(seconds))
+        yield problem_of_code(
+            ProblemCode.SCHEDULE_LATE, f"schedule {name}", text, health.ago(seconds)
+        )
 
     for one in health.schedules:
         if one.error is not None:
             text = f"the schedule {one.name!r} could not send its task: {one.error}"
-            yield problem(ProblemCode.SCHEDULE_FAILS, f"schedule {one.name}", text, one.error_at)
+            yield problem_of_code(
+                ProblemCode.SCHEDULE_FAILS, f"schedule {one.name}", text, one.error_at
+            )
 
         if one.missed_at is not None:
             text = f"the schedule {one.name!r} missed fire times in the last 24 hours"
-            yield problem(
+            yield problem_of_code(
                 ProblemCode.FIRE_TIMES_MISSED, f"schedule {one.name}", text, one.missed_at
             )
 
     for name, task_name, since in health.failing_schedules:
         text = f"the last two tasks {task_name} that the schedule {name!r} sent failed"
-        yield problem(ProblemCode.SCHEDULED_TASKS_FAIL, f"schedule {name}", text, since)
+        yield problem_of_code(ProblemCode.SCHEDULED_TASKS_FAIL, f"schedule {name}", text, since)
 
 
 def of_counts(health: Health) -> Iterator[Problem]:
@@ -385,16 +401,16 @@ def of_counts(health: Health) -> Iterator[Problem]:
 
     The worst of each kind are first, and there are at most 20.
     """
-    failed = _failing(health.lately, MANY_FAILURES, SHARE)
-    told = {
+    failed = _failing(health.lately, MANY_FAILURES, FAILED_SHARE)
+    texts = {
         task: f"{amount(n, 'task')} {task} failed in the last 15 minutes, of {of}"
         for task, n, of in failed
     }
     for task, n, _ in _failing(health.day, 3, 1.0):  # all tasks of a day failed
-        told.setdefault(task, f"all {amount(n, 'task')} {task} of the last 24 hours failed")
+        texts.setdefault(task, f"all {amount(n, 'task')} {task} of the last 24 hours failed")
 
-    for task, text in list(told.items())[:MOST]:
-        yield problem(ProblemCode.FAILURES, f"task {task}", text)
+    for task, text in list(texts.items())[:MOST_PROBLEMS]:
+        yield problem_of_code(ProblemCode.FAILURES, f"task {task}", text)
 
     crashes = Counter[str]()
     for one in health.lately:
@@ -402,10 +418,10 @@ def of_counts(health: Health) -> Iterator[Problem]:
             # The buckets leave out attempts that ended with their worker: they have no duration.
             crashes[one.task] += sum(one.buckets)
 
-    for task, n in crashes.most_common(MOST):
+    for task, n in crashes.most_common(MOST_PROBLEMS):
         if n >= 3:  # in 15 minutes
             text = f"tasks {task} ended {n:,} child processes in the last 15 minutes"
-            yield problem(ProblemCode.CRASHES, f"task {task}", text)
+            yield problem_of_code(ProblemCode.CRASHES, f"task {task}", text)
 
 
 def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[str, int, int]]:
@@ -417,7 +433,7 @@ def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[st
     failures = Counter[str]()
     outcomes = Counter[str]()
     for one in totals:
-        if one.failed or one.result in FINAL:
+        if one.failed or one.result in FINAL_RESULTS:
             failures[one.task] += one.n * one.failed
             outcomes[one.task] += one.n
 
@@ -429,13 +445,13 @@ def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[st
 
 
 def of_unknown(health: Health) -> Iterator[Problem]:
-    for one in health.unknown_tasks[:MOST]:
+    for one in health.unknown_tasks[:MOST_PROBLEMS]:
         waiting = f"{amount(one.many, 'due task')} {one.task_name} of queue {one.queue} wait"
         text = (
-            f"{waiting}, and no live worker of the queue knows them: they will fail with "
+            f"{waiting}, and no live worker of the queue can run them: they will fail with "
             "WORKER_RESOLUTION_ERROR"
         )
-        yield problem(ProblemCode.UNKNOWN_TASK, f"task {one.task_name}", text, one.since)
+        yield problem_of_code(ProblemCode.UNKNOWN_TASK, f"task {one.task_name}", text, one.since)
 
     failed = Counter[str]()
     for result in health.lately:
@@ -443,33 +459,37 @@ def of_unknown(health: Health) -> Iterator[Problem]:
             failed[result.task] += result.n
 
     waiting_names = {one.task_name for one in health.unknown_tasks}
-    for task, n in failed.most_common(MOST):
+    for task, n in failed.most_common(MOST_PROBLEMS):
         if task not in waiting_names:
             text = (
                 f"{amount(n, 'task')} {task} failed in the last 15 minutes, because no worker had "
                 "their code"
             )
-            yield problem(ProblemCode.UNKNOWN_TASK, f"task {task}", text)
+            yield problem_of_code(ProblemCode.UNKNOWN_TASK, f"task {task}", text)
 
 
 def of_workflows(health: Health) -> Iterator[Problem]:
     """Yield the workflows with runs that continue only if a person acts."""
-    for one in health.halted_runs[:MOST]:
+    for one in health.halted_runs[:MOST_PROBLEMS]:
         was, has = ("was", "has a gate") if one.many == 1 else ("were", "have gates")
         show = f"'manage.py horsies_workflow show {one.run}'"
 
-        told = f"{was} paused by a failure"
-        advice = f"see what failed with {show}, then retry, skip or cancel"
+        state = f"{was} paused by a failure"
+        advice = f"find the failed nodes with {show}, then retry, skip or cancel"
         if one.reason == "not undone":
-            told = f"{was} not undone completely"
-            advice = f"see what is left with {show}, and retry the run, which undoes the rest"
+            state = f"{was} not undone completely"
+            advice = (
+                f"find the nodes that are not undone with {show}, and retry the run to undo them"
+            )
         elif one.until is not None:  # the run waits for a gate
             until = aware(one.until).isoformat(sep=" ", timespec="minutes")
-            told = f"{has} that will soon time out, the next at {until}"
-            advice = "have somebody approve or reject in the admin"
+            state = f"{has} that will soon time out, the next at {until}"
+            advice = "approve or reject the gates in the admin"
 
-        text = f"{amount(one.many, 'run')} of workflow {one.name} {told}, first {one.run}"
-        yield problem(ProblemCode.RUNS_STAND_STILL, f"workflow {one.name}", text, one.since, advice)
+        text = f"{amount(one.many, 'run')} of workflow {one.name} {state}, first {one.run}"
+        yield problem_of_code(
+            ProblemCode.RUNS_STAND_STILL, f"workflow {one.name}", text, one.since, advice
+        )
 
 
 def of_retention(health: Health) -> Iterator[Problem]:
@@ -480,10 +500,11 @@ def of_retention(health: Health) -> Iterator[Problem]:
     for one in health.late_retentions:
         late = (health.database.clock - one.done_at).total_seconds()
         text = (
-            f"workers have not deleted all that is old enough of {retention_name(one.key)} for "
-            f"{duration(late)}"
+            f"workers have been behind with deleting {retention_name(one.key)} for {duration(late)}"
         )
-        yield problem(ProblemCode.RETENTION_BEHIND, f"retention {one.key}", text, one.done_at)
+        yield problem_of_code(
+            ProblemCode.RETENTION_BEHIND, f"retention {one.key}", text, one.done_at
+        )
 
 
 def retention_name(key: str) -> str:
@@ -496,10 +517,10 @@ def retention_name(key: str) -> str:
 
     if kind == "keep":
         # Another role that can write the table may have written another text.
-        known = rest.isdecimal() and len(rest) < 16
+        readable = rest.isdecimal() and len(rest) < 16
         return (
             f"the tasks kept for {duration(int(rest) / 1_000)}"
-            if known
+            if readable
             else "tasks with a keep_result of their own"
         )
 

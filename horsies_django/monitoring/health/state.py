@@ -13,8 +13,9 @@ from django.db import DatabaseError
 from horsies_django import schedules
 from horsies_django.conf import config
 from horsies_django.core.counts import Total
+from horsies_django.core.patterns import DAY
 from horsies_django.core.queues import CLUSTER, PARTITION_LIMITS
-from horsies_django.store.base import Connection
+from horsies_django.store.base import QUERY_CANCELED, Connection
 from horsies_django.store.health import (
     MOST_WORKERS,
     Blocker,
@@ -23,7 +24,7 @@ from horsies_django.store.health import (
     HaltedRuns,
     HealthStore,
     LateRetention,
-    LostRecord,
+    RecordLoss,
     ScheduleHealth,
     UnknownTask,
     WorkerHealth,
@@ -38,8 +39,6 @@ LATE = dt.timedelta(minutes=1)  # a schedule that has been due for longer has no
 RETENTION_LATE = dt.timedelta(days=1)
 MISSED = dt.timedelta(hours=24)  # how long missed fire times are reported
 LATELY = dt.timedelta(minutes=15)
-DAY = dt.timedelta(hours=24)
-CANCELLED = "57014"  # the SQLSTATE of a statement that took too long
 
 
 class QueueHealth(NamedTuple):
@@ -87,7 +86,7 @@ class Health(NamedTuple):
     database: DatabaseHealth
     clock_skew_seconds: float
     schedules: list[ScheduleHealth]
-    lost: list[LostRecord]
+    lost: list[RecordLoss]
     blockers: Sequence[Blocker] = ()
     declared_schedules: int = 0
     schedules_kept_at: dt.datetime | None = None
@@ -110,15 +109,15 @@ def examine(connection: Connection) -> Health:
     driver.
     """
     store = HealthStore(connection)
-    asked = time.time()
+    began = time.time()
     database = store.database()
-    skew = round((asked + time.time()) / 2 - database.clock.timestamp(), 3)
+    skew = round((began + time.time()) / 2 - database.clock.timestamp(), 3)
 
     try:
         return _whole(store, database, skew)
     except (psycopg.Error, DatabaseError) as error:
         code = getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
-        blockers = store.blockers(None) if code == CANCELLED else []
+        blockers = store.blockers(None) if code == QUERY_CANCELED else []
         if not blockers:
             raise
         return Health(False, [], [], database, skew, [], [], blockers)

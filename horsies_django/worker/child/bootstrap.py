@@ -76,7 +76,7 @@ def load_project(others: Iterable[str]) -> list[Any]:
     from horsies_django.tasks import registry
 
     if problems := registry.autodiscover():
-        told = "; ".join(f"importing {item.module}: {item.error!r}" for item in problems)
-        raise RuntimeError(told) from problems[0].error
+        message = "; ".join(f"importing {item.module} failed: {item.error!r}" for item in problems)
+        raise RuntimeError(message) from problems[0].error
 
     return registry.import_all(others)

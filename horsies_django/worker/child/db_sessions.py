@@ -57,17 +57,17 @@ from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
 from horsies_django.store.base import discard
-from horsies_django.worker.child.run_task import describe
+from horsies_django.worker.child.run_task import describe_exception
 
 logger = logging.getLogger("horsies.worker")
 
 Wrappers = Mapping[str, Any]
 # if the wrappers cannot be read, one of them may hold a connection
-UNKNOWN: Wrappers = MappingProxyType({"": SimpleNamespace(connection=True)})
+UNKNOWN_WRAPPERS: Wrappers = MappingProxyType({"": SimpleNamespace(connection=True)})
 LEFT_OPEN = (
-    "a transaction cannot stay open between two awaits, as all async tasks of a process share one "
-    "connection; it was rolled "
-    "back: put the whole transaction into one function, and call that by sync_to_async"
+    "the transaction was rolled back: all async tasks of a process share one connection, so a "
+    "transaction cannot stay open between two awaits. Put the whole transaction into one function, "
+    "and call the function by sync_to_async"
 )
 
 
@@ -76,13 +76,13 @@ def wrappers_here() -> Wrappers:
 
     Its content changes as connections are used. ``connections.all(initialized_only=True)`` returns
     the same wrappers, but only in the thread itself, and two calls per task would add a tenth to
-    the time of an empty task. With a version of asgiref that keeps the dict elsewhere, UNKNOWN is
-    returned, and ``connections.all`` is called.
+    the time of an empty task. With a version of asgiref that keeps the dict elsewhere,
+    UNKNOWN_WRAPPERS is returned, and ``connections.all`` is called.
     """
     try:
         return vars(connections._connections._storage)  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
-        return UNKNOWN
+        return UNKNOWN_WRAPPERS
 
 
 def may_be_open(wrappers: Iterable[Any]) -> bool:
@@ -144,7 +144,9 @@ def leave_tenants() -> None:
     """
     wrappers = wrappers_here()
     for wrapper in (
-        connections.all(initialized_only=True) if wrappers is UNKNOWN else list(wrappers.values())
+        connections.all(initialized_only=True)
+        if wrappers is UNKNOWN_WRAPPERS
+        else list(wrappers.values())
     ):
         if hasattr(wrapper, "set_schema_to_public"):
             try:
@@ -153,7 +155,7 @@ def leave_tenants() -> None:
                 logger.info(
                     "discarding a connection to the database %r: %s",
                     wrapper.alias,
-                    describe(error)["repr"],
+                    describe_exception(error)["repr"],
                 )
                 drop(wrapper)
 
@@ -198,7 +200,9 @@ def tidy(wrapper: Any, *, again: bool) -> None:
                 close_or_clean(wrapper, again=again)
     except BaseException as error:  # user code: receivers of connection_created
         logger.info(
-            "discarding a connection to the database %r: %s", wrapper.alias, describe(error)["repr"]
+            "discarding a connection to the database %r: %s",
+            wrapper.alias,
+            describe_exception(error)["repr"],
         )
         drop(wrapper)
 
@@ -285,9 +289,9 @@ class OneThread(ThreadPoolExecutor):
         self.connected = False  # whether it held a connection when the last call ended
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return super().submit(self._look_after, call, *args, **kwargs)
+        return super().submit(self._run, call, *args, **kwargs)
 
-    def _look_after(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _run(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         before = [getattr(wrapper, "connection", None) for wrapper in wrappers_here().values()]
         try:
             result = call(*args, **kwargs)
@@ -304,7 +308,7 @@ class OneThread(ThreadPoolExecutor):
             raise TransactionManagementError(LEFT_OPEN)
         return result
 
-    def look_after(self) -> None:
+    def clean_up(self) -> None:
         """Clean up the connections of the thread after a sync task.
 
         The task may have run async code in a loop of its own.

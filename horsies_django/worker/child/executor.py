@@ -55,7 +55,7 @@ from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child import db_sessions, fork_guard
 from horsies_django.worker.child.interrupts import AsyncRun, Control, SyncRun
 from horsies_django.worker.child.process_state import ProcessState
-from horsies_django.worker.child.run_task import run_async, run_sync, untold
+from horsies_django.worker.child.run_task import run_async, run_sync, unexaminable_reply
 from horsies_django.worker.ipc import Channel, flush_all, send_all, wait_receive
 from horsies_django.worker.limits.memory import Gauge
 
@@ -63,7 +63,7 @@ logger = logging.getLogger("horsies.worker")
 
 SYNC = 0
 ASYNC = 1
-Job = tuple[int, tuple[Any, ...], str]
+TaskJob = tuple[int, tuple[Any, ...], str]
 
 
 def identity(number: int) -> tuple[int, int] | None:
@@ -95,7 +95,7 @@ class SyncLane(Lane):
     def __post_init__(self) -> None:
         self.taking = threading.Lock()
         self.replying = threading.Lock()
-        self.jobs: deque[Job] = deque()
+        self.jobs: deque[TaskJob] = deque()
         self.ended = False
         self.process_state = ProcessState()
 
@@ -150,7 +150,7 @@ class SyncLane(Lane):
             else:
                 self.jobs.extend(message)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> TaskJob | None:
         with self.taking:
             while not self.jobs:
                 if self.ended:
@@ -179,7 +179,7 @@ class AsyncLane(Lane):
             one.fileno(): identity(one.fileno()) for one in (self.channel, *self.others)
         }
         self.replies: list[tuple[int, str | tuple[Any, ...], float]] = []
-        self.running: dict[asyncio.Task[None], Job] = {}
+        self.running: dict[asyncio.Task[None], TaskJob] = {}
         self.ending = False
         self.orm = db_sessions.executor()
 
@@ -205,7 +205,10 @@ class AsyncLane(Lane):
             except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
                 if self.ended.done() or self.loop.is_closed():
                     raise
-                logger.error("a task stopped the event loop with %r; running it again", error)
+                logger.error(
+                    "a task stopped the event loop with %r; running the event loop again",
+                    error,
+                )
 
         self.ended.result()  # raises the error if the lane ended with one before the loop ran
         self.loop.remove_reader(self.channel.fileno())
@@ -221,13 +224,13 @@ class AsyncLane(Lane):
     def _watch(self) -> None:
         """Restore each second the readers that a task has removed, and handle missed events."""
         self.loop.call_later(1.0, self._watch)
-        if any(identity(number) != known for number, known in self.descriptors.items()):
+        if any(identity(number) != expected for number, expected in self.descriptors.items()):
             self._end(OSError("a task closed a file descriptor that this process requires"))
             return
 
         try:
             if not self.loop.remove_reader(self.channel.fileno()):
-                logger.warning("a task removed the readers of the event loop; restored")
+                logger.warning("a task removed the readers of the event loop; they are restored")
                 self.channel.send(("altered", None))
             self.loop.add_reader(self.channel.fileno(), self._receive)
         except (OSError, ValueError) as error:
@@ -254,13 +257,13 @@ class AsyncLane(Lane):
                 self._start(job)
             self.started[ASYNC] = message[-1][0]
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: TaskJob) -> None:
         """Start a job in its own context, without the task factory that user code may have set."""
         task = asyncio.Task(self._run(job), loop=self.loop, context=self.context.copy())
         self.running[task] = job
         task.add_done_callback(self._over)
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: TaskJob) -> None:
         number, fields, worker = job
         claim = unpacked_claim(fields)
         began = time.monotonic()
@@ -278,7 +281,7 @@ class AsyncLane(Lane):
             await self._on_orm_thread(db_sessions.after_task)
 
         assert run.task is not None
-        self._answer(run.task, number, reply, time.monotonic() - began)
+        self._reply(run.task, number, reply, time.monotonic() - began)
 
     async def _on_orm_thread(self, call: Callable[[], None]) -> None:
         """Call a function in Django's thread for async code, and wait until it has returned.
@@ -314,9 +317,9 @@ class AsyncLane(Lane):
                 current.task_id,
                 exc_info=task.exception(),
             )
-            self._answer(task, job[0], untold(task.exception()), 0.0)
+            self._reply(task, job[0], unexaminable_reply(task.exception()), 0.0)
 
-    def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:
+    def _reply(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:
         del self.running[task]
         task.remove_done_callback(self._over)  # saves a call by the loop
 

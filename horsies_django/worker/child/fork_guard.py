@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from horsies_django.worker.ipc import Channel
 
 
-class State:
+class ForkGuard:
     """The channels and loops that copies of this process must not use."""
 
     guarded = False
@@ -44,9 +44,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 
 def keep_from_copies(*channels: Channel) -> None:
     """Close these channels in every copy of this process."""
-    State.channels.update(channels)
-    if not State.guarded:
-        State.guarded = True
+    ForkGuard.channels.update(channels)
+    if not ForkGuard.guarded:
+        ForkGuard.guarded = True
         os.register_at_fork(
             before=hold_signals, after_in_parent=let_signals_in, after_in_child=strip
         )
@@ -54,7 +54,7 @@ def keep_from_copies(*channels: Channel) -> None:
 
 def keep_loop_from_copies(loop: asyncio.AbstractEventLoop) -> None:
     """Prevent copies of this process from continuing the loop that runs in the calling thread."""
-    State.loops[loop] = threading.get_ident()
+    ForkGuard.loops[loop] = threading.get_ident()
 
 
 def hold_signals() -> None:
@@ -73,14 +73,14 @@ def let_signals_in() -> None:
 
 def strip() -> None:
     """Detach a copy from the original; runs in each copy before ``os.fork`` returns there."""
-    State.is_copy = True
+    ForkGuard.is_copy = True
     for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
     let_signals_in()
 
-    for channel in list(State.channels):
+    for channel in list(ForkGuard.channels):
         channel.close()
-    for loop, thread in list(State.loops.items()):
+    for loop, thread in list(ForkGuard.loops.items()):
         if thread == threading.get_ident():
             seal(loop)
 
@@ -106,7 +106,7 @@ def end_if_copy(succeeded: bool) -> None:
 
     The exit code is 0 if the code succeeded, otherwise 1.
     """
-    if State.is_copy:
+    if ForkGuard.is_copy:
         leave(0 if succeeded else 1)
 
 

@@ -182,9 +182,9 @@ class Control:
                 return
 
             for reason, lane, number in messages:
-                self.hear(reason, lane, number)
+                self.handle(reason, lane, number)
 
-    def hear(self, reason: str, lane: str, number: int) -> None:
+    def handle(self, reason: str, lane: str, number: int) -> None:
         if reason == CALL_BACK:
             self.call_back()
         elif run := self.runs.get((lane, number)):

@@ -16,15 +16,18 @@ from horsies_django.worker.child import db_sessions
 logger = logging.getLogger("horsies.signals")
 
 
-def tell(signal: HorsiesSignal, worker_pid: int) -> None:
+def call_receivers(signal: HorsiesSignal, worker_pid: int) -> None:
     """Call the receivers of a signal, and log their exceptions."""
     if signal.receivers:
         try:
             signal.send_robust(None, pid=os.getpid(), worker_pid=worker_pid)
         except BaseException:  # such as SystemExit
-            logger.exception("a receiver of %s ended the others", signal.name)
+            logger.exception(
+                "a receiver of %s raised an exception, so later receivers were not called",
+                signal.name,
+            )
         db_sessions.after_task()
 
 
-started = partial(tell, child_started)
-stopping = partial(tell, child_stopping)
+send_child_started = partial(call_receivers, child_started)
+send_child_stopping = partial(call_receivers, child_stopping)

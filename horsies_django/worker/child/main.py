@@ -37,7 +37,7 @@ def main(
     bootstrap.outlive_output()
 
     try:
-        kind, text = prepare(options, modules, worker_pid)
+        kind, text = prepare_process(options, modules, worker_pid)
     except BaseException:
         kind = "failed"
         text = traceback.format_exc()
@@ -55,12 +55,14 @@ def main(
     Executor(*lanes, options.threads, started, give_up, options.max_memory_per_child_mb).run()
 
     timer = end_in_time("a receiver of child_stopping has not returned")
-    lifecycle.stopping(worker_pid)
+    lifecycle.send_child_stopping(worker_pid)
     timer.cancel()
-    end_in_time("tasks left threads or processes behind that do not end")
+    end_in_time("tasks left threads or processes that do not end")
 
 
-def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) -> tuple[str, str]:
+def prepare_process(
+    options: WorkerOptions, modules: list[str] | None, worker_pid: int
+) -> tuple[str, str]:
     """Prepare this process for tasks, and return its first message.
 
     If there is a memory limit, the text of the message "ready" is the memory in MB.
@@ -80,16 +82,15 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
     configure_logging(options.loglevel)
     for module, error in failed:
         logger.error(
-            "the module %s cannot be imported by this child, but by the worker: its tasks fail "
-            "here with "
-            "WORKER_RESOLUTION_ERROR: %r",
+            "this child cannot import the module %s, although the worker could: in this child, the "
+            "tasks of the module fail with WORKER_RESOLUTION_ERROR: %r",
             module,
             error,
         )
 
     keep_connections(config().child_conn_max_age)
     middleware.load()
-    lifecycle.started(worker_pid)
+    lifecycle.send_child_started(worker_pid)
     configure_logging(options.loglevel)  # again, because a receiver may have added a handler
 
     if options.max_memory_per_child_mb is None:
@@ -111,7 +112,7 @@ def end_in_time(obstacle: str) -> threading.Timer:
 def leave_behind(obstacle: str) -> None:
     """End this process without waiting for other threads and processes."""
     names = [thread.name for thread in threading.enumerate() if not thread.daemon]
-    logger.warning("%s (threads: %s); not waiting for it", obstacle, names)
+    logger.warning("%s (threads: %s); the child exits without waiting", obstacle, names)
     os._exit(0)
 
 

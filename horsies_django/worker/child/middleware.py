@@ -29,7 +29,7 @@ Arguments = Sequence[Any]
 Keywords = Mapping[str, Any]
 
 
-class State:
+class LoadedMiddleware:
     """The paths of the middleware of this process, set by ``load``."""
 
     paths: tuple[str, ...] = ()
@@ -37,9 +37,9 @@ class State:
 
 def call(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
     """Call a task within the middleware; return its result, or a coroutine if it is async."""
-    if not State.paths:
+    if not LoadedMiddleware.paths:
         return task.function(*args, **kwargs)
-    return chain(State.paths, task.lane)(run.current, args, kwargs)
+    return chain(LoadedMiddleware.paths, task.lane)(run.current, args, kwargs)
 
 
 def load() -> None:
@@ -48,9 +48,9 @@ def load() -> None:
     Raises ImproperlyConfigured, and any exception of a factory.
     """
     paths = (*config().middleware, *added_middleware)
-    for lane in {"sync", *(task.lane for task in registry.tasks())}:
+    for lane in {"sync", *(task.lane for task in registry.registered_tasks())}:
         chain(paths, lane)
-    State.paths = paths
+    LoadedMiddleware.paths = paths
 
 
 @functools.cache

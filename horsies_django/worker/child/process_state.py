@@ -36,7 +36,7 @@ logger = logging.getLogger("horsies.worker")
 fast: Any = importlib.import_module("_signal")
 # Signals that end a process, or on which libraries depend. If SIGCHLD is ignored, subprocess loses
 # exit codes. The default of SIGPIPE ends a process that writes to a closed connection.
-SIGNALS = (
+CHECKED_SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGALRM,
@@ -47,7 +47,7 @@ SIGNALS = (
     signal.SIGUSR2,
     interrupts.INTERRUPT,
 )
-NUMBERS = tuple(int(number) for number in SIGNALS)
+NUMBERS = tuple(int(number) for number in CHECKED_SIGNALS)
 SET_MASK = int(signal.SIG_SETMASK)
 
 
@@ -81,7 +81,7 @@ class ProcessState:
 
         db_sessions.after_task()
         if self.orm.connected:
-            self.orm.look_after()
+            self.orm.clean_up()
         flush_output()
 
         found: list[str] = []
@@ -121,7 +121,7 @@ class ProcessState:
             if fast.getsignal(number) is not handler and handler is not None:
                 signal.signal(number, handler)
                 # a real-time signal has no name
-                shown = getattr(SIGNALS[NUMBERS.index(number)], "name", f"signal {number}")
+                shown = getattr(CHECKED_SIGNALS[NUMBERS.index(number)], "name", f"signal {number}")
                 yield f"the handler of {shown}"
 
         if fast.pthread_sigmask(SET_MASK, self.mask) != self.mask:

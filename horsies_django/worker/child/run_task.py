@@ -34,7 +34,7 @@ from horsies_django.core.records import SNOOZED, Reply
 from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.core.retry import Retry, Snooze, class_names, mapped_code
 from horsies_django.tasks import registry
-from horsies_django.tasks.context import CurrentTask, running
+from horsies_django.tasks.context import CurrentTask, running_task
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import too_large
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
@@ -43,7 +43,7 @@ from horsies_django.workflows import growth  # noqa: F401 - current_task().workf
 
 logger = logging.getLogger("horsies.task")
 # the folders of code that is not the project's: standard library, installed packages, this package
-ELSEWHERE = tuple(
+LIBRARY_FOLDERS = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(horsies_django.__file__).parent)}
 )
@@ -66,11 +66,11 @@ def run_sync(run: Run, kwargs: str) -> Reply:
             return found
 
         task, args, keywords = found
-        running.set(run.current)
+        running_task.set(run.current)
 
         try:
             try:
-                tell_start(run.current)
+                log_start(run.current)
                 run.begin()
                 if task.lane == "sync":  # noqa: SIM108 - this line is part of each traceback
                     value = call(run, task, args, keywords)
@@ -83,7 +83,7 @@ def run_sync(run: Run, kwargs: str) -> Reply:
 
         return returned(task, value)
     except BaseException as error:  # user code runs when exceptions are described
-        return untold(error)
+        return unexaminable_reply(error)
 
 
 async def run_async(run: Run, kwargs: str) -> Reply:
@@ -97,10 +97,10 @@ async def run_async(run: Run, kwargs: str) -> Reply:
             return found
 
         task, args, keywords = found
-        running.set(run.current)
+        running_task.set(run.current)
 
         try:
-            tell_start(run.current)
+            log_start(run.current)
             run.begin()
             if task.lane == "async":
                 value = await call(run, task, args, keywords)
@@ -113,10 +113,10 @@ async def run_async(run: Run, kwargs: str) -> Reply:
 
         return returned(task, value)
     except BaseException as error:
-        return untold(error)
+        return unexaminable_reply(error)
 
 
-def tell_start(current: CurrentTask) -> None:
+def log_start(current: CurrentTask) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug("%s %s starts, attempt %s", current.name, current.task_id, current.attempt)
 
@@ -130,15 +130,17 @@ def resolve(
     if task is None:
         return failed(
             OperationalErrorCode.WORKER_RESOLUTION_ERROR,
-            f"this worker knows no task named {name!r}: deploy its code here, or, if its module is "
-            "not imported, "
-            f"{registry.unsure_advice([name.rpartition('.')[0] or name])}",
+            f"this worker has no task named {name!r}: deploy its code here, or, if its module is "
+            f"not imported, {registry.unsure_advice([name.rpartition('.')[0] or name])}",
         )
 
     try:
         args, keywords = task.arguments.decode(kwargs)
     except CodecError as error:
-        return failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored arguments: {error}")
+        return failed(
+            OperationalErrorCode.WORKER_SERIALIZATION_ERROR,
+            f"the stored arguments cannot be read: {error}",
+        )
 
     return task, args, keywords
 
@@ -150,13 +152,13 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     ``atomic`` raise an error of its own. So the reason of the interrupt decides, unless the task
     raised Retry, Snooze or Skip.
     """
-    described = describe(error)
+    described = describe_exception(error)
     if isinstance(error, Retry):
-        return asked_again(task, error, described)
+        return retry_reply(task, error, described)
 
     if isinstance(error, Snooze):
-        how = {**error.stored, "most": config().max_snoozes}
-        return Reply(SNOOZED, "{}", SNOOZED, printable(described["message"]) or None, retry=how)
+        snooze = {**error.stored, "most": config().max_snoozes}
+        return Reply(SNOOZED, "{}", SNOOZED, printable(described["message"]) or None, retry=snooze)
 
     if isinstance(error, Skip):
         message = described["message"] or "the task skipped itself"
@@ -212,15 +214,15 @@ def with_context(run: Run, reply: Reply) -> Reply:
     return reply._replace(context=text) if len(text) <= CONTEXT_CHARACTERS else reply
 
 
-def untold(error: BaseException | None) -> Reply:
+def unexaminable_reply(error: BaseException | None) -> Reply:
     """Return the reply for a task whose exception or result cannot be examined.
 
     Examining it raised ``error``. Metaclasses and properties of exceptions and results are user
     code, which is not run again here.
     """
     message = (
-        "the exception or result of the task cannot be examined: that raises "
-        f"{class_name(type(error))}"
+        "the exception or result of the task cannot be examined: reading it raised "
+        f"{safe_class_name(type(error))}"
     )
     return failed(config().default_unhandled_error_code, message)
 
@@ -232,7 +234,7 @@ def cancelled(message: str) -> Reply:
     )
 
 
-def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -> Reply:
+def retry_reply(task: TaskDefinition, error: Retry, described: dict[str, str]) -> Reply:
     """Return the reply for a task that raised Retry.
 
     The database decides by the policy in the row of the task whether it is retried.
@@ -244,7 +246,7 @@ def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -
             "300])))"
         )
 
-    exception = described if error.__cause__ is None else describe(error.__cause__)
+    exception = described if error.__cause__ is None else describe_exception(error.__cause__)
     code = error.code or OutcomeCode.RETRY_REQUESTED
     reply = failure(TaskError.built_in(code, message, data=error.data, exception=exception))
     return reply._replace(retry=True if error.delay_seconds is None else float(error.delay_seconds))
@@ -260,7 +262,7 @@ def returned(task: TaskDefinition, value: Any) -> Reply:
             return failed(
                 OperationalErrorCode.TASK_EXCEPTION,
                 f"{task.name} is annotated '-> TaskResult[...]' and returned None: return "
-                "TaskResult(ok=...) or (err=...)",
+                "TaskResult(ok=...) or TaskResult(err=...)",
             )
 
     try:
@@ -294,8 +296,8 @@ def failure(error: TaskError) -> Reply:
     result = encode_error(error)
     if too_large(result):
         note = (
-            f"{printable(error.message)[:MESSAGE_CHARACTERS]} (its data is left out: larger than "
-            "HORSIES['MAX_PAYLOAD_BYTES'])"
+            f"{printable(error.message)[:MESSAGE_CHARACTERS]} (its data is omitted, because it is "
+            "larger than HORSIES['MAX_PAYLOAD_BYTES'])"
         )
         result = encode_error(TaskError.built_in(error.error_code, note, exception=error.exception))
 
@@ -303,24 +305,24 @@ def failure(error: TaskError) -> Reply:
     return Reply("FAILED", result, printable(error.error_code), message)
 
 
-def describe(error: BaseException) -> dict[str, str]:
+def describe_exception(error: BaseException) -> dict[str, str]:
     """Return a description of an exception, in texts of limited length.
 
     The methods of the exception are user code and may raise any exception.
     """
-    kind = class_name(type(error))
+    kind = safe_class_name(type(error))
     try:
-        message = text_of(str(error))
-        shown = text_of(repr(error))
+        message = plain_str(str(error))
+        shown = plain_str(repr(error))
     except BaseException as broken:
-        message = shown = f"<{kind}, whose text is not available: {class_name(type(broken))}>"
+        message = shown = f"<{kind}, whose text is not available: {safe_class_name(type(broken))}>"
 
     site = None
     try:
-        trace = text_of("".join(traceback.format_exception(error)))
+        trace = plain_str("".join(traceback.format_exception(error)))
         site = site_of(error)
     except BaseException as broken:
-        trace = f"<traceback not available: {class_name(type(broken))}>"
+        trace = f"<traceback not available: {safe_class_name(type(broken))}>"
 
     if len(trace) > TRACEBACK_CHARACTERS:
         half = TRACEBACK_CHARACTERS // 2
@@ -330,7 +332,7 @@ def describe(error: BaseException) -> dict[str, str]:
 
     return {
         "type": kind,
-        "module": class_name(type(error), "__module__"),
+        "module": safe_class_name(type(error), "__module__"),
         "message": message[:MESSAGE_CHARACTERS],
         "repr": shown[:MESSAGE_CHARACTERS],
         "traceback": trace,
@@ -338,13 +340,13 @@ def describe(error: BaseException) -> dict[str, str]:
     }
 
 
-def class_name(kind: type, attribute: str = "__qualname__") -> str:
+def safe_class_name(kind: type, attribute: str = "__qualname__") -> str:
     """Return the name of a class without calling its metaclass."""
     name = type.__dict__[attribute].__get__(kind)
-    return text_of(name) if isinstance(name, str) else "?"
+    return plain_str(name) if isinstance(name, str) else "?"
 
 
-def text_of(text: str) -> str:
+def plain_str(text: str) -> str:
     """Return a text as a plain str, because an instance of a subclass may not be picklable."""
     return str.__str__(text)
 
@@ -371,7 +373,7 @@ def project_path(filename: str) -> str | None:
     Return None if the file does not belong to the project.
     """
     path = Path(filename)
-    if filename.startswith("<") or any(path.is_relative_to(folder) for folder in ELSEWHERE):
+    if filename.startswith("<") or any(path.is_relative_to(folder) for folder in LIBRARY_FOLDERS):
         return None
 
     roots = [root for root in sys.path if root and path.is_relative_to(root)]

@@ -21,7 +21,7 @@ from horsies_django.worker.process.options import WorkerOptions
 
 # Arguments in the buffer. The last pass before the limit may exceed it.
 MOST_CHARACTERS = 64 * 2**20
-FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
+WANTED_FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,10 @@ class Capacity:
         anyway fills the buffer, and only if the buffer is not ``full``, which means that its
         arguments need much memory.
         """
-        looking = any(free.values()) or starting
-        room = self.prefetch - ahead - (prefetched - starting) if looking and not full else 0
+        claims_or_starts = any(free.values()) or starting
+        room = (
+            self.prefetch - ahead - (prefetched - starting) if claims_or_starts and not full else 0
+        )
         total = self.max_claim_per_worker - standing - (prefetched - starting)
         room, total = max(0, room), max(0, total)
 

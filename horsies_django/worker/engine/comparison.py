@@ -18,7 +18,7 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.worker.engine.capacity import Prefetched
 from horsies_django.worker.engine.outage import ClaimsLost
 from horsies_django.worker.engine.outbox import Outbox
-from horsies_django.worker.logs.task_log import named
+from horsies_django.worker.logs.task_log import in_parentheses
 from horsies_django.worker.pool.pool import Pool
 
 
@@ -26,13 +26,14 @@ from horsies_django.worker.pool.pool import Pool
 class Comparison:
     """The comparison, every ten seconds, after a reconnect, and when a task here is cancelled.
 
-    ``owe`` is called with the tasks of workflows that were settled; see ``Advancer.owe``.
+    ``on_settled`` is called with the tasks of workflows that were settled; see
+    ``Advancer.note_finished``.
     """
 
     outbox: Outbox
     pool: Pool
     prefetched: Prefetched
-    owe: Callable[[Iterable[Sequence[Any]]], None]
+    on_settled: Callable[[Iterable[Sequence[Any]]], None]
     at: float = 0.0  # when to compare next, by the monotonic clock
     doubtful: bool = False  # whether the database may have lost claims since the last comparison
 
@@ -79,7 +80,7 @@ class Comparison:
         """
         self.outbox.retry_locked(math.inf)
         while self.outbox.outcomes or self.outbox.releases:
-            self.owe(self.outbox.run_pass().in_runs)
+            self.on_settled(self.outbox.run_pass().in_runs)
 
     def _refuse_lost(self) -> None:
         """Raise ClaimsLost if the claim or start of a task that runs or has finished here is lost.
@@ -106,5 +107,6 @@ class Comparison:
 
         if lost and not self.outbox.run_pass().dead:
             raise ClaimsLost(
-                f"the database has lost {len(lost)} claim(s) of worker {worker}{named(lost)}"
+                f"the database has lost {len(lost)} claim(s) of worker {worker}"
+                f"{in_parentheses(lost)}"
             )

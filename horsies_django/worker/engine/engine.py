@@ -38,7 +38,7 @@ from horsies_django.workflows.advancer import Advancer, Handed
 
 logger = logging.getLogger("horsies.worker")
 
-STARTED = "Worker started"  # logged once all processes were ready
+STARTED_MESSAGE = "Worker started"  # logged once all processes were ready
 
 
 class EngineStatus(NamedTuple):
@@ -86,7 +86,9 @@ class Engine:
         self.passes = PassRunner(
             self.outbox, self.outbox.served.queues, self.poll_seconds, unknown_tasks
         )
-        self.comparison = Comparison(self.outbox, self.pool, self.prefetched, self.advancer.owe)
+        self.comparison = Comparison(
+            self.outbox, self.pool, self.prefetched, self.advancer.note_finished
+        )
         self.wakeups = self.passes.wakeups
         self.cursors = self.passes.cursors
         self.stalled = StalledPartitions()
@@ -102,8 +104,8 @@ class Engine:
             resilience,
             handlers,
             self.passes.start_over,
-            self.advancer.tell,
-            self._hear_stalled,
+            self.advancer.note_signal,
+            self._add_stalled,
         )
 
         self.outage = Outage(resilience)
@@ -143,18 +145,18 @@ class Engine:
             limit = deadline()
             if limit is not None and now >= limit:
                 return False
-            self.turn(self._patience(now, limit))
+            self.turn(self._longest_wait(now, limit))
 
         self.outbox.task_log.close()
         return True
 
-    def turn(self, patience: float) -> None:
+    def turn(self, longest_wait: float) -> None:
         """Run one turn of the loop: wait for a wakeup and handle it.
 
-        It waits at most ``patience`` seconds.
+        It waits at most ``longest_wait`` seconds.
         """
         self.publish()
-        events = self.selector.select(patience)
+        events = self.selector.select(longest_wait)
         now = time.monotonic()
         self.status = self.status._replace(busy_since=now)
 
@@ -169,7 +171,7 @@ class Engine:
         self._collect()
 
         if self.pool.ready:
-            self._announce(STARTED)
+            self._announce(STARTED_MESSAGE)
         if self.stopping:
             self._announce(
                 "Stopping: no more tasks are claimed, running tasks finish; a second signal ends "
@@ -182,7 +184,7 @@ class Engine:
         if self.outbox.connection is None and now >= self.outage.retry_at:
             self._reconnect()
 
-        self.notifications.hear(self.wakeups.place is not None or self.cursors.worthwhile)
+        self.notifications.listen_to_all(self.wakeups.place is not None or self.cursors.worthwhile)
         self.notifications.tick(now, self.outbox.connection, self.outbox.channel)
 
         if (
@@ -204,7 +206,7 @@ class Engine:
             None,
             self.outbox.connection,
             bool(self.outage.backoff.failures),
-            STARTED in self.announced,
+            STARTED_MESSAGE in self.announced,
             self.stopping,
             tuple(self.pool.members),
             self.pool.running("sync"),
@@ -230,17 +232,22 @@ class Engine:
             and not self.stalled.left
             and self.pool.ready
         ):
-            return not self.owes
+            return not self.has_unfinished_work
         return False
 
     @property
-    def owes(self) -> bool:
+    def has_unfinished_work(self) -> bool:
         """True if this worker holds running or unwritten tasks, or has workflows to advance."""
         # other workers advance the workflows of a worker that stops
-        advancing = bool(self.advancer.owed) and not self.stopping
-        return not self.pool.idle or self.outbox.owes or bool(self.prefetched) or advancing
+        advancing = bool(self.advancer.pending_runs) and not self.stopping
+        return (
+            not self.pool.idle
+            or self.outbox.has_unwritten_entries
+            or bool(self.prefetched)
+            or advancing
+        )
 
-    def _patience(self, now: float, limit: float | None) -> float:
+    def _longest_wait(self, now: float, limit: float | None) -> float:
         """Return for how many seconds the selector may wait."""
         connected = self.outbox.connection is not None
         moments = [
@@ -345,7 +352,11 @@ class Engine:
             if now >= self.comparison.at:
                 self.comparison.run(now)
             passed = self.passes.run(
-                wanted, slots, starts, expired_leases=leases, notified=self.notifications.hears
+                wanted,
+                slots,
+                starts,
+                expired_leases=leases,
+                notified=self.notifications.receives_all,
             )
         except psycopg.Error as error:
             self._cut_off(error)
@@ -372,7 +383,7 @@ class Engine:
         self.prefetched.update((claim.id, claim) for claim in passed.prefetched)
 
         self.pool.run_ahead.limited = self.wakeups.limited
-        self.advancer.owe(passed.in_runs, gather=elements and not self.pool.idle)
+        self.advancer.note_finished(passed.in_runs, gather=elements and not self.pool.idle)
 
     def _after_pass(self, now: float) -> None:
         """Advance workflows whose tasks were settled, and wake workers for tasks without a slot.
@@ -387,7 +398,7 @@ class Engine:
             if sent and (
                 self.until_empty or self.wakeups.place != 0 or not self.notifications.healthy
             ):
-                self.wakeups.look_everywhere()
+                self.wakeups.check_everywhere()
 
         taking = not self.stopping and self._may_take(now)
         self.passes.follow_up(now, lambda lane: self.pool.free(lane) if taking else 0)
@@ -397,10 +408,10 @@ class Engine:
                 stalled, self.outbox.served.queues, self.outbox.channel
             )
 
-    def _hear_stalled(self, told: Stalled) -> None:
+    def _add_stalled(self, partition: Stalled) -> None:
         """Unpark a stalled partition later, if this worker is the first of the elected."""
         if self.wakeups.place == 0 and not self.stopping:
-            self.stalled.hear(told)
+            self.stalled.add(partition)
 
     def _cut_off(self, error: psycopg.Error) -> None:
         self.outbox.disconnect()
@@ -416,7 +427,7 @@ class Engine:
 
         # the watchdog reads it from the status
         self.status = self.status._replace(connection=self.outbox.connection)
-        logger.info("the database is back")
+        logger.info("the database is available again")
         self.notifications.next_at = 0.0
         self.comparison.reconnected()
         self.passes.start_over()

@@ -21,25 +21,26 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Resilience
-from horsies_django.core.notifications import Stalled, read_told
-from horsies_django.store.base import said
+from horsies_django.core.notifications import Stalled, read_notification
+from horsies_django.store.base import error_text
 from horsies_django.store.notify import Listener
 from horsies_django.worker.process.backoff import Backoff
 
 logger = logging.getLogger("horsies.worker")
 
-QUIET_SECONDS = 15.0  # without any notification, until a self-test
-ANSWER_SECONDS = 5.0  # the longest time of a self-test
+SELF_TEST_SECONDS = 15.0  # without any notification, until a self-test
+LONGEST_SELF_TEST_SECONDS = 5.0  # the longest time of a self-test
 
 
 @dataclass(eq=False)
 class NotificationListener:
     """The receiver of notifications, which calls a handler for each of them.
 
-    ``handlers`` are found by the word in the notification (see ``core.notifications.Told``) and
-    called with the time in it, which is an epoch in seconds; 0 or less means any time. ``advance``
-    is called with each workflow run that got a signal, and ``stalled`` with each stalled partition.
-    ``wake`` is called after each LISTEN, because earlier notifications were missed.
+    ``handlers`` are found by the word in the notification (see ``core.notifications.Notification``)
+    and called with the time in it, which is an epoch in seconds; 0 or less means any time.
+    ``advance`` is called with each workflow run that got a signal, and ``stalled`` with each
+    stalled partition. ``wake`` is called after each LISTEN, because earlier
+    notifications were missed.
     """
 
     listener: Listener
@@ -48,7 +49,7 @@ class NotificationListener:
     handlers: Mapping[str, Callable[[float], None]]
     wake: Callable[[], None]
     advance: Callable[[uuid.UUID], object] = lambda run: None
-    stalled: Callable[[Stalled], object] = lambda told: None
+    stalled: Callable[[Stalled], object] = lambda partition: None
 
     def __post_init__(self) -> None:
         self.backoff = Backoff(self.resilience)
@@ -64,9 +65,9 @@ class NotificationListener:
         return self.listener.connection is not None and not self.unreachable
 
     @property
-    def hears(self) -> bool:
+    def receives_all(self) -> bool:
         """True if notifications to all workers arrive, too."""
-        return self.healthy and self.listener.hears
+        return self.healthy and self.listener.listens
 
     def next_try(self, *, connected: bool) -> float:
         """Return when to call ``tick``, by the monotonic clock.
@@ -91,9 +92,9 @@ class NotificationListener:
             if self.testing:
                 self._replace()
         elif self.listener.received:
-            self._look_later()
+            self._schedule_self_test()
         else:
-            self._ask(connection, prefix)
+            self._self_test(connection, prefix)
 
     def listen(self) -> None:
         """Connect and LISTEN; log a failure, so that ``tick`` tries again later."""
@@ -101,7 +102,9 @@ class NotificationListener:
             self.listener.open()
         except psycopg.Error as error:
             wait = self._wait()
-            logger.warning("LISTEN failed; polling, next try in %.1f s: %s", wait, said(error))
+            logger.warning(
+                "LISTEN failed; polling, next try in %.1f s: %s", wait, error_text(error)
+            )
             return
 
         self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.receive,))
@@ -109,20 +112,20 @@ class NotificationListener:
         self.next_at = 0.0
         self.wake()
 
-    def hear(self, wanted: bool) -> None:
+    def listen_to_all(self, wanted: bool) -> None:
         """Receive the notifications to all workers if ``wanted``, else those to this worker only.
 
         A failure is logged, and ``tick`` connects again.
         """
-        if wanted == self.listener.hears:
+        if wanted == self.listener.listens:
             return
         if self.listener.connection is None:
-            self.listener.hears = wanted  # from the next LISTEN on
+            self.listener.listens = wanted  # from the next LISTEN on
             return
 
         descriptor = self.listener.fileno()
         try:
-            self.listener.hear(wanted)
+            self.listener.listen(wanted)
         except psycopg.Error as error:
             self._lost(descriptor, error)
             return
@@ -144,35 +147,37 @@ class NotificationListener:
                 logger.info("notifications arrive again")
             self.unreachable = False
             self.backoff.succeeded()
-            self._look_later()
+            self._schedule_self_test()
 
-        for told in filter(None, map(read_told, payloads)):
-            if told.run is not None:
-                self.advance(told.run)
-            elif told.stalled is not None:
-                self.stalled(told.stalled)
-            elif handler := self.handlers.get(told.word):
-                handler(told.since)
+        for notification in filter(None, map(read_notification, payloads)):
+            if notification.run is not None:
+                self.advance(notification.run)
+            elif notification.stalled is not None:
+                self.stalled(notification.stalled)
+            elif handler := self.handlers.get(notification.word):
+                handler(notification.since)
 
     def _lost(self, descriptor: int, error: psycopg.Error) -> None:
-        logger.warning("the LISTEN connection was lost; polling until it is back: %s", said(error))
+        logger.warning(
+            "the LISTEN connection was lost; polling until it is back: %s", error_text(error)
+        )
         self._hang_up(descriptor)
         self.next_at = 0.0
 
-    def _ask(self, connection: psycopg.Connection[Any], prefix: str) -> None:
+    def _self_test(self, connection: psycopg.Connection[Any], prefix: str) -> None:
         try:
             self.listener.self_test(connection, prefix)
             self.testing = True
         except psycopg.Error as error:  # the next pass fails, too, and the engine reconnects
             logger.debug(
-                "the engine's connection could not be used for a self-test: %s", said(error)
+                "the engine's connection could not be used for a self-test: %s", error_text(error)
             )
-        self.next_at = time.monotonic() + ANSWER_SECONDS
+        self.next_at = time.monotonic() + LONGEST_SELF_TEST_SECONDS
 
-    def _look_later(self) -> None:
+    def _schedule_self_test(self) -> None:
         self.testing = False
         self.listener.received = False
-        self.next_at = time.monotonic() + QUIET_SECONDS
+        self.next_at = time.monotonic() + SELF_TEST_SECONDS
 
     def _replace(self) -> None:
         """Close a connection on which nothing arrives, so that ``tick`` opens another one."""
@@ -186,19 +191,18 @@ class NotificationListener:
         if self.listener.pooled:
             logger.warning(
                 "notifications do not arrive: the database %r is reached through a connection "
-                "pooler that does not pass them on "
-                "(PgBouncer in transaction mode, say). Tasks are found by polling only, every %.0f "
-                "s. Name an alias that "
-                "connects to PostgreSQL directly in HORSIES['LISTEN_DATABASE']",
+                "pooler that does not pass them on (such as PgBouncer in transaction mode). Tasks "
+                "are found by polling only, every %.0f s. Name an alias that connects to "
+                "PostgreSQL directly in HORSIES['LISTEN_DATABASE']",
                 self.listener.alias,
                 self.poll_seconds,
             )
         else:
             logger.warning(
-                "the LISTEN connection is silent: a self-test did not arrive within %.0f s. The "
-                "connection is replaced; until "
-                "notifications arrive again, tasks are found by polling only, every %.0f s",
-                ANSWER_SECONDS,
+                "the LISTEN connection is silent: the notification of a self-test did not arrive "
+                "within %.0f s. The connection is replaced. Tasks are found by polling only, every "
+                "%.0f s, until notifications arrive again",
+                LONGEST_SELF_TEST_SECONDS,
                 self.poll_seconds,
             )
 

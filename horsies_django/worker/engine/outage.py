@@ -18,7 +18,7 @@ import psycopg
 from horsies_django.conf import Resilience
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.queues import LANES
-from horsies_django.store.base import said
+from horsies_django.store.base import error_text
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.backoff import Backoff
@@ -66,7 +66,7 @@ class Outage:
 
         Raises DatabaseGaveUp if no further try is allowed.
         """
-        message = said(error)
+        message = error_text(error)
         self.unfit = self.unfit + 1 if (error.sqlstate or "")[:2] in UNFIT else 0
         lost = (
             f"; the outcomes of {unwritten} task(s) are lost with this worker" if unwritten else ""
@@ -74,15 +74,15 @@ class Outage:
 
         if self.unfit == UNFIT_TRIES:
             raise DatabaseGaveUp(
-                f"the database answers, but cannot serve this worker (SQLSTATE {error.sqlstate}, "
-                f"{UNFIT_TRIES} times in a "
-                f"row){lost}. Are its migrations those of this version, and its grants complete? "
-                f"{message}"
+                f"the database responds, but cannot serve this worker (SQLSTATE {error.sqlstate}, "
+                f"{UNFIT_TRIES} times in a row){lost}. Run the migrations of this version, and "
+                f"check the grants: {message}"
             ) from error
 
         if self.backoff.exhausted:
             raise DatabaseGaveUp(
-                f"the database is gone and RESILIENCE allows no further try{lost}: {message}"
+                f"the database is not available, and RESILIENCE allows no further try{lost}: "
+                f"{message}"
             ) from error
 
         wait = self.backoff.failed()
@@ -124,9 +124,8 @@ class Outage:
 
         if busy:
             logger.error(
-                "cut off from the database for so long that other workers may soon run its tasks: "
-                "ending %s task(s) "
-                "(RECOVERY['ON_CUT_OFF'] is 'kill')",
+                "this worker has been cut off from the database for so long that other workers may "
+                "soon run its tasks: ending %s task(s) (RECOVERY['ON_CUT_OFF'] is 'kill')",
                 sum(pool.running(lane) for lane in LANES),
             )
 

@@ -18,20 +18,20 @@ import psycopg
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.options import own_retentions
 from horsies_django.core.records import Claim, Outcome, Wanted
-from horsies_django.store.base import OneCursor, forget_plans, said
+from horsies_django.store.base import OneCursor, error_text, forget_plans
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
-from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
+from horsies_django.store.tasks import NOTHING_WANTED, Held, Served, TaskStore
 from horsies_django.worker.child.run_task import failed
 from horsies_django.worker.engine.receivers import Receivers
-from horsies_django.worker.engine.unknown_tasks import unreadable
-from horsies_django.worker.logs.task_log import Known, TaskLog, named, tell_expired
+from horsies_django.worker.engine.unknown_tasks import unreadable_options_reply
+from horsies_django.worker.logs.task_log import TaskLog, TaskRecord, in_parentheses, log_expired
 from horsies_django.worker.process.backoff import Link
 from horsies_django.worker.process.counts import Counts
 
 logger = logging.getLogger("horsies.worker")
 
-BATCH = 1_000  # outcomes per pass
+OUTCOMES_PER_PASS = 1_000
 BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larger
 LOCKED_RETRY_SECONDS = 0.1
 # SQLSTATE classes of a value that cannot be stored: data exception, constraint violation, refusal
@@ -65,7 +65,7 @@ class Outbox(Link):
         self.locked: list[Outcome | Claim] = []
         self.locked_until = 0.0
         # the most outcomes in the next pass; fewer after a pass that was too large
-        self.most = BATCH
+        self.most = OUTCOMES_PER_PASS
 
         self.task_log = TaskLog()
         self.receivers = Receivers(self.worker)
@@ -84,7 +84,10 @@ class Outbox(Link):
         overfull, self.overfull = self.overfull, self.unwritten >= self.bound
 
         if self.overfull and not overfull:
-            then = "no task is claimed until they are (RESILIENCE['MAX_UNWRITTEN_OUTCOMES'] is %s)"
+            then = (
+                "no task is claimed until they are written (RESILIENCE['MAX_UNWRITTEN_OUTCOMES'] "
+                "is %s)"
+            )
             logger.error(
                 "%s outcomes could not be written yet: " + then, self.unwritten, self.bound
             )
@@ -92,7 +95,7 @@ class Outbox(Link):
             logger.info("enough outcomes are written: tasks are claimed again")
 
     @property
-    def owes(self) -> bool:
+    def has_unwritten_entries(self) -> bool:
         """True if outcomes or releases are unwritten."""
         return bool(self.outcomes or self.releases or self.locked)
 
@@ -117,7 +120,7 @@ class Outbox(Link):
         return self.connection
 
     def run_pass(
-        self, wanted: Wanted = NOTHING, starts: Sequence[Claim] = (), **asked: Any
+        self, wanted: Wanted = NOTHING_WANTED, starts: Sequence[Claim] = (), **params: Any
     ) -> Passed:
         """Settle outcomes, release claims, start ``starts``, and claim the tasks that are wanted.
 
@@ -134,17 +137,17 @@ class Outbox(Link):
 
         try:
             passed = self._pass(
-                wanted, starts=starts, outcomes=outcomes, releases=releases, **asked
+                wanted, starts=starts, outcomes=outcomes, releases=releases, **params
             )
         except psycopg.Error as error:
             self._settle_refused_batch(outcomes, error, began)
             outcomes = []
             releases = []
-            passed = self._pass(wanted, starts=starts, **asked)
+            passed = self._pass(wanted, starts=starts, **params)
 
-        self.most = min(BATCH, self.most * 2)
+        self.most = min(OUTCOMES_PER_PASS, self.most * 2)
         self._remove_written(outcomes, releases, passed)
-        self._look_into_starts(starts, passed)
+        self._check_starts(starts, passed)
         return passed
 
     def started(self, claims: list[Claim]) -> list[Claim]:
@@ -153,12 +156,12 @@ class Outbox(Link):
         The latter fail.
         """
         if any(claim.options is not None for claim in claims):
-            answers = [(claim, unreadable(claim)) for claim in claims]
+            replies = [(claim, unreadable_options_reply(claim)) for claim in claims]
             self.outcomes += [
-                Outcome.of(claim, answer) for claim, answer in answers if answer is not None
+                Outcome.of(claim, reply) for claim, reply in replies if reply is not None
             ]
             self.own_retentions |= own_retentions(claim.options for claim in claims)
-            claims = [claim for claim, answer in answers if answer is None]
+            claims = [claim for claim, reply in replies if reply is None]
 
         self.receivers.started(claims)
         return claims
@@ -172,9 +175,11 @@ class Outbox(Link):
 
         return self.outcomes[: self.most]
 
-    def _pass(self, wanted: Wanted = NOTHING, **owed: Any) -> Passed:
+    def _pass(self, wanted: Wanted = NOTHING_WANTED, **params: Any) -> Passed:
         fixed: dict[str, Any] = {"max_crashes": self.max_crashes, "max_bytes": self.max_bytes}
-        return self.store.run_pass(self.worker, self.channel, self.served, wanted, **fixed, **owed)
+        return self.store.run_pass(
+            self.worker, self.channel, self.served, wanted, **fixed, **params
+        )
 
     def retry_locked(self, now: float) -> None:
         """Move entries whose rows were locked back to the outbox, if ``locked_until`` is over."""
@@ -200,13 +205,13 @@ class Outbox(Link):
         logger.error(
             "a batch of %s outcomes was refused; settling them one by one: %s",
             len(outcomes),
-            said(error),
+            error_text(error),
         )
 
         for outcome in outcomes:
             if refusal := self._refusal(outcome):
                 logger.error(
-                    "the outcome of task %s cannot be stored: %s", outcome.id, said(refusal)
+                    "the outcome of task %s cannot be stored: %s", outcome.id, error_text(refusal)
                 )
 
                 message = f"the database refused the result (SQLSTATE {refusal.sqlstate})"
@@ -214,8 +219,8 @@ class Outbox(Link):
                 self.outcomes[0] = outcome._replace(**reply._asdict())
 
                 if refusal := self._refusal(self.outcomes[0]):
-                    line = "its failure cannot be stored either, task %s stays as it is: %s"
-                    logger.error(line, outcome.id, said(refusal))
+                    line = "the failure of task %s cannot be stored either; trying again later: %s"
+                    logger.error(line, outcome.id, error_text(refusal))
                     self.locked.append(self.outcomes.pop(0))
                     self.locked_until = time.monotonic() + 30.0
 
@@ -244,10 +249,12 @@ class Outbox(Link):
         del self.releases[: len(releases)]
 
         if len(passed.landed) == len(outcomes) + len(releases):
-            self._tell(outcomes, passed.decided)
+            self._record_settled(outcomes, passed.decided)
             return
 
-        self._tell([outcome for outcome in outcomes if outcome.id in passed.landed], passed.decided)
+        self._record_settled(
+            [outcome for outcome in outcomes if outcome.id in passed.landed], passed.decided
+        )
         entries: list[Outcome | Claim] = [*outcomes, *releases]
         missing = [entry for entry in entries if entry.id not in passed.landed]
 
@@ -267,21 +274,23 @@ class Outbox(Link):
                 self._drop(entry)
             # an earlier pass has settled the outcome, and its reply was lost
             elif isinstance(entry, Outcome):
-                self._tell([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})
+                self._record_settled(
+                    [entry], {str(entry.id): {"retry": None}} if state == "retried" else {}
+                )
 
-    def _tell(self, outcomes: list[Outcome], decided: Mapping[str, Any]) -> None:
+    def _record_settled(self, outcomes: list[Outcome], decided: Mapping[str, Any]) -> None:
         self.task_log.settled(outcomes, decided)
         self.counts.settled(outcomes, decided)
         self.receivers.settled(outcomes, decided)
 
-    def expired(self, tasks: Sequence[Known]) -> None:
+    def expired(self, tasks: Sequence[TaskRecord]) -> None:
         """Log and count tasks that expired before they started."""
         self.counts.expired(tasks)
-        tell_expired(tasks)
+        log_expired(tasks)
 
     def _drop(self, entry: Outcome | Claim) -> None:
         line = "task %s no longer belongs to worker %s, generation %s; dropping its outcome%s"
-        logger.warning(line, entry.id, self.worker, entry.generation, named([entry]))
+        logger.warning(line, entry.id, self.worker, entry.generation, in_parentheses([entry]))
 
     def drop_all(self, more: Iterable[Outcome | Claim]) -> None:
         """Drop and log all entries of the outbox and ``more``.
@@ -295,16 +304,16 @@ class Outbox(Link):
         self.releases = []
         self.locked = []
 
-    def _look_into_starts(self, starts: Sequence[Claim], passed: Passed) -> None:
-        told = {*passed.started, *passed.returned, *passed.expired}
-        untold = [claim for claim in starts if claim.id not in told]
-        if not untold or passed.dead:
+    def _check_starts(self, starts: Sequence[Claim], passed: Passed) -> None:
+        reported = {*passed.started, *passed.returned, *passed.expired}
+        unreported = [claim for claim in starts if claim.id not in reported]
+        if not unreported or passed.dead:
             return
 
-        states = self.store.unsettled(self.worker, untold)
-        passed.started += [claim.id for claim in untold if states[claim.id] == "held"]
+        states = self.store.unsettled(self.worker, unreported)
+        passed.started += [claim.id for claim in unreported if states[claim.id] == "held"]
         passed.returned += [
-            claim.id for claim in untold if states[claim.id] in ("lost", "settled", "retried")
+            claim.id for claim in unreported if states[claim.id] in ("lost", "settled", "retried")
         ]
 
     def _refusal(self, outcome: Outcome) -> psycopg.Error | None:
@@ -322,16 +331,17 @@ class Outbox(Link):
         self._remove_written([outcome], [], passed)
         return None
 
-    def compare(self, known: set[uuid.UUID]) -> list[Held]:
+    def compare(self, held_here: set[uuid.UUID]) -> list[Held]:
         """Return the tasks that this worker has claimed in the database.
 
-        Claims that are neither in ``known`` nor in the outbox are released, because the reply to
-        them was lost.
+        Claims that are neither in ``held_here`` nor in the outbox are released, because the reply
+        to them was lost.
         """
         held = self.store.held(self.worker)
-        known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}
+        in_outbox = [*self.outcomes, *self.releases, *self.locked]
+        kept = held_here | {entry.id for entry in in_outbox}
         unknown = [
-            Claim(task.id, task.generation, "", "", "") for task in held if task.id not in known
+            Claim(task.id, task.generation, "", "", "") for task in held if task.id not in kept
         ]
 
         if unknown:

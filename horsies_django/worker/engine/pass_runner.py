@@ -18,7 +18,7 @@ from horsies_django.worker.engine.scan_cursors import ScanCursors
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.engine.wakeups import Wakeups
 
-GATHER_SECONDS = 0.002
+GATHER_OUTCOMES_SECONDS = 0.002
 ENOUGH = 20  # the next pass does not wait for more outcomes than these
 
 
@@ -34,7 +34,9 @@ class PassRunner:
     ) -> None:
         self.outbox = outbox
         self.wakeups = Wakeups(queues, poll_seconds)
-        self.cursors = ScanCursors(self.wakeups.queues, self.wakeups.hear, poll_seconds)
+        self.cursors = ScanCursors(
+            self.wakeups.queues, self.wakeups.handle_notification, poll_seconds
+        )
         self.unknown_tasks = unknown_tasks
 
         self.started = 0  # tasks that the last pass has started
@@ -51,7 +53,7 @@ class PassRunner:
         tasks, and short tasks that began together end together.
         """
         waits = len(self.outbox.outcomes) < min(self.started, ENOUGH)
-        return self.ended + GATHER_SECONDS if waits else self.ended
+        return self.ended + GATHER_OUTCOMES_SECONDS if waits else self.ended
 
     def run(
         self,
@@ -71,7 +73,7 @@ class PassRunner:
         began = time.monotonic()
         grace = self.unknown_tasks.grace_at(began)
         cursors = self.cursors.text(began) if notified else None
-        news = self.wakeups.news(began, wanted)
+        news = self.wakeups.queue_for_short_pass(began, wanted)
 
         passed = self.outbox.run_pass(
             wanted, starts, news=news, expired_leases=expired_leases, grace=grace, cursors=cursors
@@ -120,7 +122,7 @@ class PassRunner:
                 or self.cursors.worthwhile
                 or self.outbox.store.waits(lane, sorted(queues))
             ):
-                self.wakeups.tell(queues, lane)
+                self.wakeups.mark_fresh(queues, lane)
 
         if lane := self.wakeups.lane_to_pass_on(now, free):
             queues = self.wakeups.fresh[lane]

@@ -37,8 +37,8 @@ from horsies_django.signals import (
 from horsies_django.store.workers import Happened
 from horsies_django.tasks import registry
 from horsies_django.worker.child.db_sessions import leave_tenants
-from horsies_django.worker.logs.relay import MOST_WAITING
-from horsies_django.worker.logs.task_log import Known
+from horsies_django.worker.logs.relay import MOST_WAITING_RECORDS
+from horsies_django.worker.logs.task_log import TaskRecord
 from horsies_django.worker.process.shutdown import STOP_SECONDS
 
 logger = logging.getLogger("horsies.signals")
@@ -81,24 +81,24 @@ def end_events(
     The SQL function ``horsies_settle`` describes ``decided``.
     """
     for outcome in outcomes:
-        how = decided.get(str(outcome.id), {}) if decided else {}
+        decision = decided.get(str(outcome.id), {}) if decided else {}
         values = {
             # "SNOOZED" if the attempt runs again later
-            "error_code": how.get("code") or outcome.error_code,
+            "error_code": decision.get("code") or outcome.error_code,
             "error_message": outcome.error_message,
             "seconds": outcome.seconds,
             "child_pid": outcome.child_pid,
         }
 
-        if "retry" not in how:
-            status = outcome.ended_as(how)
+        if "retry" not in decision:
+            status = outcome.ended_as(decision)
             yield event(task_finished, outcome, worker, **values, status=status)
             if status == "FAILED" and not outcome.returned and task_failed.receivers:
                 yield event(task_failed, outcome, worker, **values, **raised(outcome))
-            if "stops" in how:
-                yield event(order_stopped, outcome, worker, partition=how["stops"])
+            if "stops" in decision:
+                yield event(order_stopped, outcome, worker, partition=decision["stops"])
         else:
-            at = how.get("at")  # None if the reply with the details was lost
+            at = decision.get("at")  # None if the reply with the details was lost
             retry_at = None if at is None else dt.datetime.fromtimestamp(at, dt.UTC)
             yield event(task_retried, outcome, worker, **values, retry_at=retry_at)
 
@@ -148,7 +148,7 @@ def read_context(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def event(signal: HorsiesSignal, task: Known, worker: uuid.UUID, **more: Any) -> Event:
+def event(signal: HorsiesSignal, task: TaskRecord, worker: uuid.UUID, **more: Any) -> Event:
     """Return an event about a task, with ``more`` arguments.
 
     It keeps the options only if they contain metadata.
@@ -209,7 +209,7 @@ class Receivers:
             for event in events:
                 if not event.signal.receivers:
                     continue
-                if self.waiting.qsize() < MOST_WAITING:
+                if self.waiting.qsize() < MOST_WAITING_RECORDS:
                     self.waiting.put(event)
                 else:
                     self.dropped += 1
@@ -230,7 +230,11 @@ class Receivers:
         try:
             thread.start()
         except RuntimeError as error:
-            logger.warning("no signals are sent now: %s; trying again with the next one", error)
+            logger.warning(
+                "the thread that sends signals cannot be started: %s; trying again with the next "
+                "signal",
+                error,
+            )
             return
         self.thread = thread
 
@@ -244,7 +248,7 @@ class Receivers:
 
         self.report_at = now + REPORT_SECONDS
         slow = (
-            f"; {describe(current[0])} has taken {lasts:.0f} s so far"
+            f"; {event_text(current[0])} has taken {lasts:.0f} s so far"
             if current is not None and lasts > 1
             else ""
         )
@@ -266,13 +270,16 @@ class Receivers:
                 leave_tenants()
             except BaseException:
                 # a receiver that ends its thread, or connections that cannot be closed
-                logger.exception("%s failed", describe(event))
+                logger.exception("%s failed", event_text(event))
             self.delivering = None
 
         try:
             worker_stopping.send_robust(None, worker_id=self.worker)
         except BaseException:  # such as SystemExit
-            logger.exception("a receiver of worker_stopping ended the others")
+            logger.exception(
+                "a receiver of worker_stopping raised an exception, so later receivers were not "
+                "called"
+            )
 
         connections.close_all()
 
@@ -299,14 +306,14 @@ class Receivers:
         )
         if lost > 0 or self.dropped:
             logger.error(
-                "%s signal(s) were dropped, because their receivers were too slow; %s more not "
-                "delivered within %.0f s",
+                "%s signal(s) were dropped, because their receivers were too slow; %s more were "
+                "not delivered within %.0f s",
                 self.dropped,
                 max(0, lost),
                 STOP_SECONDS,
             )
 
 
-def describe(event: Event) -> str:
+def event_text(event: Event) -> str:
     name = printable_name(event.values["task_name"])
     return f"{event.signal.name} of {name} {event.values['task_id']}"

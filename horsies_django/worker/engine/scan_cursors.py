@@ -26,14 +26,14 @@ from horsies_django.core.queues import CLUSTER, LANES
 from horsies_django.store.passes import Passed
 
 Act = Callable[[float], None]
-Tell = Callable[[Iterable[str], str | None], None]  # queues, and the lane concerned (None: both)
+Notify = Callable[[Iterable[str], str | None], None]  # queues, and the lane concerned (None: both)
 
 HIGHEST = 32_767  # above every priority
 # the most priorities per queue and lane: a scan reads each of them and the ranges between
 PRIORITIES = 16
 ANYWHERE: float | None = None
-SHARE = 20  # passes that read all dead entries take at most a twentieth of the time
-LONGEST_SECONDS = 60.0  # if one pass hung for minutes, the next one need not
+SPACING_FACTOR = 20  # passes that read all dead entries take at most a twentieth of the time
+LONGEST_SPACING_SECONDS = 60.0  # if one pass hung for minutes, the next one need not
 # how far a cursor stays behind the clock; quiet sends (tasks/notify_throttle.py) commit earlier
 LAG_SECONDS = 0.1
 
@@ -41,12 +41,12 @@ LAG_SECONDS = 0.1
 class ScanCursors:
     """The cursors of the ``queues`` that a worker serves.
 
-    ``tell`` is called with the queues that were notified.
+    ``notify`` is called with the queues that were notified.
     """
 
-    def __init__(self, queues: Iterable[str], tell: Tell, poll_seconds: float) -> None:
+    def __init__(self, queues: Iterable[str], notify: Notify, poll_seconds: float) -> None:
         self.queues = list(queues)
-        self.tell = tell
+        self.notify = notify
 
         # queue and lane -> priority -> epoch
         self.waiting: dict[tuple[str, str], dict[int, float | None]] = {}
@@ -81,7 +81,7 @@ class ScanCursors:
 
     def _on_tasks(self, queue: str, lane: str | None, moment: float) -> None:
         self.lower(queue, moment)
-        self.tell([queue], lane)
+        self.notify([queue], lane)
 
     def start_over(self, _moment: float = 0.0) -> None:
         """Scan all queues from the start.
@@ -89,7 +89,7 @@ class ScanCursors:
         The limits of the cluster have changed, or notifications may have been missed.
         """
         self.forget()
-        self.tell(self.queues, None)
+        self.notify(self.queues, None)
 
     def lower(self, queue: str, moment: float) -> None:
         """Lower the cursors of a queue, so that the next pass scans tasks due since ``moment``.
@@ -173,7 +173,7 @@ def spacing(every: float, took: float) -> float:
 
     That is ``every``, or longer if the action takes more than its share of the time.
     """
-    return max(every, min(SHARE * took, LONGEST_SECONDS))
+    return max(every, min(SPACING_FACTOR * took, LONGEST_SPACING_SECONDS))
 
 
 def ranges(known: dict[int, float | None]) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from horsies_django.core.notifications import Stalled
 
 SOON_SECONDS = 0.1
-LONGEST_SECONDS = 2.0
-MOST = 1_000  # a limit, because any role may notify; the sweep finds the other partitions
+LONGEST_RETRY_SECONDS = 2.0
+MOST_STALLED = 1_000  # a limit, because any role may notify; the sweep finds the other partitions
 
 
 class StalledPartitions:
@@ -33,19 +33,19 @@ class StalledPartitions:
         self.left: set[uuid.UUID] = set()
         self.tried: set[uuid.UUID] = set()  # at the last try
 
-    def hear(self, told: Stalled) -> None:
+    def add(self, partition: Stalled) -> None:
         """Add a stalled partition, unless there are too many, and set the time of the next try."""
-        if len(self.left) >= MOST:
+        if len(self.left) >= MOST_STALLED:
             return
 
-        if told.at_once:
+        if partition.at_once:
             wait = 0.0
-        elif told.task in self.tried:
-            wait = self.wait = min(self.wait * 2, LONGEST_SECONDS)
+        elif partition.task in self.tried:
+            wait = self.wait = min(self.wait * 2, LONGEST_RETRY_SECONDS)
         else:
             wait = self.wait = SOON_SECONDS
 
-        self.left.add(told.task)
+        self.left.add(partition.task)
         self.at = min(self.at, self.clock() + wait)
 
     def take(self) -> list[uuid.UUID]:

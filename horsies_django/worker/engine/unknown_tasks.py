@@ -23,7 +23,7 @@ from horsies_django.core.records import Claim, Reply
 from horsies_django.core.texts import printable_name
 from horsies_django.tasks import registry
 from horsies_django.worker.child.run_task import failed
-from horsies_django.worker.logs.task_log import NAMED
+from horsies_django.worker.logs.task_log import MOST_IN_LINE
 
 logger = logging.getLogger("horsies.worker")
 
@@ -51,13 +51,13 @@ class UnknownTasks:
         """Skip unknown tasks for the grace period, and log the names of the released ones."""
         self.until = now + self.grace.total_seconds()
         names = sorted({printable_name(claim.task_name) for claim in unknown})
-        more = [f"and {len(names) - NAMED} more names"] if len(names) > NAMED else []
+        more = [f"and {len(names) - MOST_IN_LINE} more names"] if len(names) > MOST_IN_LINE else []
         logger.warning(
-            "releasing %s task(s) unknown to this worker: %s. Other workers may run them; tasks "
-            "that no worker has taken when "
-            "they have been due for %.0f s fail (HORSIES['UNKNOWN_TASK_GRACE_MS'])",
+            "releasing %s task(s) unknown to this worker: %s. Other workers may run them; a task "
+            "fails if no worker has claimed it %.0f s after it was due "
+            "(HORSIES['UNKNOWN_TASK_GRACE_MS'])",
             len(unknown),
-            ", ".join(names[:NAMED] + more),
+            ", ".join(names[:MOST_IN_LINE] + more),
             self.grace.total_seconds(),
         )
 
@@ -70,7 +70,7 @@ def is_unknown(claim: Claim) -> bool:
     )
 
 
-def unreadable(claim: Claim) -> Reply | None:
+def unreadable_options_reply(claim: Claim) -> Reply | None:
     """Return the failure of a task whose options this release cannot read, or None if it can.
 
     Either a newer release sent the task and no newer worker claimed it, or the options are invalid.
@@ -80,7 +80,10 @@ def unreadable(claim: Claim) -> Reply | None:
 
     wire, _timeout, problem = read_options(claim.options)
     if problem is not None:
-        return failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored options: {problem}")
+        return failed(
+            OperationalErrorCode.WORKER_SERIALIZATION_ERROR,
+            f"the stored options cannot be read: {problem}",
+        )
     if wire <= WIRE:
         return None
 

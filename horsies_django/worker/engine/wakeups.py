@@ -21,10 +21,10 @@ from functools import partial
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Wanted
 from horsies_django.store.passes import Passed
-from horsies_django.worker.engine.capacity import FIELDS
+from horsies_django.worker.engine.capacity import WANTED_FIELDS
 from horsies_django.worker.engine.scan_cursors import spacing
 
-Look = tuple[str | None, str]  # a lane, None for both, and a queue
+LaneQueue = tuple[str | None, str]  # a lane, None for both, and a queue
 
 NOW = 0.0
 NEVER = math.inf
@@ -42,7 +42,7 @@ AFTER = {
     "woken": (0.01, 0.01, 0.01, 0.01),  # others were woken: wake more of them
     "none free": (0.05, 0.05, 0.05, 0.05),  # no worker has a free slot: try to wake others again
 }
-BURST_SECONDS = 0.03  # the longest time between two notifications of a burst
+NOTIFICATION_BURST_SECONDS = 0.03  # the longest time between two notifications of a burst
 
 
 class Wakeups:
@@ -72,9 +72,9 @@ class Wakeups:
         self.poll_at = 0.0  # when to scan everything without a wakeup, by the monotonic clock
         self.due_at = math.inf  # when the next task becomes due
         # lanes and queues to check again -> when they were notified
-        self.later: dict[Look, float] = {}
+        self.later: dict[LaneQueue, float] = {}
         self.later_at = math.inf
-        self.heard_at = -math.inf
+        self.notified_at = -math.inf
 
         self.passes_on = False  # whether other workers are woken if this one has no free slot
         self.pass_on_at = math.inf
@@ -98,29 +98,29 @@ class Wakeups:
         self.place = place
 
     def _wake(self, queues: Iterable[str], lane: str, _moment: float) -> None:
-        self.tell(queues, lane)
+        self.mark_fresh(queues, lane)
         self.passes_on = True
 
     def after(self, event: str) -> float:
         """Return in how many seconds this worker acts after an event."""
         return AFTER[event][-1 if self.place is None else self.place]
 
-    def hear(self, queues: Iterable[str], lane: str | None = None) -> None:
+    def handle_notification(self, queues: Iterable[str], lane: str | None = None) -> None:
         """Check these queues now or later, by the place of this worker.
 
         All workers were notified of new tasks there.
         """
         now = self.clock()
         first = self.after("sent")
-        burst, self.heard_at = now - self.heard_at < BURST_SECONDS, now
+        burst, self.notified_at = now - self.notified_at < NOTIFICATION_BURST_SECONDS, now
 
         if first == NOW:
-            self.tell(queues, lane)
+            self.mark_fresh(queues, lane)
         if NOW < first < NEVER or (first == NOW and burst):
             self.later.update(((lane, queue), now) for queue in queues)
             self.later_at = min(self.later_at, now + self.after("burst"))
 
-    def tell(self, queues: Iterable[str], lane: str | None = None) -> None:
+    def mark_fresh(self, queues: Iterable[str], lane: str | None = None) -> None:
         """Record that these queues have new tasks, which are due now or later.
 
         With a ``lane``, all new tasks are due and in that lane.
@@ -141,13 +141,13 @@ class Wakeups:
 
     def start_over(self) -> None:
         """Check all queues now and a moment later, because notifications may have been missed."""
-        self.tell(self.queues)
+        self.mark_fresh(self.queues)
         self.later.update(((None, queue), self.clock()) for queue in self.queues)
         self.later_at = self.clock() + self.after("missed")
 
-    def look_everywhere(self) -> None:
+    def check_everywhere(self) -> None:
         """Check all queues now, and set the time of the next poll."""
-        self.tell(self.queues)
+        self.mark_fresh(self.queues)
         self.poll_at = self.clock() + self.poll_seconds * random.uniform(0.9, 1.1)
         self.due_at = math.inf
 
@@ -175,7 +175,11 @@ class Wakeups:
             seconds = self.after("burst")
             for lane, queue in self.later:
                 taken.setdefault(lane, set()).add(queue)
-            self.later = {key: heard for key, heard in self.later.items() if heard + seconds > now}
+            self.later = {
+                key: notified_at
+                for key, notified_at in self.later.items()
+                if notified_at + seconds > now
+            }
             self.later_at = max(self.later.values(), default=math.inf) + seconds
 
         return taken
@@ -183,7 +187,7 @@ class Wakeups:
     def tick(self, now: float) -> None:
         """Check all queues, if it is time to do so."""
         if now >= self._everywhere_at:
-            self.look_everywhere()
+            self.check_everywhere()
 
     @property
     def lanes_with_work(self) -> set[str]:
@@ -217,7 +221,7 @@ class Wakeups:
             self.after("woken" if woken else "none free"), took
         )
 
-    def news(self, now: float, wanted: Wanted) -> str | None:
+    def queue_for_short_pass(self, now: float, wanted: Wanted) -> str | None:
         """Return the only queue that may have due tasks for the wanted lanes, for a short pass.
 
         Return None if a whole pass is necessary.
@@ -225,7 +229,7 @@ class Wakeups:
         if self.whole_next or self.limited or now < self.short_from:
             return None
         queues = set().union(
-            *(self.fresh[lane] for lane, name in FIELDS.items() if getattr(wanted, name))
+            *(self.fresh[lane] for lane, name in WANTED_FIELDS.items() if getattr(wanted, name))
         )
         return next(iter(queues)) if len(queues) == 1 else None
 
@@ -246,14 +250,14 @@ class Wakeups:
         batched = cut and passed.claims
         self.whole_next = False
 
-        for lane, asked in slots.items():
+        for lane, free in slots.items():
             got = sum(claim.lane == lane for claim in passed.claims)
             if (
-                not asked
+                not free
                 or passed.expired
                 or passed.again
                 or batched
-                or got >= getattr(wanted, FIELDS[lane])
+                or got >= getattr(wanted, WANTED_FIELDS[lane])
             ):
                 continue
 

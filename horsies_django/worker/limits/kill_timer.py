@@ -41,7 +41,7 @@ from typing import Any
 
 logger = logging.getLogger("horsies.worker")
 
-NEVER = 0.0
+DISARMED = 0.0
 TIMER_ABSTIME = 1
 SIGEV_SIGNAL = 0
 
@@ -104,9 +104,9 @@ class KernelTimer:
     def arm(self, deadline: float) -> None:
         """Kill this process when ``time.monotonic()`` reaches ``deadline``.
 
-        NEVER disarms the timer. A deadline in the past is ignored.
+        DISARMED disarms the timer. A deadline in the past is ignored.
         """
-        if deadline == NEVER or deadline > time.monotonic():
+        if deadline == DISARMED or deadline > time.monotonic():
             seconds, rest = divmod(deadline, 1.0)
             spec = TimerSpec(0, 0, int(seconds), int(rest * 1e9))
             self._call(self.libc.timer_settime, self.id, TIMER_ABSTIME, ctypes.byref(spec), None)
@@ -132,7 +132,7 @@ class KillTimer:
 
     def __init__(self, seconds: float, arm: Callable[[float], None] | None = None) -> None:
         self.seconds = seconds
-        self.deadline = NEVER
+        self.deadline = DISARMED
         self.over = False
         self.lock = threading.Lock()
         self.arm = arm or own_timer()
@@ -152,18 +152,17 @@ class KillTimer:
         """Disarm the timer permanently, when no task runs any more."""
         with self.lock:
             self.over = True
-            self.deadline = NEVER
-            self.arm(NEVER)
+            self.deadline = DISARMED
+            self.arm(DISARMED)
 
 
 def own_timer() -> Callable[[float], None]:
     """Return a function that arms a timer in this process, without effect if there is none."""
     if os.getpid() == 1:
         logger.warning(
-            "this worker is process 1 of its container, which the kernel does not end by a timer: "
-            "if it is stopped and "
-            "continued later, its tasks go on although others have taken them over. Run it with an "
-            "init (docker run "
-            "--init) or with --start-method=forkserver and --processes=1 or more"
+            "this worker is process 1 of its container, which the kernel does not kill by a timer: "
+            "its tasks continue after the worker was suspended and resumed, even if other workers "
+            "have rescued them. Run the worker with an init (docker run --init) or with "
+            "--start-method=forkserver and --processes=1 or more"
         )
     return KernelTimer().arm if library() else lambda deadline: None

@@ -6,14 +6,14 @@ import psutil
 
 MEGABYTE = 1_048_576
 # the process has ended, or this one cannot open another file now
-UNREADABLE = (psutil.Error, OSError)
+PROCESS_ERRORS = (psutil.Error, OSError)
 
 
 def memory_bytes(pid: int) -> int:
     """Return the resident memory of a process in bytes, or 0 if it cannot be read."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
-    except UNREADABLE:
+    except PROCESS_ERRORS:
         return 0
 
 
@@ -37,7 +37,7 @@ class Gauge:
 
         try:
             memory = self.process.memory_info().rss / MEGABYTE
-        except UNREADABLE:
+        except PROCESS_ERRORS:
             return None
 
         if memory < self.limit:

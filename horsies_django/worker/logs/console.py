@@ -20,9 +20,9 @@ from horsies_django.core.texts import visible
 from horsies_django.tasks.context import TaskContextFilter
 from horsies_django.worker.logs.relay import Relay
 
-LEVELS = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
+LEVEL_ROLES = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 # messages of horsies.task -> the words after the name of the task, and their role in the palette
-OUTCOMES = {
+OUTCOME_MESSAGES = {
     "%s completed%s": ("completed", "SUCCESS"),
     "%s was cancelled%s": ("was cancelled", "WARNING"),
     "%s skipped itself%s": ("skipped itself", "WARNING"),
@@ -30,7 +30,7 @@ OUTCOMES = {
     "%s returned an error%s: %s": ("returned an error", "ERROR"),
     "%s failed%s: %s": ("failed", "ERROR"),
 }
-RETRIED = "%s failed%s: %s; %s"
+RETRIED_MESSAGE = "%s failed%s: %s; %s"
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
 
 
@@ -39,23 +39,23 @@ def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
 
     The text must not contain control characters.
     """
-    if (role := LEVELS.get(record.levelname)) is not None:
+    if (role := LEVEL_ROLES.get(record.levelname)) is not None:
         text = text.replace(
             f"[{record.levelname}]", f"[{getattr(palette, role)(record.levelname)}]", 1
         )
 
     if (
         record.name != "horsies.task"
-        or record.msg not in OUTCOMES
+        or record.msg not in OUTCOME_MESSAGES
         or not isinstance(record.args, tuple)
     ):
         return text
 
-    words, role = OUTCOMES[record.msg]
+    words, role = OUTCOME_MESSAGES[record.msg]
     colored = getattr(palette, role)
     label = str(record.args[0])
 
-    if record.msg == RETRIED:  # the time of the retry is at the end of the line
+    if record.msg == RETRIED_MESSAGE:  # the time of the retry is at the end of the line
         before, retry, after = text.rpartition(str(record.args[-1]))
         text = f"{before}{colored(retry)}{after}"
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 from horsies_django.tasks.context import TaskContextFilter
 
 # the most lines, or events, that wait for a thread; further ones are dropped and counted
-MOST_WAITING = 10_000
+MOST_WAITING_RECORDS = 10_000
 LAST_LINES_SECONDS = 2.0
 
 
@@ -56,7 +56,7 @@ class Relay(QueueHandler):
         return record  # unchanged, because it is not pickled
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        if self.waiting.qsize() >= MOST_WAITING:
+        if self.waiting.qsize() >= MOST_WAITING_RECORDS:
             self.dropped += 1
             return
 

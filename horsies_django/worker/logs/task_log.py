@@ -1,9 +1,9 @@
 """The task log: a line for each outcome that was written to the database.
 
-Completed tasks have a line each if they are few. In a second with more than ``MANY``, and in the
-following seconds until there are fewer, they are counted and summarized, because a line each could
-cost more than the tasks. Failed, retried and cancelled tasks always have a line. Arguments and
-results are never logged, except messages of errors.
+Completed tasks have a line each if they are few. In a second with more than ``MANY_A_SECOND``, and
+in the following seconds until there are fewer, they are counted and summarized, because a line each
+could cost more than the tasks. Failed, retried and cancelled tasks always have a line. Arguments
+and results are never logged, except messages of errors.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from horsies_django.store.workers import Happened
 
 logger = logging.getLogger("horsies.task")
 
-MANY = 200  # the most completed tasks in a second that have a line each
-NAMED = 10  # the most tasks, or names of tasks, in one line
+MANY_A_SECOND = 200  # the most completed tasks in a second that have a line each
+MOST_IN_LINE = 10  # the most tasks, or names of tasks, in one line
 TASK_NAME = attrgetter("task_name")
-NOTHING: Mapping[str, Any] = {}
-Known = Claim | Outcome | Happened  # records with the name, id and attempt of a task
+NOT_DECIDED: Mapping[str, Any] = {}
+TaskRecord = Claim | Outcome | Happened  # records with the name, id and attempt of a task
 
 
 class TaskLog:
@@ -42,10 +42,12 @@ class TaskLog:
     def __init__(self) -> None:
         self.began = -math.inf  # when the second that is counted began, by the monotonic clock
         self.seen = 0
-        self.busy = False  # whether the second before had more than MANY completed tasks
+        self.busy = False  # whether the second before had more than MANY_A_SECOND completed tasks
         self.counted: Counter[str] = Counter()  # name -> number of tasks without a line
 
-    def settled(self, outcomes: Sequence[Outcome], decided: Mapping[str, Any] = NOTHING) -> None:
+    def settled(
+        self, outcomes: Sequence[Outcome], decided: Mapping[str, Any] = NOT_DECIDED
+    ) -> None:
         """Log outcomes that were written.
 
         ``decided`` has the decisions of the database about failed tasks, by id.
@@ -54,18 +56,23 @@ class TaskLog:
         if len(completed) < len(outcomes):
             for outcome in outcomes:
                 if outcome.status != "COMPLETED":
-                    tell_failure(outcome, decided.get(str(outcome.id), NOTHING))
+                    log_failure(outcome, decided.get(str(outcome.id), NOT_DECIDED))
 
         if completed and logger.isEnabledFor(logging.INFO):
             for outcome in self.take(completed, time.monotonic()):
-                logger.info("%s completed%s", label(outcome), spent(outcome), extra=about(outcome))
+                logger.info(
+                    "%s completed%s",
+                    task_label(outcome),
+                    elapsed_text(outcome),
+                    extra=about(outcome),
+                )
 
     def take(self, completed: Sequence[Outcome], now: float) -> Sequence[Outcome]:
         """Return the outcomes that are logged individually, and count the others."""
         if now >= self.began + 1 and not self.counted:
             self._begin(now)
 
-        own = 0 if self.busy else max(0, MANY - self.seen)
+        own = 0 if self.busy else max(0, MANY_A_SECOND - self.seen)
         self.seen += len(completed)
         self.counted.update(map(TASK_NAME, completed[own:]))
         return completed[:own]
@@ -87,7 +94,7 @@ class TaskLog:
 
     def summary(self, now: float) -> str:
         """Return the summary, with the most frequent names first, and begin the next second."""
-        most = self.counted.most_common(NAMED)
+        most = self.counted.most_common(MOST_IN_LINE)
         names = [f"{printable_name(name)} {many:,}" for name, many in most]
 
         if others := len(self.counted) - len(most):
@@ -106,15 +113,15 @@ class TaskLog:
         return line
 
     def _begin(self, now: float) -> None:
-        self.busy = self.seen > MANY * max(1.0, now - self.began)
+        self.busy = self.seen > MANY_A_SECOND * max(1.0, now - self.began)
         self.began = now
         self.seen = 0
 
 
-def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
+def log_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
     """Log a task that failed or was cancelled, and whether it is retried."""
-    what = label(outcome)
-    after = spent(outcome)
+    what = task_label(outcome)
+    after = elapsed_text(outcome)
     status = outcome.ended_as(decided)
 
     if status == SNOOZED:
@@ -125,7 +132,7 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
     if status == "CANCELLED":
         skipped = outcome.error_code == OutcomeCode.TASK_SKIPPED
         line = "%s skipped itself%s" if skipped else "%s was cancelled%s"
-        logger.info(line, what, spent(outcome, "after"), extra=about(outcome))
+        logger.info(line, what, elapsed_text(outcome, "after"), extra=about(outcome))
         return
 
     code = printable_name(decided.get("code") or outcome.error_code)
@@ -143,10 +150,12 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
         )
 
 
-def tell_expired(tasks: Sequence[Known]) -> None:
+def log_expired(tasks: Sequence[TaskRecord]) -> None:
     """Log tasks whose ``good_until`` has passed."""
     if tasks:
-        logger.warning("%s task(s) expired before they started%s", len(tasks), named(tasks))
+        logger.warning(
+            "%s task(s) expired before they started%s", len(tasks), in_parentheses(tasks)
+        )
 
 
 def retry_text(decided: Mapping[str, Any]) -> str:
@@ -155,7 +164,7 @@ def retry_text(decided: Mapping[str, Any]) -> str:
     A task that was given back by an interrupted process has no number of the retry.
     """
     if decided["retry"] is None:  # the reply with the details was lost
-        return "it is tried again"
+        return "it is retried"
     when = time_text(decided["at"])
     if decided["retry"] > decided["of"]:
         return f"given back, it runs again at {when}"
@@ -217,26 +226,26 @@ def reduced(kind: Named) -> tuple[Any, ...]:
 copyreg.pickle(Named, reduced)
 
 
-def label(task: Known) -> str:
+def task_label(task: TaskRecord) -> str:
     """Return a text with the name, id and attempt of a task."""
     return f"{printable_name(task.task_name)} {task.id} (attempt {task.attempt})"
 
 
-def named(tasks: Sequence[Known]) -> str:
+def in_parentheses(tasks: Sequence[TaskRecord]) -> str:
     """Return a text with the first of these tasks in parentheses, for a line with their number."""
-    known = [task for task in tasks if task.task_name]
-    if not known:
+    named = [task for task in tasks if task.task_name]
+    if not named:
         return ""
-    more = [f"and {len(tasks) - NAMED} more"] if len(tasks) > NAMED else []
-    return f" ({', '.join([label(task) for task in known[:NAMED]] + more)})"
+    more = [f"and {len(tasks) - MOST_IN_LINE} more"] if len(tasks) > MOST_IN_LINE else []
+    return f" ({', '.join([task_label(task) for task in named[:MOST_IN_LINE]] + more)})"
 
 
-def spent(outcome: Outcome, word: str = "in") -> str:
+def elapsed_text(outcome: Outcome, preposition: str = "in") -> str:
     """Return a text with how long a task occupied its slot, for the end of a sentence."""
-    return "" if outcome.seconds is None else f" {word} {outcome.seconds:.3f} s"
+    return "" if outcome.seconds is None else f" {preposition} {outcome.seconds:.3f} s"
 
 
-def about(task: Known) -> dict[str, str | int]:
+def about(task: TaskRecord) -> dict[str, str | int]:
     """Return the attributes of log records about a task, as set by ``TaskContextFilter``."""
     return {
         "task_id": str(task.id),
@@ -246,7 +255,7 @@ def about(task: Known) -> dict[str, str | int]:
     }
 
 
-def about_first(tasks: Sequence[Known]) -> dict[str, str | int] | None:
+def about_first(tasks: Sequence[TaskRecord]) -> dict[str, str | int] | None:
     """Return the attributes of a log record about several tasks, or None if there are no tasks.
 
     They are those of the first task.

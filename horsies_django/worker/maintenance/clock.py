@@ -17,20 +17,20 @@ class ClockComparison:
     tolerance: float
     last: tuple[float, float, float] | None = None
 
-    def jump(self, moment: float, asked: float, answered: float) -> float:
+    def jump(self, moment: float, sent: float, received: float) -> float:
         """Return by how many seconds the database's clock has jumped since the last reading.
 
         Return 0.0 if it has not jumped. ``moment`` is the reading in seconds. It was taken between
-        ``asked`` and ``answered``, by the monotonic clock. A slow reply is not a jump.
+        ``sent`` and ``received``, by the monotonic clock. A slow reply is not a jump.
         """
         last = self.last
-        self.last = (moment, asked, answered)
+        self.last = (moment, sent, received)
         if last is None:
             return 0.0
 
         passed = moment - last[0]
-        least = asked - last[2]
-        most = answered - last[1]
+        least = sent - last[2]
+        most = received - last[1]
         if passed > most + self.tolerance:
             return passed - most
         if passed < least - self.tolerance:

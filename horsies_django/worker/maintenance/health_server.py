@@ -33,7 +33,7 @@ from horsies_django.core.words import duration
 from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
 from horsies_django.monitoring.reading import BusyError
 from horsies_django.worker.engine.engine import Engine
-from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
+from horsies_django.worker.maintenance.heartbeat import ENGINE_STUCK_SECONDS
 from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
@@ -42,13 +42,13 @@ REQUEST_SECONDS = 5.0  # the longest time from the connection to the last byte o
 REQUEST_BYTES = 8_192
 MOST_CLIENTS = 16  # at once
 MOST_THREADS = 32  # more than clients, because threads of disconnected clients take time to end
-BUSY = "Too many requests wait for the metrics. Ask again in a second.\n"
+BUSY_TEXT = "Too many requests wait for the metrics. Try again in a second.\n"
 
 
 def sick(engine: Engine) -> list[str]:
     """Return the reasons why the worker is not live; an empty list if it is."""
     busy_since = engine.status.busy_since
-    if busy_since is not None and (seconds := time.monotonic() - busy_since) > STUCK_SECONDS:
+    if busy_since is not None and (seconds := time.monotonic() - busy_since) > ENGINE_STUCK_SECONDS:
         return [f"the engine has been stuck for {duration(seconds)}"]
     return []
 
@@ -84,7 +84,7 @@ def unready(engine: Engine) -> list[str]:
     return reasons
 
 
-JUDGES = {"/live": sick, "/ready": unready}
+PROBES = {"/live": sick, "/ready": unready}
 METRICS = "/metrics"
 
 
@@ -178,8 +178,8 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         engine = self.server.engine()
 
-        if path in JUDGES:
-            reasons = JUDGES[path](engine)
+        if path in PROBES:
+            reasons = PROBES[path](engine)
             about = {"version": __version__, "dropped_signals": engine.outbox.receivers.dropped}
             record = {
                 "ok": not reasons,
@@ -189,17 +189,17 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
             }
             self.reply(503 if reasons else 200, json.dumps(record).encode())
         elif path != METRICS:
-            error = f"there are only {', '.join(JUDGES)} and {METRICS}"
+            error = f"there are only {', '.join(PROBES)} and {METRICS}"
             self.reply(404, json.dumps({"error": error}).encode())
         elif find_spec("prometheus_client") is None:
             self.reply(501, NO_METRICS.encode(), "text/plain; charset=utf-8")
         else:
-            from horsies_django.worker.maintenance.metrics import rendered
+            from horsies_django.worker.maintenance.metrics import read_worker_metrics
 
             try:
-                text = rendered(engine)
+                text = read_worker_metrics(engine)
             except BusyError:
-                self.reply(503, BUSY.encode(), "text/plain; charset=utf-8")
+                self.reply(503, BUSY_TEXT.encode(), "text/plain; charset=utf-8")
             else:
                 self.reply(200, text, METRICS_TYPE)
 
@@ -238,9 +238,9 @@ def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iter
         server = HealthServer(options.health_host, options.health_port, engine)
     except OSError as error:
         raise WorkerStartError(
-            f"--health-port: {options.health_host}:{options.health_port} cannot be listened on: "
-            f"{error.strerror or error}. "
-            "Free it, or choose another one for each worker of this host"
+            f"--health-port: cannot listen on {options.health_host}:{options.health_port}: "
+            f"{error.strerror or error}. Free the port, or choose another one for each worker of "
+            "this host"
         ) from error
 
     host, port = server.server_address[:2]

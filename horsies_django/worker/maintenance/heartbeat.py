@@ -33,21 +33,23 @@ import psutil
 import psycopg
 
 from horsies_django.core.repeats import Repeats
+from horsies_django.store.base import error_text
 from horsies_django.store.base import now as database_time
-from horsies_django.store.base import said
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.limits.kill_timer import KillTimer
-from horsies_django.worker.limits.memory import UNREADABLE, memory_mb
+from horsies_django.worker.limits.memory import PROCESS_ERRORS, memory_mb
 from horsies_django.worker.maintenance.clock import ClockComparison
 from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.pool.timeouts import StuckWatch
 
 logger = logging.getLogger("horsies.worker")
 
-STUCK_SECONDS = 10.0
-START_SECONDS = 10.0  # children that are not ready are not written for this time after the start
+ENGINE_STUCK_SECONDS = 10.0
+QUIET_START_SECONDS = (
+    10.0  # children that are not ready are not written for this time after the start
+)
 
 
 class Snapshots:
@@ -92,8 +94,8 @@ class Snapshots:
                 raise
 
             if (more := self.repeats.due("snapshot", now)) is not None:
-                logger.error("could not record the worker's state: %s%s", said(error), more)
-            store.lose_snapshot(self.worker, said(error))
+                logger.error("could not record the worker's state: %s%s", error_text(error), more)
+            store.lose_snapshot(self.worker, error_text(error))
 
     def cpu_percent(self, now: float, pids: Iterable[int]) -> float | None:
         """Return the CPU usage of the processes since the last snapshot, in percent of one CPU.
@@ -119,7 +121,7 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time in seconds that a process has used, or 0 if it cannot be read."""
     try:
         times = psutil.Process(pid).cpu_times()
-    except UNREADABLE:
+    except PROCESS_ERRORS:
         return 0.0
     return float(times.user + times.system)
 
@@ -146,7 +148,7 @@ class HeartbeatSender:
         self.on_duty = False
 
         self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
-        self.told_stopping = False
+        self.stopping_recorded = False
 
         self.clock = ClockComparison(self.interval_seconds / 2)
         # since when all heartbeats were written in time, by the monotonic clock
@@ -161,21 +163,21 @@ class HeartbeatSender:
         """
         now = time.monotonic()
         status = self.engine.status
-        if status.busy_since is not None and now - status.busy_since > STUCK_SECONDS:
+        if status.busy_since is not None and now - status.busy_since > ENGINE_STUCK_SECONDS:
             logger.error(
                 "the engine has been stuck for %.0f s; sending no heartbeat",
                 now - status.busy_since,
             )
             return False
 
-        self.watch.look(status.members, now)
-        children = processes(status.members)
+        self.watch.check(status.members, now)
+        children = pool_children(status.members)
         memories = [memory_mb(child.pid) for child in children]
         load = Load(status.running_sync, status.running_async, memory_mb(self.pid), sum(memories))
         state = (children, load.running_sync, load.running_async)
 
         self.started_at = self.started_at or now
-        starting = not status.started and now < self.started_at + START_SECONDS
+        starting = not status.started and now < self.started_at + QUIET_START_SECONDS
         changed = not starting and (state != self.written or now >= self.snapshots.due_at)
 
         beaten = WorkerStore(connection).beat(
@@ -215,31 +217,30 @@ class HeartbeatSender:
             self.unbroken_since = now
         self.written_at = now
 
-        asked = time.monotonic()
+        sent = time.monotonic()
         moment = database_time(connection).timestamp()
-        answered = time.monotonic()
-        if jump := self.clock.jump(moment, asked, answered):
-            self.unbroken_since = answered
+        received = time.monotonic()
+        if jump := self.clock.jump(moment, sent, received):
+            self.unbroken_since = received
             logger.warning(
-                "the database's clock jumped by %+.1f s, by the monotonic clock of this machine, "
-                "which stops while the machine "
-                "is suspended; this worker declares no other dead until all had time to send "
-                "heartbeats",
+                "the database's clock jumped by %+.1f s compared with the monotonic clock of this "
+                "machine, which stops while the machine is suspended. This worker declares no "
+                "other worker dead until all workers have had time to send heartbeats",
                 jump,
             )
 
     @property
-    def owes_stopping(self) -> bool:
+    def must_record_stopping(self) -> bool:
         """True if the worker is stopping, and that is not recorded yet."""
-        return self.engine.stopping and not self.told_stopping
+        return self.engine.stopping and not self.stopping_recorded
 
-    def tell_stopping(self, connection: Any) -> None:
+    def record_stopping(self, connection: Any) -> None:
         """Record that the worker takes no more tasks, so that it does not count as living.
 
         Raises psycopg.Error.
         """
         WorkerStore(connection).begin_stop(self.worker)
-        self.told_stopping = True
+        self.stopping_recorded = True
 
     def reconnected(self) -> None:
         """Record a gap in the heartbeats, and discard the last reading of the database's clock.
@@ -261,7 +262,7 @@ class HeartbeatSender:
         )
 
 
-def processes(members: Iterable[PoolProcess]) -> list[Process]:
+def pool_children(members: Iterable[PoolProcess]) -> list[Process]:
     """Return the children among the processes of a pool, with up to 100 of their tasks each."""
     return [
         Process(

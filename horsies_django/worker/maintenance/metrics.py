@@ -21,23 +21,23 @@ from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.limits.memory import memory_bytes
 from horsies_django.worker.pool.process import Child
 
-MOST_WAITING = 4  # clients, each of which takes a thread
+MOST_WAITING_CLIENTS = 4  # clients, each of which takes a thread
 # instead of 5 ms while metrics are rendered, because a pass needs the interpreter several times
 SWITCH_SECONDS = 0.0001
 
 
-texts: Cached[bytes] = Cached(MOST_WAITING)
+cached_worker_metrics: Cached[bytes] = Cached(MOST_WAITING_CLIENTS)
 
 
-def rendered(engine: Engine) -> bytes:
+def read_worker_metrics(engine: Engine) -> bytes:
     """Return the metrics as text, at most a second old.
 
     One thread at a time renders them. Raises BusyError if too many clients wait.
     """
-    return texts.read("", lambda: _rendered(engine), SCRAPED_SECONDS)
+    return cached_worker_metrics.read("", lambda: _render(engine), SCRAPED_SECONDS)
 
 
-def _rendered(engine: Engine) -> bytes:
+def _render(engine: Engine) -> bytes:
     """Return the metrics as text, while the engine gets the interpreter whenever it needs it."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -66,7 +66,7 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
         "async": min(status.running_async, slots["async"]),
     }
     yield gauge("horsies_slots", "Tasks that may run at once.", ("lane",), slots)
-    yield gauge("horsies_slots_used", "Tasks that run.", ("lane",), used)
+    yield gauge("horsies_slots_used", "Running tasks.", ("lane",), used)
 
     text = "Child processes that ended."
     ended = engine.pool.ended
@@ -100,11 +100,12 @@ def histograms(engine: Engine, totals: list[Total]) -> str:
     passes = [((), engine.passes.seconds, tuple(engine.passes.buckets))]
 
     return (
-        histogram(
-            "horsies_task_duration_seconds", "How long attempts ran.", ("queue", "task"), runs
-        )
+        histogram("horsies_task_duration_seconds", "Duration of attempts.", ("queue", "task"), runs)
         + histogram(
-            "horsies_task_wait_seconds", "How long claimed tasks had been due.", ("queue",), waits
+            "horsies_task_wait_seconds",
+            "Time from the due time of a task to its claim.",
+            ("queue",),
+            waits,
         )
-        + histogram("horsies_pass_duration_seconds", "How long passes took.", (), passes)
+        + histogram("horsies_pass_duration_seconds", "Duration of passes.", (), passes)
     )

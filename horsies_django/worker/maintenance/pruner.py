@@ -26,8 +26,8 @@ import psycopg
 from horsies_django.conf import Retention
 from horsies_django.conf.values import span
 from horsies_django.core.repeats import Repeats
-from horsies_django.store.base import said
-from horsies_django.store.history import HOUR, MINUTE, HistoryStore
+from horsies_django.store.base import error_text
+from horsies_django.store.history import HOUR_SECONDS, MINUTE_SECONDS, HistoryStore
 from horsies_django.store.retention import KEPT, Kept, OwnRetention, RetentionStore, kept_by
 from horsies_django.worker.maintenance import TURN_SECONDS
 
@@ -44,7 +44,7 @@ Prune = Callable[[RetentionStore, timedelta, int], int]
 
 
 @dataclass(eq=False)
-class Step:
+class PruningStep:
     """One kind of record, of which a round deletes batches until none is left.
 
     ``batch`` is the number of rows of the next batch.
@@ -72,14 +72,14 @@ class Pruner:
         self.noted: set[int | bool] = set()
 
         self.steps = steps(retention)
-        self.own_steps: dict[OwnRetention, Step] = {}
-        self.left: deque[Step] = deque()  # the remaining steps of the current round
+        self.own_steps: dict[OwnRetention, PruningStep] = {}
+        self.left: deque[PruningStep] = deque()  # the remaining steps of the current round
         self.began_at: float | None = None  # when the round began, by the monotonic clock
         self.counts: Counter[str] = Counter()
         self.repeats = Repeats()
 
     @property
-    def owes_note(self) -> bool:
+    def has_new_retentions(self) -> bool:
         return not self.noted.issuperset(self.own())
 
     def note(self, connection: Any) -> None:
@@ -93,7 +93,7 @@ class Pruner:
         try:
             RetentionStore(connection).note_retentions(map(OwnRetention, new))
         except psycopg.ProgrammingError as error:
-            logger.error("retention: keep_result cannot be recorded: %s", said(error))
+            logger.error("retention: keep_result cannot be recorded: %s", error_text(error))
         except psycopg.Error:
             self.noted -= new
             raise
@@ -132,7 +132,8 @@ class Pruner:
         self.began_at = now
         own = self.own_retentions(store)
         self.own_steps = {
-            kept: self.own_steps.get(kept) or Step(partial(prune_tasks, kept)) for kept in own
+            kept: self.own_steps.get(kept) or PruningStep(partial(prune_tasks, kept))
+            for kept in own
         }
 
         every = [*self.steps, *self.own_steps.values()]
@@ -147,16 +148,18 @@ class Pruner:
         try:
             return sorted(store.own_retentions())
         except psycopg.ProgrammingError as error:
-            logger.error("retention: keep_result cannot be read: %s", said(error))
+            logger.error("retention: keep_result cannot be read: %s", error_text(error))
             return []
 
     def report(self) -> None:
         """Log how many records were deleted since the last such line."""
-        if told := ", ".join(f"{name}: {count:,}" for name, count in self.counts.items() if count):
-            logger.info("retention deleted %s", told)
+        if deleted := ", ".join(
+            f"{name}: {count:,}" for name, count in self.counts.items() if count
+        ):
+            logger.info("retention deleted %s", deleted)
         self.counts.clear()
 
-    def more_after(self, step: Step, store: RetentionStore) -> bool:
+    def more_after(self, step: PruningStep, store: RetentionStore) -> bool:
         """Delete a batch, and return whether there may be more.
 
         Raises psycopg.Error if the connection is lost.
@@ -164,7 +167,7 @@ class Pruner:
         connection: Any = store.connection
 
         try:
-            with self.telling_kept(connection):
+            with self.logging_kept(connection):
                 return self.delete(store, step)
         except psycopg.errors.QueryCanceled:
             logger.warning(
@@ -178,17 +181,17 @@ class Pruner:
 
             # A privilege is missing, or a trigger of the project refuses. The heartbeats and the
             # deletion of other rows continue.
-            logger.error("retention: rows cannot be deleted: %s", said(error))
+            logger.error("retention: rows cannot be deleted: %s", error_text(error))
             return False
 
     @contextmanager
-    def telling_kept(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    def logging_kept(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
         """Log the rows that a statement in this block keeps.
 
         It keeps rows to which rows of the project refer.
         """
 
-        def tell(notice: psycopg.errors.Diagnostic) -> None:
+        def log_kept(notice: psycopg.errors.Diagnostic) -> None:
             if notice.sqlstate != KEPT:
                 return
             message = notice.message_primary or ""
@@ -196,13 +199,13 @@ class Pruner:
             if (more := self.repeats.due(kind, time.monotonic())) is not None:
                 logger.warning("retention: %s%s", message, more)
 
-        connection.add_notice_handler(tell)
+        connection.add_notice_handler(log_kept)
         try:
             yield
         finally:
-            connection.remove_notice_handler(tell)
+            connection.remove_notice_handler(log_kept)
 
-    def delete(self, store: RetentionStore, step: Step) -> bool:
+    def delete(self, store: RetentionStore, step: PruningStep) -> bool:
         """Delete one batch; return whether there may be more.
 
         The size of the next batch is adjusted by the duration of this one.
@@ -220,7 +223,7 @@ class Pruner:
         return more
 
 
-def steps(retention: Retention) -> list[Step]:
+def steps(retention: Retention) -> list[PruningStep]:
     """Return the steps of a round, one for each kind of record that is not kept for ever."""
     by_queue = retention.queue_ages
     terminal = retention.terminal_age
@@ -242,13 +245,13 @@ def steps(retention: Retention) -> list[Step]:
         ),
         ("workers", retention.worker_retention_hours, RetentionStore.prune_workers),
         ("entries of the audit", retention.audit_retention_hours, RetentionStore.prune_audit),
-        ("minutes of the history", 24, prune_history(MINUTE)),
-        ("hours of the history", retention.history_hours, prune_history(HOUR)),
+        ("minutes of the history", 24, prune_history(MINUTE_SECONDS)),
+        ("hours of the history", retention.history_hours, prune_history(HOUR_SECONDS)),
     ):
         if (age := span(hours)) is not None:
             found.append(partial(prune_rows, name, age, prune))
 
-    return [Step(delete) for delete in found]
+    return [PruningStep(delete) for delete in found]
 
 
 def prune_tasks(

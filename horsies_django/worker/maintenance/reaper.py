@@ -28,14 +28,19 @@ from horsies_django.core.texts import printable_name
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import NO_OVERRIDE, QueueStore
 from horsies_django.store.workers import Happened, WorkerStore
-from horsies_django.worker.logs.task_log import about_first, label, named, tell_expired
+from horsies_django.worker.logs.task_log import (
+    about_first,
+    in_parentheses,
+    log_expired,
+    task_label,
+)
 from horsies_django.worker.maintenance import TURN_SECONDS
 from horsies_django.worker.process.counts import Counts
 from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
 
-MANY = 1_000  # rows of a kind per statement
+ROWS_PER_STATEMENT = 1_000  # rows of a kind per statement
 REQUEST_SWEEP_SECONDS = 30.0
 
 
@@ -43,16 +48,16 @@ REQUEST_SWEEP_SECONDS = 30.0
 class Reaper:
     """The reaper of a worker; ``tick`` runs one round.
 
-    ``may_judge`` returns whether heartbeats were sent in time for so many seconds. ``tell`` sends
-    the signals about rescued tasks.
+    ``may_declare_dead`` returns whether heartbeats were sent in time for so many seconds.
+    ``send_signals`` sends the signals about rescued tasks.
     """
 
     recovery: Recovery
     forget_overrides_after: timedelta | None
     queues: Sequence[str]
     worker: uuid.UUID
-    may_judge: Callable[[float], bool]
-    tell: Callable[[Sequence[Happened]], None] = lambda happened: None
+    may_declare_dead: Callable[[float], bool]
+    send_signals: Callable[[Sequence[Happened]], None] = lambda happened: None
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
@@ -90,14 +95,17 @@ class Reaper:
     def rescue(self, connection: Any) -> None:
         """Declare workers dead, and rescue their tasks until a batch is not full."""
         workers = WorkerStore(connection)
-        self.judge(workers)
+        self.declare_dead_workers(workers)
         more = True
 
         while more:
             happened = workers.reap(
-                self.threshold, judge=False, many=MANY, max_crashes=self.recovery.max_crashes
+                self.threshold,
+                declare_dead=False,
+                many=ROWS_PER_STATEMENT,
+                max_crashes=self.recovery.max_crashes,
             )
-            self.tell(happened)
+            self.send_signals(happened)
             self.count(happened)
 
             by_kind: defaultdict[str, list[Happened]] = defaultdict(list)
@@ -105,13 +113,13 @@ class Reaper:
                 by_kind[each.kind].append(each)
 
             self.report_refused(by_kind["refused"])
-            more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= MANY
-            tell_expired(by_kind["expired"])
+            more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= ROWS_PER_STATEMENT
+            log_expired(by_kind["expired"])
 
-    def judge(self, workers: WorkerStore) -> None:
+    def declare_dead_workers(self, workers: WorkerStore) -> None:
         """Declare workers dead, if this worker may do so."""
-        if self.may_judge(self.threshold.total_seconds()):
-            for id_ in workers.judge(self.worker, self.threshold, self.fresh):
+        if self.may_declare_dead(self.threshold.total_seconds()):
+            for id_ in workers.declare_dead_workers(self.worker, self.threshold, self.fresh):
                 logger.error(
                     "worker %s sent no heartbeat for %s; declaring it dead", id_, self.threshold
                 )
@@ -137,11 +145,11 @@ class Reaper:
                 "begun and are pending again%s",
                 rescued,
                 len(failed),
-                named(failed),
+                in_parentheses(failed),
                 len(retried),
-                named(retried),
+                in_parentheses(retried),
                 len(returned),
-                named(returned),
+                in_parentheses(returned),
                 extra=about_first(failed),
             )
 
@@ -153,18 +161,17 @@ class Reaper:
             if task.id not in self.refused:
                 self.refused.add(task.id)
                 logger.error(
-                    "%s of a dead worker cannot be rescued: the database refuses to write that it "
-                    "failed. A trigger or a "
-                    "constraint of the project on horsies_tasks may do so. Every round tries "
-                    "again",
-                    label(task),
+                    "%s of a dead worker cannot be rescued: the database refuses to store its "
+                    "failure. Check the triggers and constraints of the project on horsies_tasks. "
+                    "Each round of the reaper tries again",
+                    task_label(task),
                 )
 
     def end_overrides(self, queues: QueueStore) -> None:
         """End overrides whose time is over, and those of queues without a worker for too long."""
         for name, over in queues.outlived(self.forget_overrides_after):
             reason = (
-                "its time was over"
+                "its end time has passed"
                 if over
                 else f"no worker served the queue for {self.forget_overrides_after}"
             )
@@ -177,7 +184,7 @@ class Reaper:
         """Bring waiting tasks in line with changed limits, for a short time."""
         until = time.monotonic() + TURN_SECONDS
         for name in queues.sweeps():
-            while queues.sweep(name, MANY) and time.monotonic() < until:
+            while queues.sweep(name, ROWS_PER_STATEMENT) and time.monotonic() < until:
                 pass
 
 
@@ -203,7 +210,7 @@ class OverdueWorkflows:
                 return 0.0  # the time of thousands of waits is over at this moment
 
         everything = now >= self.everything_at
-        self.advancer.find(store, None if everything else timedelta(minutes=1), MANY)
+        self.advancer.find(store, None if everything else timedelta(minutes=1), ROWS_PER_STATEMENT)
         if everything:
             # at most a hundredth of the time is spent on older tasks
             self.everything_at = now + max(30.0, 100 * (time.monotonic() - now))

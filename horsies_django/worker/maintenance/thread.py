@@ -15,7 +15,8 @@ from typing import Any
 
 import psycopg
 
-from horsies_django.store.base import forget_plans, said
+from horsies_django.store.base import error_text, forget_plans
+from horsies_django.store.history import MINUTE_SECONDS
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
 from horsies_django.worker.maintenance.pruner import Pruner
@@ -27,11 +28,10 @@ from horsies_django.worker.process.shutdown import STOP_SECONDS
 logger = logging.getLogger("horsies.worker")
 
 OFTEN_SECONDS = 1.0  # the time between two rounds of frequent jobs
-MINUTE_SECONDS = 60.0
 
 
 @dataclass
-class Job:
+class PeriodicJob:
     """A job that is done every ``seconds``, if it is ``wanted`` then.
 
     ``act`` may return another number of seconds until the next time.
@@ -66,25 +66,27 @@ class MaintenanceThread(threading.Thread, Link):
 
         first_count_at = time.monotonic() + MINUTE_SECONDS
         self.jobs = [
-            Job("the heartbeat", heartbeat.interval_seconds, self.beat),
-            Job("the reaper's round", reap_seconds, reaper.tick, lambda: heartbeat.on_duty),
-            Job("recording which queues are served", MINUTE_SECONDS, reaper.note_served),
-            Job(
-                "recording that it stops",
+            PeriodicJob("the heartbeat", heartbeat.interval_seconds, self.beat),
+            PeriodicJob("the reaper's round", reap_seconds, reaper.tick, lambda: heartbeat.on_duty),
+            PeriodicJob("recording which queues are served", MINUTE_SECONDS, reaper.note_served),
+            PeriodicJob(
+                "recording that the worker stops",
                 OFTEN_SECONDS,
-                heartbeat.tell_stopping,
-                lambda: heartbeat.owes_stopping,
+                heartbeat.record_stopping,
+                lambda: heartbeat.must_record_stopping,
             ),
-            Job("advancing workflows", OFTEN_SECONDS, overdue.tick, lambda: heartbeat.on_duty),
-            Job(
-                "noting retentions",
+            PeriodicJob(
+                "advancing workflows", OFTEN_SECONDS, overdue.tick, lambda: heartbeat.on_duty
+            ),
+            PeriodicJob(
+                "recording retentions",
                 OFTEN_SECONDS,
                 pruner.note,
-                lambda: pruner.owes_note,
+                lambda: pruner.has_new_retentions,
                 at_the_end=True,
             ),
-            Job("pruning", OFTEN_SECONDS, pruner.tick),
-            Job(
+            PeriodicJob("pruning", OFTEN_SECONDS, pruner.tick),
+            PeriodicJob(
                 "writing the history",
                 MINUTE_SECONDS,
                 history.tick,
@@ -96,7 +98,7 @@ class MaintenanceThread(threading.Thread, Link):
         self.planned_at = 0.0
         self.ended = threading.Event()
         # when the current job began, by the monotonic clock, None between jobs
-        self.asked_since: float | None = None
+        self.job_since: float | None = None
         # since when no job has succeeded, by the monotonic clock, None after a success
         self.unanswered_since: float | None = None
         self.failing: set[str] = set()  # jobs that were logged as failed and have not succeeded
@@ -120,14 +122,14 @@ class MaintenanceThread(threading.Thread, Link):
     def beat(self, connection: psycopg.Connection[Any]) -> None:
         self.heartbeat.tick(connection)
 
-    def attempt(self, job: Job) -> None:
+    def attempt(self, job: PeriodicJob) -> None:
         """Run a job if it is wanted, and set when it is due again."""
         began = time.monotonic()
         job.at = began + job.seconds
         if not job.wanted():
             return
 
-        self.asked_since = began
+        self.job_since = began
         self.unanswered_since = self.unanswered_since or began
 
         try:
@@ -137,12 +139,12 @@ class MaintenanceThread(threading.Thread, Link):
             if job.name not in self.failing:
                 unforeseen = not isinstance(error, psycopg.Error)
                 line = "%s failed; trying again until it succeeds: %s"
-                logger.warning(line, job.name, said(error), exc_info=unforeseen)
+                logger.warning(line, job.name, error_text(error), exc_info=unforeseen)
             self.failing.add(job.name)
             self.disconnect()
             return
         finally:
-            self.asked_since = None
+            self.job_since = None
 
         self.unanswered_since = None
         if job.name in self.failing:

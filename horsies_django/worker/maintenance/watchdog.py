@@ -28,7 +28,7 @@ logger = logging.getLogger("horsies.worker")
 # How long a statement may take before its connection is closed. Statements of the maintenance
 # thread have a timeout of a second; the engine's connection is closed before the engine counts as
 # stuck.
-LONGEST_SECONDS = {"engine": 8.0, "maintenance": 3.0}
+STATEMENT_SECONDS = {"engine": 8.0, "maintenance": 3.0}
 
 
 class Watchdog(threading.Thread):
@@ -54,22 +54,22 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         """Check repeatedly until stopped."""
-        look = min(self.kill_timer.seconds / 16, 1.0)
-        while not self.ended.wait(look):
+        interval = min(self.kill_timer.seconds / 16, 1.0)
+        while not self.ended.wait(interval):
             try:
-                self.check(time.monotonic(), look)
+                self.check(time.monotonic(), interval)
             except Exception:
                 if (more := self.repeats.due("check", time.monotonic())) is not None:
                     logger.exception("the watchdog failed, and tries again%s", more)
 
-    def check(self, now: float, look: float) -> None:
+    def check(self, now: float, interval: float) -> None:
         """Rearm the kill timer if necessary, and close silent connections.
 
-        ``look`` is the time between two checks in seconds.
+        ``interval`` is the time between two checks in seconds.
         """
         # the timer of a worker that is cut off is rearmed when only a quarter of its time remains
         late = now > self.kill_timer.deadline - self.kill_timer.seconds / 4
-        cut_off = now - (self.maintenance.unanswered_since or now) >= look
+        cut_off = now - (self.maintenance.unanswered_since or now) >= interval
         status = self.engine.status
         if late and cut_off and not (self.kill and (status.running_sync or status.running_async)):
             self.kill_timer.rearm(now)
@@ -81,13 +81,13 @@ class Watchdog(threading.Thread):
         status = self.engine.status
         waits = {
             "engine": (status.busy_since, status.connection),
-            "maintenance": (self.maintenance.asked_since, self.maintenance.connection),
+            "maintenance": (self.maintenance.job_since, self.maintenance.connection),
         }
 
         for name, (since, connection) in waits.items():
             if (
                 since is None
-                or now - since < LONGEST_SECONDS[name]
+                or now - since < STATEMENT_SECONDS[name]
                 or connection in (None, self.given_up)
             ):
                 continue

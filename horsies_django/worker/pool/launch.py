@@ -30,12 +30,12 @@ from horsies_django.worker.child import fork_server
 from horsies_django.worker.child.fork_server import NUMBER, REQUEST
 from horsies_django.worker.child.process_state import flush_output
 from horsies_django.worker.ipc import wait_readable
-from horsies_django.worker.limits.kill_timer import NEVER
+from horsies_django.worker.limits.kill_timer import DISARMED
 from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
 
-TRIES = 5  # how many fork servers in a row may end without having started a child
+FORK_SERVER_TRIES = 5  # how many fork servers in a row may end without having started a child
 
 
 class CannotFork(HorsiesError):
@@ -68,7 +68,7 @@ class Forker:
         # see ``recycling``.
         self.slots = list(range(2 * options.processes + 10))
         self.memory: Any = None
-        self.deadline = NEVER
+        self.deadline = DISARMED
 
         self._lock = threading.Lock()
         self._ends: list[Callable[[], object]] = []  # how the template is ended
@@ -126,7 +126,7 @@ class Forker:
         if (first := ours.recv(1)) != fork_server.LOADED:
             with ours.makefile("rb") as rest:
                 raise CannotFork(
-                    (first + rest.read()).decode() or "a fresh process that imports it is killed"
+                    (first + rest.read()).decode() or "the process that imported it was killed"
                 )
 
     def start(self, slot: int, descriptors: list[int]) -> int:
@@ -135,7 +135,7 @@ class Forker:
         The last descriptor is for the exit code. If the fork server ends meanwhile, another one
         starts the child. Raises OSError if the system has no room for a child, and TemplateKilled.
         """
-        for _ in range(TRIES):
+        for _ in range(FORK_SERVER_TRIES):
             with suppress(EOFError, ConnectionError):
                 link = self.link or self._start_server()
                 with self._lock:
@@ -151,7 +151,8 @@ class Forker:
             self._lose_server()
 
         raise OSError(
-            errno.ECHILD, f"{TRIES} fork servers in a row ended before they could start a child"
+            errno.ECHILD,
+            f"{FORK_SERVER_TRIES} fork servers in a row ended before they could start a child",
         )
 
     def arm(self, deadline: float) -> None:
@@ -181,7 +182,7 @@ class Forker:
             ours, theirs = socket.socketpair()
             failing.enter_context(ours)
             with theirs:
-                self._ask_template(theirs)
+                self._request_fork(theirs)
             failing.pop_all()
 
         with self._lock:
@@ -189,7 +190,7 @@ class Forker:
         self.arm(self.deadline)
         return ours
 
-    def _ask_template(self, theirs: socket.socket) -> None:
+    def _request_fork(self, theirs: socket.socket) -> None:
         """Send this socket to the template, which forks a fork server with it.
 
         Raises OSError if the template cannot fork, and TemplateKilled.
@@ -202,7 +203,7 @@ class Forker:
             reply = b""
 
         if not reply:
-            raise TemplateKilled("the template of its children was killed")
+            raise TemplateKilled("the process from which children are forked was killed")
 
         (pid,) = NUMBER.unpack(reply)
         if pid < 0:

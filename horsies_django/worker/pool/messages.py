@@ -14,15 +14,15 @@ from horsies_django.core.records import SNOOZED
 from horsies_django.worker.ipc import ODD
 
 # of a completed task, only the result is sent
-STATUSES = frozenset({"FAILED", "CANCELLED", SNOOZED})
-SCALARS = (str, int, float, bool, type(None))
+UNCOMPLETED_STATUSES = frozenset({"FAILED", "CANCELLED", SNOOZED})
+SCALAR_TYPES = (str, int, float, bool, type(None))
 
 
 class OddMessage(HorsiesError):  # noqa: N818 - named for what it is about
     """A child has sent something that children do not send."""
 
 
-def checked(message: Any) -> tuple[str, Any]:
+def checked_message(message: Any) -> tuple[str, Any]:
     """Return the kind and the payload of a message from a child.
 
     Raises OddMessage if children do not send such messages.
@@ -31,10 +31,10 @@ def checked(message: Any) -> tuple[str, Any]:
         kind, payload = message
         fits = FITS[kind](payload)
     except (TypeError, ValueError, KeyError) as error:
-        raise OddMessage(f"it is no message of a child: {message!r:.200}") from error
+        raise OddMessage(f"children send no such message: {message!r:.200}") from error
 
     if not fits:
-        raise OddMessage(payload if kind == ODD else f"its {kind!r} message has other values")
+        raise OddMessage(payload if kind == ODD else f"a {kind!r} message cannot have these values")
     return kind, payload
 
 
@@ -51,7 +51,11 @@ def is_done(done: Any) -> bool:
         return is_text(sent)
 
     status, result, code, message, retry, returned, classes, context = sent
-    if status not in STATUSES or type(returned) is not bool or type(classes) is not tuple:
+    if (
+        status not in UNCOMPLETED_STATUSES
+        or type(returned) is not bool
+        or type(classes) is not tuple
+    ):
         return False
 
     texts = [text for text in (code, message, context, *classes) if text is not None]
@@ -60,7 +64,7 @@ def is_done(done: Any) -> bool:
 
 def is_retry(retry: Any) -> bool:
     if type(retry) is dict:
-        return all(type(key) is str and type(value) in SCALARS for key, value in retry.items())
+        return all(type(key) is str and type(value) in SCALAR_TYPES for key, value in retry.items())
     return type(retry) in (int, float, bool, type(None))
 
 

@@ -21,9 +21,9 @@ from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.core.repeats import Repeats
-from horsies_django.worker.logs.task_log import about_first, named
+from horsies_django.worker.logs.task_log import about_first, in_parentheses
 from horsies_django.worker.pool.launch import Forker
-from horsies_django.worker.pool.messages import OddMessage, checked
+from horsies_django.worker.pool.messages import OddMessage, checked_message
 from horsies_django.worker.pool.process import END_REASONS, Child, InProcess, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.starts import RETRY_SECONDS, Starts
@@ -106,8 +106,8 @@ class Pool:
                 self.starts.postpone(RETRY_SECONDS, now)
                 if (more := self.repeats.due("start", now)) is not None:
                     logger.error(
-                        "a child cannot be started now: %s; trying again each second, the others "
-                        "go on%s",
+                        "a child cannot be started now: %s; trying again each second, the other "
+                        "children continue%s",
                         reason,
                         more,
                     )
@@ -129,7 +129,7 @@ class Pool:
 
         try:
             for lane in LANES:
-                data = (self._talk, member, lane)
+                data = (self._exchange_messages, member, lane)
                 self.selector.register(member.channels[lane].fileno(), selectors.EVENT_READ, data)
             if isinstance(member, Child):
                 self.selector.register(member.death, selectors.EVENT_READ, (self._reap, member))
@@ -160,7 +160,7 @@ class Pool:
             self._end_stalled(member)
 
         for member in self.starts.take_waiting(now):
-            logger.warning("child %s goes on, because its successor is not ready yet", member.pid)
+            logger.warning("child %s continues, because its successor is not ready yet", member.pid)
             member.dismissed = False
             member.retired_for = ""
             self.recycling.extend(member)
@@ -189,8 +189,8 @@ class Pool:
             member.kill()
         else:
             line = (
-                "the worker is not ready after %.0f s (%s): %s. It cannot be killed: it runs in "
-                "the worker's own process"
+                "the worker is not ready after %.0f s (%s): %s. It cannot be killed, because it "
+                "runs in the worker's own process"
             )
             logger.error(line, seconds, hint, obstacle)
 
@@ -316,9 +316,11 @@ class Pool:
     # Messages from the processes
 
     def _watch(self, member: PoolProcess, lane: str, events: int) -> None:
-        self.selector.modify(member.channels[lane].fileno(), events, (self._talk, member, lane))
+        self.selector.modify(
+            member.channels[lane].fileno(), events, (self._exchange_messages, member, lane)
+        )
 
-    def _talk(self, member: PoolProcess, lane: str) -> None:
+    def _exchange_messages(self, member: PoolProcess, lane: str) -> None:
         if member not in self.members:
             return
 
@@ -334,12 +336,12 @@ class Pool:
 
         for message in () if member.distrusted else messages:
             try:
-                self._hear(member, lane, *checked(message))
+                self._handle_message(member, lane, *checked_message(message))
             except OddMessage as error:
                 self._end_distrusted(member, error)
                 break
 
-    def _hear(self, member: PoolProcess, lane: str, kind: str, payload: Any) -> None:
+    def _handle_message(self, member: PoolProcess, lane: str, kind: str, payload: Any) -> None:
         """Handle a message from a process.
 
         Raises OddMessage if it names a task that the process does not hold, and WorkerStartError.
@@ -362,7 +364,7 @@ class Pool:
                 logger.info("a task changed the state of child %s; replacing it", member.pid)
                 self._retire(member, "state")
         elif kind == "ready":
-            self._welcome(member, float(payload or 0))
+            self._note_ready(member, float(payload or 0))
         elif kind == "failed":
             if not (self.ready and isinstance(member, Child)):
                 raise WorkerStartError(
@@ -378,11 +380,12 @@ class Pool:
         """
         if not isinstance(member, Child):
             raise WorkerStartError(
-                f"the worker's own process has sent itself an odd message: {error}"
+                f"the worker's own process has sent itself an invalid message: {error}"
             )
 
         logger.error(
-            "child %s has sent an odd message, which a task must have written: %s; killing it",
+            "child %s has sent an invalid message, which a task must have written: %s; killing "
+            "the child",
             member.pid,
             error,
         )
@@ -390,7 +393,7 @@ class Pool:
         member.distrusted = True
         member.kill()
 
-    def _welcome(self, member: PoolProcess, memory_mb: float) -> None:
+    def _note_ready(self, member: PoolProcess, memory_mb: float) -> None:
         """Record that a process is ready for tasks, and how much memory it takes, in MB.
 
         Raises WorkerStartError if that is more than the memory limit.
@@ -409,32 +412,34 @@ class Pool:
         if member not in self.members:
             return
 
-        how = member.how_it_ended()
+        end_text = member.describe_end()
         self.ended[member.end_reason] += 1
-        outcomes, releases = self._bury(member, how)
+        outcomes, releases = self._remove_ended(member, end_text)
         if self.ending:
             return
 
         if outcomes or releases or not member.dismissed:
-            self._report(member, how, outcomes, releases)
+            self._report(member, end_text, outcomes, releases)
         if self.starts.retry_at == math.inf:
             self._fill()
 
     def _report(
-        self, member: Child, how: str, outcomes: list[Outcome], released: list[Claim]
+        self, member: Child, end_text: str, outcomes: list[Outcome], released: list[Claim]
     ) -> None:
         crashed = [each for each in outcomes if each.crashed]
         then = "" if self.stopping else "; starting another"
         what = (
-            f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given "
-            f"back{named(released)}"
+            f"{len(crashed)} task(s) crashed{in_parentheses(crashed)}, {len(released)} given "
+            f"back{in_parentheses(released)}"
         )
-        logger.error("child %s %s: %s%s", member.pid, how, what, then, extra=about_first(outcomes))
+        logger.error(
+            "child %s %s: %s%s", member.pid, end_text, what, then, extra=about_first(outcomes)
+        )
 
         if not member.taken and not self.stopping:
-            self._fail_start(member, how)
+            self._fail_start(member, end_text)
 
-    def _fail_start(self, member: Child, how: str) -> None:
+    def _fail_start(self, member: Child, end_text: str) -> None:
         """Start the successor of a child a moment later, because it ended before its first task.
 
         Raises WorkerStartError if several such children end by themselves while the worker starts.
@@ -448,10 +453,12 @@ class Pool:
         if not self.ready and self.starts.failed == FAILED_STARTS:
             raise WorkerStartError(
                 f"{FAILED_STARTS} children in a row ended before they were ready; the last one "
-                f"{how}"
+                f"{end_text}"
             )
 
-    def _bury(self, member: PoolProcess, how: str) -> tuple[list[Outcome], list[Claim]]:
+    def _remove_ended(
+        self, member: PoolProcess, end_text: str
+    ) -> tuple[list[Outcome], list[Claim]]:
         """Remove a process that has ended, and return the outcomes and releases of its tasks.
 
         Its last messages are read first.
@@ -460,13 +467,13 @@ class Pool:
             for lane in LANES:
                 # the channel may be closed and no longer registered
                 with suppress(KeyError, ValueError):
-                    self._talk(member, lane)
+                    self._exchange_messages(member, lane)
             self._unregister(member)
 
         self.members.remove(member)
         self.starts.forget(member)
 
-        outcomes, releases = member.leftovers(how)
+        outcomes, releases = member.leftovers(end_text)
         self.outcomes += outcomes
         self.releases += releases
         member.close()
@@ -500,4 +507,4 @@ class Pool:
 
         for member in list(self.members):
             member.end(0.0)
-            self._bury(member, reason)
+            self._remove_ended(member, reason)

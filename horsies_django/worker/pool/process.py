@@ -9,10 +9,10 @@ child has threads. These tasks are RUNNING already. Their number follows from th
 of recent tasks: they should finish within ``STANDING_SECONDS``. So longer tasks are never
 dispatched ahead, and a worker that dies loses only a few milliseconds of work.
 
-Three rules limit the disadvantages. A run-ahead that does not move for ``STUCK_SECONDS`` is called
-back, and its tasks go to any free slot. If tasks wait because of a cap, no task is dispatched
-ahead, because each of them holds a permit. If only the child dies, the tasks of its run-ahead are
-returned, because they have not begun.
+Three rules limit the disadvantages. A run-ahead that does not move for
+``RUN_AHEAD_STUCK_SECONDS`` is called back, and its tasks go to any free slot. If tasks wait because
+of a cap, no task is dispatched ahead, because each of them holds a permit. If only the child dies,
+the tasks of its run-ahead are returned, because they have not begun.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import LAST_RESORT_SECONDS, end_hanging
 
 STANDING_SECONDS = 0.01
-STUCK_SECONDS = 0.05
+RUN_AHEAD_STUCK_SECONDS = 0.05
 LARGE = 65_536  # the worker does not keep arguments of so many characters once they are sent
 # Why a child ended. It was replaced after a number of tasks, because of its memory, or because a
 # task changed its state; it was killed because a task did not stop after its timeout or a cancel;
@@ -140,7 +140,11 @@ class PoolProcess:
     @property
     def stuck_at(self) -> float:
         """When the run-ahead counts as stuck, by the monotonic clock; infinite if there is none."""
-        return self.moved_at + STUCK_SECONDS if self.has_run_ahead and not self.stuck else math.inf
+        return (
+            self.moved_at + RUN_AHEAD_STUCK_SECONDS
+            if self.has_run_ahead and not self.stuck
+            else math.inf
+        )
 
     def is_ahead(self, lane: str, number: int) -> bool:
         """Return whether a task is in the run-ahead: dispatched, but not begun."""
@@ -205,15 +209,15 @@ class PoolProcess:
         Raises OddMessage if the process holds no such task.
         """
         if number not in self.held[lane]:
-            raise OddMessage(f"it names the task number {number}, which it does not hold")
+            raise OddMessage(f"the process does not hold task number {number}")
         del self.since[lane][number]
         return self.held[lane].pop(number)
 
-    def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
+    def leftovers(self, end_text: str) -> tuple[list[Outcome], list[Claim]]:
         """Remove all tasks of a process that has ended, and return their outcomes and releases.
 
-        Tasks whose code may have begun have crashed; the others are released. ``how`` completes a
-        sentence about the process, as in "was killed by SIGKILL".
+        Tasks whose code may have begun have crashed; the others are released. ``end_text``
+        completes a sentence about the process, as in "was killed by SIGKILL".
         """
         outcomes = []
         releases = []
@@ -221,7 +225,7 @@ class PoolProcess:
 
         crash = failed(
             OperationalErrorCode.WORKER_CRASHED,
-            f"the process that ran the task {how}; the task may or may not have done its work",
+            f"the process that ran the task {end_text}; the task may or may not have done its work",
         )
 
         for lane in LANES:
@@ -250,7 +254,7 @@ class PoolProcess:
     def kill(self) -> None:
         """End the process at once, unless it is the worker itself."""
 
-    def tell(self, reason: str, lane: str, number: int) -> None:
+    def request_stop(self, reason: str, lane: str, number: int) -> None:
         """Send a running task the request to stop, with the reason."""
         self.control.send((reason, lane, number))
 
@@ -302,7 +306,7 @@ class Child(PoolProcess):
             self.pidfd = os.pidfd_open(self.pid)
         return self.process.sentinel if self.pidfd is None else self.pidfd
 
-    def how_it_ended(self) -> str:
+    def describe_end(self) -> str:
         """Return how the dead child ended: "exited with code 3", "was killed by SIGKILL"."""
         self.process.join()
         code = self.exit_code = self.process.exitcode
@@ -310,12 +314,12 @@ class Child(PoolProcess):
         if self.stalled:
             return "was killed, because it did not become ready"
         if self.distrusted:
-            return "was killed, because it sent an odd message"
+            return "was killed, because it sent an invalid message"
 
         if code is None:
             return (
-                "ended with its fork server, which was killed (by the kernel, if the worker had "
-                "been stopped)"
+                "ended with its fork server, which was killed (by the kill timer, if the worker "
+                "had been suspended)"
             )
 
         return (
@@ -326,7 +330,7 @@ class Child(PoolProcess):
 
     @property
     def end_reason(self) -> str:
-        """The reason of ``END_REASONS`` why the child ended; call ``how_it_ended`` first."""
+        """The reason of ``END_REASONS`` why the child ended; call ``describe_end`` first."""
         if self.condemned:
             return next(iter(self.condemned.values()))
         if self.exit_code == 0 and self.retired_for:
@@ -385,7 +389,7 @@ class InProcess(PoolProcess):
         self.closed = False
 
         sync, async_, control = map(Channel, self.connect())
-        self.answers = sync
+        self.sync_channel = sync
         executor = Executor(sync, async_, control, options.threads, self.started, self._broke)
 
         def serve() -> None:
@@ -395,10 +399,10 @@ class InProcess(PoolProcess):
                 self._broke(error)
                 return
 
-            lifecycle.started(self.pid)
+            lifecycle.send_child_started(self.pid)
             sync.send(("ready", ""))
             executor.run()
-            lifecycle.stopping(self.pid)
+            lifecycle.send_child_stopping(self.pid)
 
         self.thread = threading.Thread(target=serve, name="horsies-executor", daemon=True)
         self.thread.start()
@@ -416,7 +420,7 @@ class InProcess(PoolProcess):
         A task may have closed the sockets.
         """
         if not self.closed:
-            self.answers.send(("failed", repr(error)))
+            self.sync_channel.send(("failed", repr(error)))
             timer = threading.Timer(
                 LAST_RESORT_SECONDS, lambda: None if self.closed else end_hanging()
             )
@@ -426,7 +430,7 @@ class InProcess(PoolProcess):
 
 def killed_for(reason: str) -> Reply:
     """Return the reply for a task that is the cause why its process was killed."""
-    how = "it did not end when told to, and was killed with its process"
+    cause = "the task did not end when it was interrupted, so its process was killed"
     if reason == TIMEOUT:
-        return failed(OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; {how}")
-    return cancelled(f"{STOPPED_ITSELF}; {how}")
+        return failed(OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; {cause}")
+    return cancelled(f"{STOPPED_ITSELF}; {cause}")

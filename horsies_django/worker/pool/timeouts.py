@@ -27,8 +27,8 @@ from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim
 from horsies_django.core.texts import printable_name
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT
-from horsies_django.worker.limits.memory import UNREADABLE
-from horsies_django.worker.logs.task_log import about, label
+from horsies_django.worker.limits.memory import PROCESS_ERRORS
+from horsies_django.worker.logs.task_log import about, task_label
 from horsies_django.worker.pool.process import Child, PoolProcess
 
 logger = logging.getLogger("horsies.worker")
@@ -55,7 +55,7 @@ class TimeLimits(NamedTuple):
 NO_LIMITS = TimeLimits()
 
 
-class Place(NamedTuple):
+class RunningPlace(NamedTuple):
     """The place where a task runs: the process, its lane, and the number of the task there."""
 
     process: PoolProcess
@@ -74,11 +74,11 @@ class Timeouts:
     def __init__(self, members: Sequence[PoolProcess], limits: TimeLimits) -> None:
         self.members = members
         self.limits = limits
-        self.heap: list[tuple[float, int, Place, str, bool]] = []
+        self.heap: list[tuple[float, int, RunningPlace, str, bool]] = []
         self.order = itertools.count()
         self.clean_above = 0
 
-    def add(self, at: float, place: Place, reason: str, *, kill: bool) -> None:
+    def add(self, at: float, place: RunningPlace, reason: str, *, kill: bool) -> None:
         """Add a deadline at ``at``, by the monotonic clock.
 
         At the deadline the task gets a request to stop, or with ``kill`` its process is killed.
@@ -104,7 +104,7 @@ class Timeouts:
         for number, claim in enumerate(claims, first):
             if (seconds := self.limits.timeout(claim.options)) is not None:
                 at = member.since[lane][number] + seconds
-                self.add(at, Place(member, lane, number), TIMEOUT, kill=False)
+                self.add(at, RunningPlace(member, lane, number), TIMEOUT, kill=False)
 
     def enforce(self, now: float) -> None:
         """Send tasks whose timeout has passed the request to stop.
@@ -122,19 +122,19 @@ class Timeouts:
                     member, place.lane, place.number, [member.held[place.lane][place.number]]
                 )
             elif not kill:
-                member.tell(reason, place.lane, place.number)
+                member.request_stop(reason, place.lane, place.number)
                 self.add(now + self.limits.grace, place, reason, kill=True)
             else:
                 self._kill(place, reason)
 
-    def _kill(self, place: Place, reason: str) -> None:
+    def _kill(self, place: RunningPlace, reason: str) -> None:
         member = place.process
         task = member.held[place.lane][place.number]
 
         if isinstance(member, Child):
             logger.error(
                 "%s did not end (%s); killing process %s",
-                label(task),
+                task_label(task),
                 reason,
                 member.pid,
                 extra=about(task),
@@ -144,7 +144,7 @@ class Timeouts:
         else:
             logger.error(
                 "%s did not end (%s), and cannot be killed: it runs in the worker's own process",
-                label(task),
+                task_label(task),
                 reason,
             )
 
@@ -159,9 +159,9 @@ class Timeouts:
                     if claim.id != task_id:
                         continue
 
-                    member.tell(CANCEL, lane, number)
+                    member.request_stop(CANCEL, lane, number)
                     if terminate:
-                        place = Place(member, lane, number)
+                        place = RunningPlace(member, lane, number)
                         self.add(time.monotonic() + self.limits.grace, place, CANCEL, kill=True)
                     return
 
@@ -179,7 +179,7 @@ class StuckWatch:
         self.stopped_since: dict[uuid.UUID, float] = {}
         self.reported: set[uuid.UUID] = set()
 
-    def look(self, members: Iterable[PoolProcess], now: float) -> None:
+    def check(self, members: Iterable[PoolProcess], now: float) -> None:
         """Check all processes of the pool; ``now`` is by the monotonic clock."""
         members = list(members)
         stopped = {
@@ -215,7 +215,7 @@ class StuckWatch:
                         if claim.id not in self.reported:
                             logger.warning(
                                 "task %s (%s) has been running for more than %.0f s in process %s; "
-                                "if it hangs, cancel it with terminate",
+                                "cancel it with terminate if it hangs",
                                 claim.id,
                                 printable_name(claim.task_name),
                                 self.long_seconds,
@@ -231,5 +231,5 @@ def is_stopped(pid: int) -> bool:
         return bool(
             psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
         )
-    except UNREADABLE:
+    except PROCESS_ERRORS:
         return False

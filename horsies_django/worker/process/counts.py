@@ -27,7 +27,7 @@ from horsies_django.core.counts import (
 )
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.store.history import HistoryStore
-from horsies_django.worker.logs.task_log import NOTHING, Known
+from horsies_django.worker.logs.task_log import NOT_DECIDED, TaskRecord
 
 MOST_TASKS = 300
 MOST_CODES = 50  # per task
@@ -52,12 +52,12 @@ class Counts:
         with self.lock:
             for outcome in outcomes:
                 # most attempts complete, and ``decided`` has no entry for those
-                told = (
-                    NOTHING
+                decision = (
+                    NOT_DECIDED
                     if outcome.status == COMPLETED
-                    else decided.get(str(outcome.id), NOTHING)
+                    else decided.get(str(outcome.id), NOT_DECIDED)
                 )
-                if (result := result_of(outcome, told)) is not None:
+                if (result := result_of(outcome, decision)) is not None:
                     self._add((outcome.queue_name, outcome.task_name, result), outcome.seconds)
 
     def claimed(self, claims: Iterable[Claim]) -> None:
@@ -72,7 +72,7 @@ class Counts:
             for key in keys:
                 self._add(key, None)
 
-    def expired(self, tasks: Iterable[Known]) -> None:
+    def expired(self, tasks: Iterable[TaskRecord]) -> None:
         """Count tasks that expired before they started."""
         self.ended((task.queue_name, task.task_name, EXPIRED) for task in tasks)
 
@@ -137,7 +137,7 @@ class HistoryWriter:
 
         self.number = 0  # of the last counts that were sent
         self.sent: Sequence[Total] = ()  # counts that were sent and not confirmed
-        self.known: dict[Key, Total] = {}  # the total counts at that time
+        self.sent_totals: dict[Key, Total] = {}  # the total counts at that time
         self.since = time.monotonic()  # when the present counts began
         self.covers = timedelta()  # the time that the last counts cover
 
@@ -151,10 +151,10 @@ class HistoryWriter:
         now = time.monotonic()
         counts = self.counts.read()
         longest = self.counts.take_longest()
-        new = [total.minus(self.known.get(total[:3])) for total in counts]
+        new = [total.minus(self.sent_totals.get(total[:3])) for total in counts]
 
         self.sent = [one._replace(longest=longest.get(one[:3])) for one in new if one.n]
-        self.known = {total[:3]: total for total in counts}
+        self.sent_totals = {total[:3]: total for total in counts}
         self.covers, self.since = timedelta(seconds=now - self.since), now
 
         self.number += 1

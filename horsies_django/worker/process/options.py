@@ -12,8 +12,8 @@ START_METHODS = ("forkserver", "spawn")
 # libraries of macOS do not survive a fork
 START_METHOD = "spawn" if sys.platform == "darwin" else "forkserver"
 MAX_TASKS_PER_CHILD = 100  # the default, for a child that is at least a minute old
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-LEAST = {
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LEAST_VALUES = {
     "processes": 0,
     "threads": 1,
     "async_concurrency": 1,
@@ -23,7 +23,7 @@ LEAST = {
     "health_port": 0,
 }
 MAY_BE_NONE = ("max_tasks_per_child", "health_port")
-CHOICES = {"start_method": START_METHODS, "loglevel": LEVELS}
+CHOICES = {"start_method": START_METHODS, "loglevel": LOG_LEVELS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class WorkerOptions:
 
 def refuse_impossible(options: WorkerOptions) -> None:
     """Raise WorkerStartError for invalid values."""
-    for name, least in LEAST.items():
+    for name, least in LEAST_VALUES.items():
         value = getattr(options, name)
         if value is None and name in MAY_BE_NONE:
             continue

@@ -33,8 +33,7 @@ ALWAYS = (signal.SIGTERM, signal.SIGINT)
 # nohup and shells with background jobs ignore them on purpose
 UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)
 WORKER_HANGS = (
-    "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look "
-    "after them"
+    "the worker hangs, so its process exits without releasing its tasks: other workers rescue them"
 )
 # Several SIGTERM within this time count as one: a platform signals all processes of a container,
 # and a wrapper process forwards its own signal.
@@ -157,10 +156,10 @@ class Shutdown:
         signals are ignored. Otherwise many of them could keep the main thread in this handler.
         """
         noted = (number, time.monotonic())
-        if not self.signals or heard([*self.signals, noted]) > 1:
+        if not self.signals or urgency_after([*self.signals, noted]) > 1:
             self.signals.append(noted)
 
-        urgency = heard(self.signals)
+        urgency = urgency_after(self.signals)
         if urgency > 1:
             take(signal.SIG_IGN)
 
@@ -180,7 +179,7 @@ class Shutdown:
                 end_hanging(self.final_message)
 
 
-def heard(signals: Iterable[Signal]) -> int:
+def urgency_after(signals: Iterable[Signal]) -> int:
     """Return the urgency of a shutdown after these signals.
 
     It is 1 to stop in order, 2 to end now, and 0 if there are no signals.

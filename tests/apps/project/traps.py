@@ -322,7 +322,7 @@ async def awreck(kind: str) -> None:
 @task
 def writes_to_its_worker(text: str) -> None:
     """Send bytes through the channels of this process, and never end."""
-    for channel in fork_guard.State.channels:
+    for channel in fork_guard.ForkGuard.channels:
         channel.end.sendall(text.encode())
     threading.Event().wait()
 
@@ -331,6 +331,6 @@ def writes_to_its_worker(text: str) -> None:
 def claims_to_have_run_another(number: int) -> None:
     """Reply for a task that this process does not run, and never end."""
     reply = tuple(Reply("COMPLETED", '{"ok": 1}'))
-    for channel in fork_guard.State.channels:
+    for channel in fork_guard.ForkGuard.channels:
         channel.send(("ran", (number, reply, 0.1)))
     threading.Event().wait()

@@ -233,7 +233,7 @@ def test_a_second_start_of_a_task_without_retries_is_found() -> None:
         (row(), {}, {1: "WORKER_CRASHED"}, 1),
     ],
 )
-def test_a_row_that_is_not_what_was_said_is_found(
+def test_a_row_that_contradicts_an_earlier_answer_is_found(
     task: Row, verdicts: dict[int, str], told: dict[int, str | None], count: int
 ) -> None:
     assert len(broken_words([task], verdicts, told)) == count

@@ -306,7 +306,7 @@ def test_a_settled_permit_counts_as_held_until_the_pass_claims() -> None:
     assert handed_on(holds) == [(0.0, 1.04), (0.0, 1.03), (1.03, 2.0), (1.04, 2.0), (2.5, 3.0)]
 
 
-def test_usage_follows_the_limit_and_leaves_pauses_out() -> None:
+def test_usage_follows_the_limit_and_excludes_pauses() -> None:
     limits = [(float("-inf"), 1), (5.0, 0), (6.0, 2)]
     found = usage([(0.0, 10.0)], limits, [(0.0, 10.0)])
 

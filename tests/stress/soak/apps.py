@@ -24,13 +24,13 @@ class SoakConfig(AppConfig):
 
     def ready(self) -> None:
         """Set the same short retention for every kind of row."""
-        parse = conf.parse
+        parse = conf.parse_settings
 
         def shortened(
             given: Any, *, databases: Mapping[str, Any]
-        ) -> tuple[conf.Config, list[conf.Problem]]:
+        ) -> tuple[conf.Config, list[conf.SettingProblem]]:
             found, problems = parse(given, databases=databases)
             return replace(found, retention=replace(found.retention, **KEPT)), problems
 
-        conf.parse = shortened
+        conf.parse_settings = shortened
         conf.config.cache_clear()

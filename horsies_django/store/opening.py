@@ -1,10 +1,10 @@
-"""The opening of connections in the way of the project: by its backend and with its receivers.
+"""The opening of connections by the database backend and the receivers of the user's project.
 
-The database backend of the project may use what is not in the settings, such as a tunnel or a
-password that changes, and a receiver of ``connection_created`` may set the ``search_path``. So each
-connection is opened by a wrapper of Django of its own, and then used without it. The wrapper is
-never one of ``django.db.connections``, except while the connection is opened, for receivers that
-use their connection by its alias.
+The database backend may use more than the settings, such as a tunnel or a password that changes,
+and a receiver of ``connection_created`` may set the ``search_path``. So a new DatabaseWrapper of
+Django opens each connection. Afterwards only psycopg's connection is used. The wrapper is never one
+of ``django.db.connections``, except while the connection is opened, for receivers that use their
+connection by its alias.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ def unwrapped(connection: Any, alias: str) -> psycopg.Connection[Any]:
 def naming_receivers(alias: str) -> Iterator[None]:
     """Raise only psycopg's errors in the block, in which Django opens a connection.
 
-    If a receiver raised, the error names it. OperationalError is for temporary errors, and for
-    errors that are neither psycopg's nor Django's. ProgrammingError is for permanent errors.
+    If a receiver raised, the error names it. An OperationalError is temporary, and is also raised
+    for errors of the backend that are neither psycopg's nor Django's. A ProgrammingError is
+    permanent, and is also raised for all errors of receivers but temporary ones.
     """
     try:
         yield

@@ -1,5 +1,7 @@
-"""Two sessions and one wait: each signal is taken once, either a signal or a timeout wins, and
-sleeping runs cost nothing; and gates.
+"""Races of two sessions for one wait.
+
+Each signal is taken once, either a signal or a timeout ends a wait, and sleeping runs are not read.
+The same holds for gates.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ def test_one_of_two_simultaneous_signals_is_taken_and_one_kept(
 
     assert two.advance_run(handle.workflow_id).many == 0
     two.advance()
-    assert WorkflowNode.objects.get(name="go").value == 2, "the other one was not committed yet"
+    committed_first = 2
+    assert WorkflowNode.objects.get(name="go").value == committed_first
     assert list(WorkflowSignal.objects.filter(used_at=None).values_list("data", flat=True)) == [1]
     assert Task.objects.count() == 1
 

@@ -1,4 +1,7 @@
-"""The comparison whether the values of one annotation can be arguments for another annotation."""
+"""Whether the result of a node can be an argument of another node, by their annotations.
+
+Arguments are JSON, so a tuple fits a list, and the keys of all dicts are texts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def bare_annotation(annotation: Any) -> Any:
 
 
 def element(annotation: Any) -> Any:
-    """Return the type of the elements of a list or a tuple.
+    """Return the type of the elements of a list, or of a tuple of any length.
 
     Return Any for a list without a type, and for Any. Return None for other annotations.
     """
@@ -38,9 +41,10 @@ def optional(annotation: Any) -> Any:
 
 
 def fits(result: Any, parameter: Any) -> bool:
-    """Return whether every value of the type ``result`` fits a parameter of the type ``parameter``.
+    """Return whether values of the type ``result`` fit a parameter of the type ``parameter``.
 
-    Return True if one of them is Any.
+    Both are bare, see ``bare_annotation``. Return True if one of them is Any, because its values
+    may fit.
     """
     if (
         Any in (result, parameter)
@@ -58,9 +62,13 @@ def fits(result: Any, parameter: Any) -> bool:
 
     if any((get_origin(each) or each) is not dict for each in (result, parameter)):
         return False
-    return dict in (result, parameter) or fits(
-        bare_annotation(get_args(result)[1]), bare_annotation(get_args(parameter)[1])
-    )
+    return fits(dict_value(result), dict_value(parameter))
+
+
+def dict_value(annotation: Any) -> Any:
+    """Return the type of the values of a dict, or Any for a dict without types."""
+    args = get_args(annotation)
+    return bare_annotation(args[1]) if args else Any
 
 
 def is_union(annotation: Any) -> bool:

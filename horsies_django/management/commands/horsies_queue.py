@@ -197,7 +197,7 @@ class Command(shared.Command):
         (queue,) = overview.queues([name])
         parts = [key for key in PARTITION_LIMITS if queue.effective[key] is not None]
 
-        if parts and rule(queue.effective) == "none":
+        if parts and not has_partitions(queue.effective):
             self.stderr.write(
                 f"{name} has no partitions, so {' and '.join(parts)} has no effect: "
                 "add partitions with 'set --partition-by-args' or 'set --partition-by-task'."
@@ -434,7 +434,7 @@ def permit_table(holders: Iterable[PermitHolder]) -> str:
 
 def limits(columns: Mapping[str, Any]) -> str:
     """Return limits as text. In an override, which has only some limits, None means no limit."""
-    whole = "priority" in columns
+    whole = "priority" in columns  # the row of a queue, not an override
     found = [
         column.words % {"n": "no limit" if columns[key] is None else columns[key]}
         for key, column in LIMITS.items()
@@ -447,7 +447,12 @@ def in_force(queue: QueueOverview) -> str:
     return "paused" if queue.effective["max_concurrency"] == 0 else limits(queue.effective)
 
 
+def has_partitions(columns: Mapping[str, Any]) -> bool:
+    return columns["partition_by_args"] is not None or columns["partition_by_task"]
+
+
 def rule(columns: Mapping[str, Any]) -> str:
+    """Return the partition rule and its policy in words. No names mean all arguments."""
     names = columns["partition_by_args"]
     found = [] if names is None else [", ".join(names) or "all arguments"]
     found += ["task name"] if columns["partition_by_task"] else []
@@ -456,8 +461,8 @@ def rule(columns: Mapping[str, Any]) -> str:
 
 def policy(columns: Mapping[str, Any]) -> list[str]:
     """Return the policy of partitions in words, in a list that is empty if there is no policy."""
-    held = columns["partition_policy"]
-    return [] if held is None else [POLICIES.get(held, held)]
+    name = columns["partition_policy"]
+    return [] if name is None else [POLICIES.get(name, name)]
 
 
 def workers(queue: QueueOverview) -> str:

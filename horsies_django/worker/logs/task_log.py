@@ -1,9 +1,10 @@
 """The task log: a line for each outcome that was written to the database.
 
-Completed tasks have a line each if they are few. In a second with more than ``MANY_A_SECOND``, and
-in the following seconds until there are fewer, they are counted and summarized, because a line each
-could cost more than the tasks. Failed, retried and cancelled tasks always have a line. Arguments
-and results are never logged, except messages of errors.
+Completed tasks have a line each if they are few. In a second with more than ``MANY_A_SECOND``, the
+further ones, and in the following seconds all of them until there are fewer, are counted and
+summarized, because a line each could cost more than the tasks. Failed, retried and cancelled tasks
+always have a line. Arguments and results are never logged, except messages and tracebacks of
+errors.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ TaskRecord = Claim | Outcome | Happened  # records with the name, id and attempt
 class TaskLog:
     """The log of the outcomes of tasks.
 
-    Completed tasks beyond the first of a second are counted; ``tick`` logs their summary.
+    Completed tasks beyond the first ``MANY_A_SECOND`` of a second are counted, and ``tick`` logs
+    their summary.
     """
 
     def __init__(self) -> None:
@@ -161,7 +163,8 @@ def log_expired(tasks: Sequence[TaskRecord]) -> None:
 def retry_text(decided: Mapping[str, Any]) -> str:
     """Return a text with the number and the local time of the next retry.
 
-    A task that was given back by an interrupted process has no number of the retry.
+    A task that an interrupted process has given back uses no retry: its number, one more than those
+    that are allowed at most, is left out.
     """
     if decided["retry"] is None:  # the reply with the details was lost
         return "it is retried"

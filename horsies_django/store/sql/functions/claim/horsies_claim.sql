@@ -1,18 +1,22 @@
--- Claims due tasks for the free slots of each lane and starts them, and prefetches some (soft
--- mode), under a new claim generation (1 follows the highest number). Late tasks expire, and tasks
--- of a partition that is full for every worker are parked; both leave the index of claimable tasks.
+-- Claims due tasks for the free slots of each lane, and starts them. In soft mode, it also
+-- prefetches tasks, which wait as CLAIMED. Each claim has a new generation; the first one follows
+-- the highest number.
+-- Late tasks expire, and tasks of a partition that is full for every worker are parked. Both leave
+-- the index of claimable tasks.
 -- Queues come in order of their priority; the tasks of queues with the same priority share one
 -- order. Each priority is read in rounds, because refused candidates may hide others beyond the end
 -- of a scan.
 -- Args:
---   p_rooms: the room of each queue in p_limits.
+--   p_wanted: the numbers of tasks that the worker can take.
+--   p_limits: the limits in force of the queues, in the order of their priority.
+--   p_rooms: for each queue in p_limits, how many more of its tasks may run.
 -- Returns:
 --   claims: of the kinds 'start', 'prefetch' and 'late'.
 --   late: whether there are late ones.
 --   due: when the next task becomes due.
---   limited: a cap or the total left tasks behind.
+--   limited: tasks may wait because of a cap or the total.
 --   again: the pass became long and another one should follow, or the arguments of the claimed
---     tasks have more characters than a pass takes, or more equal tasks wait than a pass folds.
+--     tasks have more characters than a pass takes, or more equal tasks wait than a pass merges.
 --   firsts: see horsies_candidates.
 -- Moves: PENDING -> RUNNING, CLAIMED; late tasks: see horsies_expire; equal tasks: see
 -- horsies_fold.

@@ -1,14 +1,15 @@
--- Advances runs that horsies_plain_runs has returned, in a few statements for all of them.
--- The nodes in p_numbers complete and are counted at their downstream nodes, the tasks of the nodes
--- that became ready are sent, and runs of which nothing is left end. Raises an error if a task
--- cannot be sent.
+-- Advances plain runs, which horsies_plain_runs returns: runs in which only counters and sends have
+-- to be updated. A few statements do so for all of them.
+-- The nodes in p_numbers complete. Their downstream nodes have one open upstream node less; the
+-- tasks of those that have none left are sent. Runs without unfinished nodes end. Raises an error
+-- if a task cannot be sent.
 --
 -- Args: p_plain has the runs. p_runs and p_numbers name nodes that have completed; nodes of runs
 -- that are not in p_plain are left out.
 -- Returns: the queue of each task that was sent.
 -- Moves: nodes ENQUEUED, WAITING (timers) -> COMPLETED; PENDING -> ENQUEUED, with their tasks; runs
 -- as horsies_finish_run.
--- Locks: none but the new rows; the caller holds the locks of the runs.
+-- Locks: the rows of the nodes; the caller holds the locks of the runs, so nobody else has them.
 -- Index: primary keys, horsies_workflow_nodes_open.
 CREATE OR REPLACE FUNCTION horsies_advance_plain(
   p_plain uuid[], p_runs uuid[], p_numbers bigint[], p_max_bytes int, p_channel text,
